@@ -92,10 +92,8 @@ def bounds(annotations: Annotations, least: int, most: int, sizes: Sizes = ANY_S
     """Return the min and the max of a job: each from its annotation, else from the fields of the job.
 
     least, most: the min and the max in the fields, in workers. sizes: the sizes that the job can have; if min < max,
-      the
-    min must be one of them. fixed_field: the name of the field that sets the bounds, if annotations may only narrow
-    them;
-    else "". Raises BadJob if a bound is unreadable, not allowed, or if the min is above the max.
+    the min must be one of them. fixed_field: the name of the field that sets the bounds, if annotations may only narrow
+    them; else "". Raises BadJob if a bound is unreadable, not allowed, or if the min is above the max.
     """
     low, high = count(annotations, labels.MIN_WORKERS) or least, count(annotations, labels.MAX_WORKERS) or most
     if fixed_field and not least <= low <= high <= most:
@@ -127,10 +125,8 @@ def manual_size(annotations: Annotations, replicas: int) -> int | None:
     """Return the size that a person set by hand, in workers; None if nobody did since the job was created.
 
     replicas: the size in the job's object now, in workers. It was set by hand if it is neither the size that we wrote
-      nor
-    the submitted size: GitOps applies the unchanged object again every few minutes. Else the manual size is the one
-      that
-    an annotation remembers. Raises BadJob if one of these annotations is unreadable.
+    nor the submitted size: GitOps applies the unchanged object again every few minutes. Else the manual size is the one
+    that an annotation remembers. Raises BadJob if one of these annotations is unreadable.
     """
     written_size, submitted_size = (
         count(annotations, labels.WROTE_WORKERS),
@@ -158,8 +154,7 @@ def pause(annotations: Annotations) -> tuple[Pause, float | None]:
     """Return (changes of size that the owner has forbidden, end of the pause).
 
     The end is in seconds since 1970, None for no end. An end without a kind of pause forbids all changes. The end may
-    be
-    past; Job.paused() compares it with the time. Raises BadJob if an annotation is unreadable.
+    be past; Job.paused() compares it with the time. Raises BadJob if an annotation is unreadable.
     """
     text, ends_s = annotations.get(labels.PAUSED), moment_s(annotations, labels.PAUSED_UNTIL)
     pauses = {"false": Pause.NONE, "true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK}
@@ -174,8 +169,7 @@ def order(annotations: Annotations, priority: Any = None) -> Order:
     """Return a job's place in the order: its priority and its deadline. The value of the PriorityClass is left at 0.
 
     priority: the priority in a field of the job's kind, of any type, used if our annotation is absent; None for 0.
-      Raises
-    BadJob if the priority that is used is no whole number from 0 to 100, or if the deadline is unreadable.
+    Raises BadJob if the priority that is used is no whole number from 0 to 100, or if the deadline is unreadable.
     """
     text = annotations.get(labels.PRIORITY)
     source = f"annotation {labels.PRIORITY}" if text is not None else "the job's priority"
@@ -190,8 +184,7 @@ def resize_budget(annotations: Annotations) -> ResizeBudget:
     restart.
 
     A gain or time that is unreadable or absent counts as 0, because somebody changed what we wrote. Raises BadJob if
-    the
-    cost of a restart, which the owner may set, is unreadable.
+    the cost of a restart, which the owner may set, is unreadable.
     """
     text, sign = annotations.get(labels.GAINED, ""), 1.0
     if text.startswith("-"):
@@ -207,8 +200,7 @@ def curve(annotations: Annotations) -> tuple[tuple[int, float], ...]:
     """Return the scaling curve that the owner wrote, else the one that the pods measured; () if there is neither.
 
     A curve is (workers, speed), ascending by workers. A measured curve is capped at perfect scaling, a curve of the
-    owner
-    at the default curve. An unreadable measured curve counts as absent. Raises BadJob if the owner's curve is
+    owner at the default curve. An unreadable measured curve counts as absent. Raises BadJob if the owner's curve is
     unreadable.
     """
     if (owner_text := annotations.get(labels.CURVE)) is not None:
@@ -243,8 +235,7 @@ def spread(annotations: Annotations) -> Spread:
     """Return the placement limits of a gang from the annotations of a pod, in any dialect.
 
     The tier of the result is that of the narrowest required level, None without one. A level whose name is unknown
-    counts
-    as a leaf, because only the extender reads the labels of nodes. Unreadable terms count as absent.
+    counts as a leaf, because only the extender reads the labels of nodes. Unreadable terms count as absent.
     """
     terms = wish_of(annotations, [])
     return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)

@@ -50,8 +50,8 @@ class ObjectPart:
         """Return a part that collects the faults of its fields instead of raising BadJob.
 
         value: the object, of any type; None is an empty object, and any other value that is no object is a fault and
-          counts as
-        an empty one. where: its path, "" for a whole object. faults: the list to append to, None for a new list.
+        counts as an empty one. where: its path, "" for a whole object. faults: the list to append to, None for a new
+        list.
         """
         part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
         if value is not None and not isinstance(value, Mapping):
@@ -66,8 +66,7 @@ class ObjectPart:
         """Report a wrong field: raise BadJob, or append a sentence to `faults` unless it is in the list already.
 
         key: the name of the field, "" for the part itself. value: the wrong value, of any type; at most 40 characters
-          are
-        shown. why: the rule that it breaks, such as "it must be an object".
+        are shown. why: the rule that it breaks, such as "it must be an object".
         """
         shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
         sentence = f"{self.at(key)} is {shown}: {why}"
@@ -178,8 +177,7 @@ class ObjectPart:
         turnout.kube.pod_shape.amount.
 
         None if the field is absent, or if its value is no quantity, which is a fault. resource: the name of the
-        resource, such
-        as cpu, which decides the unit.
+        resource, such as cpu, which decides the unit.
         """
         value = self.value.get(key)
         if value is None:
@@ -232,8 +230,7 @@ def decode(type_: type[Fields], part: ObjectPart) -> Fields:
     ignored.
 
     A null, and an empty text in a field of an Enum, count as absent. Raises BadJob, which names the first wrong field
-    by
-    its full path, also if the part collects faults.
+    by its full path, also if the part collects faults.
     """
     try:
         return msgspec.convert(part.value, type_)
@@ -269,8 +266,7 @@ def _without_absent(info: inspect.Type, value: Any) -> Any:
     """Return a copy of a value without its absent fields, at every depth that its type declares.
 
     info: the type. Fields that the type does not declare are left out, too. A value that does not fit the type is
-      returned
-    unchanged.
+    returned unchanged.
     """
     match bare_type(info), value:
         case inspect.StructType(fields=fields), dict():

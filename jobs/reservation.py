@@ -124,8 +124,7 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
     """Return the reservation that one key and its value in the ConfigMap state.
 
     key, text: the key and its value. now_s: seconds since 1970. The reservation ends at most MAX_RESERVATION_S later;
-      it
-    may have ended already. Raises BadReservation for a value that cannot be read, or that has the key of another
+    it may have ended already. Raises BadReservation for a value that cannot be read, or that has the key of another
     holder.
     """
     if len(text) > MAX_BYTES:

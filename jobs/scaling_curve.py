@@ -29,8 +29,7 @@ def speed(curve: Curve, workers: int) -> float:
     """Return the speed at a number of workers, in the unit of the curve; by the default curve if `curve` is empty.
 
     Between and beyond the points the speed is a power of the workers. Beyond the last point it never grows faster than
-    the
-    default curve. A single point continues as the default curve. workers: less than 1 counts as 1.
+    the default curve. A single point continues as the default curve. workers: less than 1 counts as 1.
     """
     workers = max(1, workers)
     if not curve:

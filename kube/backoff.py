@@ -59,8 +59,7 @@ class RetryPauses(Generic[K]):
         """Begin a pause of a key, and return True. Return False, and change nothing, if the key is in a pause already.
 
         So of several writes that fail together only the first counts. now_s: seconds on any clock, the same for all
-        calls.
-        retry_after_s: the server's Retry-After, 0 if the server sent none.
+        calls. retry_after_s: the server's Retry-After, 0 if the server sent none.
         """
         if not self.may_try(key, now_s):
             return False

@@ -172,8 +172,7 @@ class ClusterSnapshot:
         """Return how many more pods of this shape each row has room for: int32[rows], at most MAX_ROOM.
 
         0 for rows whose node does not admit the shape. The result is cached, read only, and valid until the next
-        change. A new
-        resource of the shape becomes a column.
+        change. A new resource of the shape becomes a column.
         """
         cached = self._rooms.get(shape)
         if cached is None:
@@ -188,8 +187,8 @@ class ClusterSnapshot:
           MAX_ROOM.
 
         Whether the node admits the shape, and host ports, are not checked. 0 if no node has offered a resource of the
-        shape.
-        additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts first.
+        shape. additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts
+        first.
         """
         if not shape.requests:
             return np.full(len(rows), MAX_ROOM, np.int32)
@@ -266,8 +265,8 @@ class ClusterSnapshot:
         """Return the free size of each row: int64[rows], 0 or more. Read only; valid until the next change.
 
         A free size is one number for all free resources, which sorts nodes. Each free accelerator adds
-        ACCELERATOR_SIZE. All
-        other resources together add less, each by its share of the largest amount that a node offers.
+        ACCELERATOR_SIZE. All other resources together add less, each by its share of the largest amount that a node
+        offers.
         """
         if self._free_sizes is None:
             self._free_sizes = self._sizes(self.free())
@@ -296,8 +295,7 @@ class ClusterSnapshot:
         """Return the amounts that one pod of this shape uses, in the order of `columns`: int64[resources].
 
         Adds the resources that the shape requests and nodes offer as columns first, so older vectors may be shorter.
-        Resources
-        that no node offers are left out.
+        Resources that no node offers are left out.
         """
         self._add_columns(shape)
         vector = np.zeros(len(self._column_of), np.int64)

@@ -112,8 +112,7 @@ def node_patch(
     """Return the merge patch that sets annotations and taints, valid only for this resourceVersion of the node.
 
     node: the JSON object. annotations: the value None removes an annotation. taints: the complete list, [] for no
-      taints;
-    None leaves the taints unchanged.
+    taints; None leaves the taints unchanged.
     """
     meta = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
     return {"metadata": meta, **({} if taints is None else {"spec": {"taints": taints or None}})}

@@ -12,7 +12,16 @@ from functools import cached_property, lru_cache
 
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity, TooComplex
-from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+from turnout.kube.objects import (
+    Container,
+    Node,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    Taint,
+    Toleration,
+)
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # requirements on labels, requirements on fields
@@ -67,27 +76,31 @@ def shape_of(pod: Pod) -> PodShape:
     """Return the shape of a pod: one object for equal shapes.
 
     Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node is not placed
-    again: if
-    it is too complex, its shape has only its requests and host ports.
+    again: if it is too complex, its shape has only its requests and host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
-    ports = sorted(
-        {(p.protocol, p.host_port) for c in spec.containers for p in c.ports or () if p.host_port}
-        | {(p.protocol, p.container_port) for c in spec.containers for p in c.ports or () if spec.host_network}
-    )
     shape = PodShape(
         requests=pod_requests(pod),
         selector=tuple(sorted((spec.node_selector or {}).items())),
         terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms),
         tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
-        host_ports=tuple(ports),
+        host_ports=_host_ports(spec),
     )
     if (fault := _complexity_error(shape)) is None:
         return _intern(shape)
     if not spec.node_name:
         raise fault
     return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
+
+
+def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Return the ports that a pod needs on its node, sorted: with the host's network also its container ports."""
+    ports = [port for container in spec.containers for port in container.ports or ()]
+    needed = {(port.protocol, port.host_port) for port in ports if port.host_port}
+    if spec.host_network:
+        needed |= {(port.protocol, port.container_port) for port in ports}
+    return tuple(sorted(needed))
 
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
@@ -200,9 +213,7 @@ def admits(node: Node, shape: PodShape) -> bool:
     """
     if not _is_ready(node):
         return False
-    taints = list(node.spec.taints or ())
-    if node.spec.unschedulable and not any(t.key == labels.TAINT_UNSCHEDULABLE for t in taints):
-        taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
+    taints = _taints_with_cordon(node)
     if any(t.effect in _BLOCKING_EFFECTS and not _is_tolerated(t, shape.tolerations) for t in taints):
         return False
     node_labels = node.metadata.labels or {}
@@ -210,12 +221,25 @@ def admits(node: Node, shape: PodShape) -> bool:
         return False
     if shape.terms is None:
         return True
-    fields = {"metadata.name": node.metadata.name}
-    return any(
-        (on_labels or on_fields)
-        and all(_is_met(node_labels, r) for r in on_labels)
-        and all(_is_met(fields, r) for r in on_fields)
-        for on_labels, on_fields in shape._lookup_terms or ()
+    return any(_matches_term(node, term) for term in shape._lookup_terms or ())
+
+
+def _taints_with_cordon(node: Node) -> list[Taint]:
+    """Return the taints of a node. A cordon counts as the taint that Kubernetes adds for it a little later."""
+    taints = list(node.spec.taints or ())
+    if node.spec.unschedulable and not any(taint.key == labels.TAINT_UNSCHEDULABLE for taint in taints):
+        taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
+    return taints
+
+
+def _matches_term(node: Node, term: _LookupTerm) -> bool:
+    """Return True if a node meets all requirements of a term. A term without requirements matches no node."""
+    on_labels, on_fields = term
+    node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
+    return (
+        bool(on_labels or on_fields)
+        and all(_is_met(node_labels, each) for each in on_labels)
+        and all(_is_met(fields, each) for each in on_fields)
     )
 
 
@@ -228,14 +252,7 @@ def preference(
     are added. Each PreferNoSchedule taint that is not tolerated subtracts 10,000, more than all weights. 0 if nothing
     applies, negative with such taints.
     """
-    node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
-    score = sum(
-        weight
-        for weight, (on_labels, on_fields) in preferred_terms
-        if (on_labels or on_fields)
-        and all(_is_met(node_labels, r) for r in on_labels)
-        and all(_is_met(fields, r) for r in on_fields)
-    )
+    score = sum(weight for weight, term in preferred_terms if _matches_term(node, term))
     soft = [t for t in node.spec.taints or () if t.effect == SOFT_EFFECT]
     return score - 10_000 * sum(not _is_tolerated(taint, tolerations) for taint in soft)
 
@@ -244,8 +261,7 @@ def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
     """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
 
     () without any. Preferences are optional: if they have more than MAX_RULES expressions or MAX_VALUES values, the
-    result
-    is () too.
+    result is () too.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
@@ -263,8 +279,7 @@ def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ..
     """Return True if a toleration matches the taint.
 
     An empty effect matches every effect; an empty key matches every key, but only with Exists. Every operator but
-    Exists,
-    also an unknown one, matches equal values only. tolerations: (key, operator, value, effect).
+    Exists, also an unknown one, matches equal values only. tolerations: (key, operator, value, effect).
     """
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
@@ -290,8 +305,7 @@ def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> b
     """Return True if a node meets one requirement (key, operator, values) of a node selector.
 
     attributes: its labels, or its fields such as metadata.name. An absent key meets NotIn and DoesNotExist. False for
-      an
-    unknown operator.
+    an unknown operator.
     """
     key, operator, values = requirement
     value = attributes.get(key)

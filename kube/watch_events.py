@@ -232,8 +232,7 @@ class KnownObjects(Generic[T]):
         """Pass an object to the sink, unless the sink has this version already.
 
         A known object with the same name and another uid is dropped first. An object that the sink cannot use
-        (KubeError) is
-        counted.
+        (KubeError) is counted.
         """
         meta = obj.metadata
         name, version = (meta.namespace, meta.name), (meta.uid, meta.resource_version)

@@ -280,8 +280,7 @@ def _zstd_output(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the decompressed bytes of all frames of a Zstandard file.
 
     Raises EOFError if it ends within a frame, which the stream reader of the library would not report, and ArchiveFault
-    if
-    it cannot be decompressed.
+    if it cannot be decompressed.
     """
     import zstandard
 

@@ -69,10 +69,8 @@ def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) ->
     """Make the dataset that a command line describes, print a summary, and return the exit code.
 
     arguments: of the options of a run. program: the name of the program, for messages. runner: makes the dataset, on
-      one
-    machine or on Spark. Expected errors are printed to stderr: 2 for a wrong command or a missing package, 1 for a
-    failure,
-    130 after Ctrl-C.
+    one machine or on Spark. Expected errors are printed to stderr: 2 for a wrong command or a missing package, 1 for a
+    failure, 130 after Ctrl-C.
     """
     try:
         run_options = options.read_options(arguments)

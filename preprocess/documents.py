@@ -1,8 +1,8 @@
 """The documents in JSON lines: the texts of the requested keys, and a fault for every line without them.
 
 A fast reader decodes a whole block of lines. If the block has a faulty line, a slow reader decodes line by line, so
-that
-only the faulty lines are rejected. Both accept what Python's `json` accepts, because Megatron's own scripts use it.
+that only the faulty lines are rejected. Both accept what Python's `json` accepts, because Megatron's own scripts use
+it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class LineReader:
         """Return the documents of lines that are decoded one by one, so that only faulty lines are rejected.
 
         raw: the lines. piece: the index of the piece in its chunk. lines_before: the number of lines of the piece
-          before `raw`.
-        lines: the number of lines in `raw`.
+        before `raw`. lines: the number of lines in `raw`.
         """
         columns: tuple[list[str], ...] = tuple([] for _ in self._keys)
         rejected, numbers = [], []

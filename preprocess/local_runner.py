@@ -44,8 +44,8 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]
     """Turn the pending chunks of a run into shards in worker processes, and return their records.
 
     report: receives lines of progress. Chunks that were in progress when a worker process ended early are processed
-      again,
-    one at a time. Raises LostWorker if the same chunk ends its worker process twice, and the errors of make_shard().
+    again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, and the errors of
+    make_shard().
     """
     progress = ProgressLine(
         total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
@@ -80,8 +80,7 @@ def _run_in_pool(
     """Process chunks in a pool of `workers` processes until all are finished or a worker process ends.
 
     take: receives each finished chunk and its record. Return (chunks in progress when a worker ended, chunks that had
-      not
-    begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have ended.
+    not begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have ended.
     """
     queue = deque(chunks)
     running: dict[Future[ShardRecord], TextChunk] = {}

@@ -36,8 +36,7 @@ def merge_key(
     """Write the dataset of one key, `.bin` and `.idx`, from finished shards, in their order, and return its header.
 
     prefix: of the output. folder: of the shards. key_index, name: the key's position and text. vocabulary_size: one
-      more
-    than the highest token id. shards: as complete_documents() returns them. Raises OSError if storage fails.
+    more than the highest token id. shards: as complete_documents() returns them. Raises OSError if storage fails.
     """
     dtype = dtype_for(vocabulary_size)
     with storage.atomic_file(dataset_path(prefix, name, "bin"), durable=True, staging=folder) as file:

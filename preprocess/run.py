@@ -166,8 +166,7 @@ def _resume_or_plan(
     """Return the run with the plan of an earlier run and its finished shards, or with a new plan.
 
     A new plan is written to the folder of the shards. sources: the input files. tokenizer: for the reference engine.
-    The
-    chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or options, or changed inputs.
+    The chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or options, or changed inputs.
     """
     path = _plan_path(options)
     if storage.exists(path):
@@ -241,8 +240,7 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord |
     """Return the record of a chunk's finished shard; None if the shard has to be made again.
 
     That is the case if its files are damaged, or if it has faults that this run's --on-error handles differently.
-    Raises
-    ResumeRefused if the input has changed since the shard was made.
+    Raises ResumeRefused if the input has changed since the shard was made.
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
@@ -302,8 +300,7 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
     """Merge the shards into one dataset for each key, write the run's record and its faults, and remove the shards.
 
     by_index: the record of every chunk of the run, by its index. Return the totals. Raises ResumeRefused if an input
-      has
-    changed its size.
+    has changed its size.
     """
     options, settings = run.options, run.settings
     for source in settings.sources:

@@ -87,10 +87,8 @@ def input_entries(
     """Return path, size, number of pieces and hash of every input, as JSON objects.
 
     shards: all chunks of the run in the order of the input, with their records. The hash of an input of one piece is
-      the
-    XXH3-128 of its bytes. For several pieces (or none) it is the XXH3-128 of the concatenated 16-byte hashes of the
-    pieces,
-    in order.
+    the XXH3-128 of its bytes. For several pieces (or none) it is the XXH3-128 of the concatenated 16-byte hashes of the
+    pieces, in order.
     """
     digests: list[list[str]] = [[] for _ in sources]
     for chunk, record in shards:

@@ -19,8 +19,8 @@ def sample_texts(
     """Return up to `max_texts` texts of the reader's first key. The same input gives the same sample.
 
     sources: the input files. chunks: all chunks of the run. The texts are from at most about PLACES places, evenly
-      spaced;
-    each place gives an equal number of texts if it has enough of them within PLACE_BYTES. Faulty lines are skipped.
+    spaced; each place gives an equal number of texts if it has enough of them within PLACE_BYTES. Faulty lines are
+    skipped.
     """
     pieces = [piece for chunk in chunks if chunk.part is None for piece in chunk.pieces]
     stride = max(PLACE_BYTES, sum(piece.end - piece.start for piece in pieces) // PLACES)

@@ -196,8 +196,7 @@ class _Shard:
         """Write the documents of a piece, and return how many lines it has.
 
         number: the index of the piece in its chunk. Of a part of a long document only the last one has a line. For a
-          format
-        without lines the number of documents is returned.
+        format without lines the number of documents is returned.
         """
         source = self._settings.sources[piece.source]
         if source.form is not InputFormat.JSON_LINES:

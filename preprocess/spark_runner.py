@@ -224,17 +224,24 @@ def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence
 
     message: of Spark, with many lines. parts: the chunks of each task. At most MAX_MESSAGE_CHARACTERS characters.
     """
-    lines = [line.strip().lstrip(": ") for line in message.splitlines()]
-    python = [line for line in lines if _PYTHON_ERROR.match(line)]
-    java = [line for line in lines if line.startswith("org.apache.spark.")]
-    cause = (python or java[:1] or lines)[-1].removeprefix("org.apache.spark.SparkException: ")
-    cause = cause.partition(" Consider setting ")[0]
     task = _TASK.search(message)
     chunks = parts[int(task[1])] if task else ()
     sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
     paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
     further_inputs = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
-    return f"Spark gave up the task of {paths}{further_inputs}: {cause}"[:MAX_MESSAGE_CHARACTERS]
+    return f"Spark gave up the task of {paths}{further_inputs}: {_failure_cause(message)}"[:MAX_MESSAGE_CHARACTERS]
+
+
+def _failure_cause(message: str) -> str:
+    """Return the line of a message of Spark that names the cause: the last Python error, else the first one of Spark.
+
+    The last line of the message if there is neither.
+    """
+    lines = [line.strip().lstrip(": ") for line in message.splitlines()]
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    java = [line for line in lines if line.startswith("org.apache.spark.")]
+    cause = (python or java[:1] or lines)[-1].removeprefix("org.apache.spark.SparkException: ")
+    return cause.partition(" Consider setting ")[0]
 
 
 @contextmanager
@@ -292,10 +299,8 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
     """Make the dataset that the options describe on Spark, and return its totals.
 
     None if other processes of the same run have not finished their shards. open_session: starts a Spark session, which
-    is
-    open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
-      errors
-    of prepare_run() and work(). Source: DL-67, DL-79
+    is open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
+    errors of prepare_run() and work(). Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):

@@ -24,8 +24,7 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
     """Return the offsets (start, end) of the text of a JSON line, without its quotes.
 
     start, end: offsets of the line. None if the longest string of the line is not the field that the reader reads, or
-      if
-    the line has to be read as a whole: another field is long, or the line has a fault.
+    if the line has to be read as a whole: another field is long, or the line has a fault.
     """
     longest = max(_strings(read, start, end), key=lambda place: place[1] - place[0], default=(start, start))
     first, last = longest

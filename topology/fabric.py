@@ -6,8 +6,7 @@ branch.
 
 Three rules make the tree regular. If a switch holds both hosts and switches, the hosts get a leaf of their own below
 it. In a short branch, the leaf also counts as the switch of each missing tier below its parent switch. Several roots
-get
-one switch above them. `distance` defines what a distance means.
+get one switch above them. `distance` defines what a distance means.
 """
 
 from __future__ import annotations
@@ -125,8 +124,7 @@ def fabric_above(fabric: Fabric, tier: int) -> Fabric:
     """Return the fabric whose hosts are the switches of a tier, named by number.
 
     tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
-      gang
-    costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.
+    gang costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.
     """
     first, tiers = fabric.starts[tier], [tier, *range(tier, fabric.tiers + 1)]
     mapped = int(np.searchsorted(first, fabric.mapped_count))
@@ -218,8 +216,7 @@ def _fabric_of_rows(
 
     hosts: their names. rows: for each host the paths of its switches of tier T, T-1, ..., 1; hosts of one switch are
     neighbours. mapped_count: the number of hosts that the map knows, which come first. tiers: T. paths: the path of
-    each
-    mapped host, as the map has it.
+    each mapped host, as the map has it.
     """
     count = len(hosts)
     switch_of = [np.arange(count, dtype=np.int32)]
@@ -247,8 +244,7 @@ def _fabric_of_tables(
     """Return the fabric of these tables, which become read-only.
 
     rows: by tier 0..T, the number of each host's switch. starts: by tier, the first host id of each switch. names: by
-      tier,
-    the path of each switch. The other arguments are the fields of Fabric.
+    tier, the path of each switch. The other arguments are the fields of Fabric.
     """
     switch_of = np.stack(rows).astype(np.int32)
     first_child = [starts[0]] + [switch_of[tier - 1][starts[tier]] for tier in range(1, len(rows))]
@@ -344,10 +340,9 @@ def scores(
     """Return a score 0..10 for each host id: 10 for a planned host, less with every tier to the nearest member.
 
     planned_hosts: host ids of the plan. anchors: host ids of members that are placed already. rule: as for distance().
-      Up
-    to nine tiers, a higher tier always gives a lower score; with more tiers, far tiers share the score 1. Hosts under
-    no
-    common switch but the top one, and hosts off the map, get 0. Without planned hosts and anchors every score is 0.
+    Up to nine tiers, a higher tier always gives a lower score; with more tiers, far tiers share the score 1. Hosts
+    under no common switch but the top one, and hosts off the map, get 0. Without planned hosts and anchors every score
+    is 0.
     """
     planned = np.fromiter(planned_hosts, np.int32)
     distances = distances_from_nearest(fabric, [*planned.tolist(), *anchors], rule)

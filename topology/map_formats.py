@@ -423,8 +423,7 @@ def read_map(data: Mapping[str, str]) -> Reading:
     """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the Reading.
 
     data: texts by key. A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because
-      a
-    chart also renders the key that it does not use. Both texts together are a fault.
+    a chart also renders the key that it does not use. Both texts together are a fault.
     """
     text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
     if text.strip() and yaml_text.strip():

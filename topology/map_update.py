@@ -70,10 +70,8 @@ def decide(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool
     """Decide whether a new text is applied.
 
     old: the fabric in use, None before the first. draft: of the new text. confirmed: the digest that the admin
-      confirmed,
-    "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts waits for its confirmation.
-    The
-    result has no fabric if the old one stays in use.
+    confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts waits for its
+    confirmation. The result has no fabric if the old one stays in use.
     """
     if draft.fabric is None:
         fault_text = "; ".join(
@@ -107,8 +105,7 @@ class MapInUse:
         """Decide on the ConfigMap as it is now, and keep the map of the decision.
 
         draft: None if there is no ConfigMap, which is always reported. annotations: of the ConfigMap. Return None if
-          neither
-        its text nor the confirmed digest has changed since the last call.
+        neither its text nor the confirmed digest has changed since the last call.
         """
         if draft is None:
             self._last_input = None

@@ -35,8 +35,7 @@ def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:
     """Return how many GB all ranks together send between different switches in one step of training.
 
     mesh: its sizes multiply to the number of ranks. switches: the number of the switch of each rank, in rank order.
-      Traffic
-    under one switch does not count.
+    Traffic under one switch does not count.
     """
     grid = np.asarray(switches, np.int64).reshape([size for _, size in mesh])
     total = 0.0
@@ -56,12 +55,9 @@ def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tier
     """Yield ways to place a mesh: (multiple of pods on a host, layers), at most _MAX_LAYOUTS and the way (1, ()).
 
     (1, ()) sets no condition. ranks_a_pod: ranks of one pod. pods: of the gang. max_pods_on_host: the most pods that a
-    host
-    takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run is
-    tried
-    under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes inside one
-    pod
-    need no condition.
+    host takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run is
+    tried under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes
+    inside one pod need no condition.
     """
     sizes = [prod(size for _, size in mesh[axis:]) for axis in range(1, len(mesh))]
     runs = [size // ranks_a_pod for size in sizes if size % ranks_a_pod == 0]
@@ -175,10 +171,8 @@ def place_mesh(
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
     room: pods that each host id has room for, as for plan(). ask: its layers come from another placement term and are
-      kept.
-    ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If one host
-      holds
-    all pods, or not all pods find room, that placement or refusal is the result.
+    kept. ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If one
+    host holds all pods, or not all pods find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, ask)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < ask.pods:
@@ -218,8 +212,7 @@ def pod_traffic(mesh: Mesh, ranks_a_pod: int) -> PodTraffic | None:
     """Return how many GB each two pods of a mesh exchange in a step: shape (pods, pods), by their ranks.
 
     ranks_a_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill
-      whole
-    pods.
+    whole pods.
     """
     ranks = prod(size for _, size in mesh)
     pods = ranks // ranks_a_pod
@@ -245,8 +238,7 @@ def leaves_in_mesh(
     traffic: of the mesh. ranks: of the lost members, one rank for each pod. leaf_of: rank -> leaf of the members that
     have a place. holes: leaf -> pods that it has room for. The lost member that exchanges most is placed first. A lost
     member that exchanges nothing with members under a leaf with room is left out. Of leaves with equal traffic the leaf
-    with
-    most members is chosen, then the leaf with least room.
+    with most members is chosen, then the leaf with least room.
     """
     lost_ranks = [rank for rank in sorted(set(ranks)) if rank < len(traffic)]
     members = Counter(leaf_of.values())

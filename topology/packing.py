@@ -207,8 +207,7 @@ def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) ->
     """Return the indexes of the `fewest` holes that hold `need` pods and leave the largest sum of squares of free room.
 
     order: the indexes of all holes, the largest first. fewest: the least number of holes that can hold the pods, >= 2.
-      If
-    the table of all sets would be too large, some of the largest holes are used without a search.
+    If the table of all sets would be too large, some of the largest holes are used without a search.
     """
     count = 2
     while count < fewest and len(order) * (count + 1) * (count + 2) * holes[order[0]] <= _MAX_CELLS:
@@ -313,8 +312,7 @@ class DomainPacker:
         """Return an upper bound of the least number of switches below a switch that `need` pods use.
 
         It is the number that is used if the leaves with the most room are filled first. tier, switch: the tier, 2 or
-        more, and
-        the number of the switch, which has room for the pods.
+        more, and the number of the switch, which has room for the pods.
         """
         fabric = self._room.fabric
         start, _ = fabric.span(tier, switch)
@@ -328,8 +326,7 @@ class DomainPacker:
         """Return the fewest switches below a switch, of all tiers together, that hold `need` pods.
 
         tier, switch: the tier, 2 or more, and the number of the switch, which has room for the pods. Switches that hold
-          anchors
-        do not count.
+        anchors do not count.
         """
         reach = self._pods_by_price(tier, switch, self._max_switches(tier, switch, need))
         return int(np.searchsorted(reach, need))
@@ -353,8 +350,7 @@ class DomainPacker:
         """Return (child, pods) for `need` pods under a leaf or a spine, where every child has the same price.
 
         tier, switch: the tier, 1 or 2, and the number of the switch, which has room for the pods. Children are host ids
-          or
-        numbers of leaves. Those that hold anchors are used first.
+        or numbers of leaves. Those that hold anchors are used first.
         """
         first, end = self._room.children(tier, switch)
         room = self._room.at_tier(tier - 1)[first:end]
@@ -383,8 +379,7 @@ class DomainPacker:
         """Return the children of a switch as positions after `first`; of children with equal room the best comes first.
 
         tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of different room keep
-          their
-        order.
+        their order.
         """
         merits = [merit[first:end] for merit in self._room.merits(tier - 1)]
         if tier == 2 and self._room.has_deep_hosts:
@@ -432,8 +427,7 @@ class DomainPacker:
         room stay free.
 
         The result is two arrays. first: the number of the first leaf. count: the number of consecutive leaves.
-        free_rest: pods
-        of room of that leaf.
+        free_rest: pods of room of that leaf.
         """
         rooms = self._room.rooms_of_hosts(np.arange(first, first + count))
         return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)
@@ -442,10 +436,8 @@ class DomainPacker:
         """Return (child, pods) for `need` pods under a switch above the spines, on the fewest switches.
 
         tier, switch: the tier, 3 or more, and the number of the switch, which has room for the pods. Children are
-          numbers of
-        switches of the tier below. The prices and pods of each child come from `_table`; a child that holds anchors
-        costs
-        nothing itself.
+        numbers of switches of the tier below. The prices and pods of each child come from `_table`; a child that holds
+        anchors costs nothing itself.
         """
         price = self._fewest_switches(tier, switch, need)
         table = self._table(tier, switch, price)
@@ -473,8 +465,7 @@ class DomainPacker:
         """Return the child that takes the last `need` pods: the unused child with the least room that has this price.
 
         tier: of the parent. table: of _table(). used: children that have pods already. child, cost: the child and its
-          price
-        that the table chose. A child that holds anchors is kept.
+        price that the table chose. A child that holds anchors is kept.
         """
         if child in self._anchored[tier - 1]:
             return child
@@ -486,8 +477,7 @@ class DomainPacker:
         """Return (child, reach, best) for each child of a switch that has room for a pod.
 
         tier, switch: the tier, 3 or more, and the number of the switch. reach[b]: the most pods that the child holds
-          for a price
-        of b switches, 0..budget. best[b]: the same for this child and all children before it together.
+        for a price of b switches, 0..budget. best[b]: the same for this child and all children before it together.
         """
         first, end = self._room.children(tier, switch)
         best = np.zeros(budget + 1, np.int64)

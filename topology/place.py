@@ -64,8 +64,7 @@ def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int
     """Return why the members on some hosts do not lie in one domain of a required tier; None if they do.
 
     widest_tier: the required tier; None if no tier is required, then the result is None. hosts: host ids of the
-      members, in
-    any order. A required tier is also refused if the map has no hosts.
+    members, in any order. A required tier is also refused if the map has no hosts.
     """
     if widest_tier is None:
         return None
@@ -353,8 +352,7 @@ def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> 
     """Return the placement of pods on hosts, in rank order.
 
     slots: (host id, pods); a host may occur several times, and one with 0 pods is left out. ask: its anchors count in
-      the
-    tier and in the rank order.
+    the tier and in the rank order.
     """
     total = Counter[int]()
     for host, pods in slots:
@@ -372,9 +370,8 @@ def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     possible.
 
     room: as for plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of
-      all
-    tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the one
-    that allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
+    all tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the
+    one that allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
     unbalanced = place_in_multiples(fabric, room, ask)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:

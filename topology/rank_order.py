@@ -28,8 +28,7 @@ def in_rank_order(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: It
     """Return the slots (host id, pods) of `counts` in rank order.
 
     counts: (host id, pods), with different hosts. anchors: (host id, pods) of members that are placed already; they
-      decide
-    which domain comes first and are not returned. Source: docs/design.md 3
+    decide which domain comes first and are not returned. Source: docs/design.md 3
     """
     counts = tuple(counts)
     if len(counts) < 2:
@@ -67,8 +66,7 @@ def assign_ranks(
     """Assign the free ranks of a gang to its free slots: rank -> host id. A rank for which no place is left is absent.
 
     free_slots: (host id, pods). free_ranks: ranks without a place, also those of lost members. fixed_places: rank ->
-      host
-    id of the members that cannot move. Without fixed members the free ranks follow the plain rank order; otherwise
+    host id of the members that cannot move. Without fixed members the free ranks follow the plain rank order; otherwise
     fill_gaps() decides.
     """
     ranks_to_place = sorted(set(free_ranks) - set(fixed_places))
@@ -150,8 +148,7 @@ def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> lis
     """Return the gaps between the placed ranks of the ring of all ranks, without empty gaps.
 
     ranks_to_place: the free ranks, ascending. fixed_places: rank -> place, at least one. The ranks above the last
-      placed
-    rank and below the first one make one gap.
+    placed rank and below the first one make one gap.
     """
     ends = sorted(fixed_places)
     gaps = [

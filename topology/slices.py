@@ -73,10 +73,8 @@ def _place_whole_runs_under(
     """Place the whole gang under one switch so that no run is split between switches of its layer.
 
     Return (number of switches used, all tiers up to `tier` together; placement), or None if the gang does not fit or a
-    run
-    is still split after `tries` tries. usable_room: pods that each host id has room for, rounded down to whole runs.
-    tier,
-    switch: the tier and the number of the switch.
+    run is still split after `tries` tries. usable_room: pods that each host id has room for, rounded down to whole
+    runs. tier, switch: the tier and the number of the switch.
     """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _subfabric_under(fabric, tier, switch)
@@ -104,10 +102,8 @@ def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[
     """For each switch whose pods are not whole runs, reduce its room to the whole runs that it has now.
 
     Return True if any room was reduced. room_left: the room of each host of the domain, which is changed. counts: pods
-    of
-    each host in the last attempt. layers: (tier, size of a run). pods: of the gang; if they are no multiple of the
-    size, one
-    run may be short.
+    of each host in the last attempt. layers: (tier, size of a run). pods: of the gang; if they are no multiple of the
+    size, one run may be short.
     """
     is_changed = False
     for tier, size in layers:
@@ -174,10 +170,9 @@ def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal
     """Place a gang in its layers: all pods, else exactly `ask.least` of them, else return a Refusal.
 
     room: as for plan(). `ask.least` is rounded up to a whole multiple of pods on a host. Layers as wide as the widest
-      tier
-    allowed have no effect; without any other layer the gang is placed by place_in_multiples(). Runs that members have
-    begun
-    are completed first. Of two placements the one in the lower domain is chosen, then the one with the cheaper ring.
+    tier allowed have no effect; without any other layer the gang is placed by place_in_multiples(). Runs that members
+    have begun are completed first. Of two placements the one in the lower domain is chosen, then the one with the
+    cheaper ring.
     """
     ask = _with_narrow_layers(fabric, ask)
     if not ask.layers:
@@ -204,8 +199,7 @@ def placements_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Place
     """Yield the placements among which place_in_layers() chooses, for a caller that compares them by another price.
 
     room: as for plan(). They place all of `ask.pods`, or fewer if no layer of the ask has an effect; nothing is yielded
-      if
-    the gang finds no place.
+    if the gang finds no place.
     """
     for each in _results_of_all_ways(fabric, room, ask):
         if isinstance(each, Placement):
@@ -253,10 +247,8 @@ def _place_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | 
     """Yield the result, a Placement or a Refusal, of each way to place a gang in layers.
 
     room: as for plan(). ask: with at least one layer that has an effect. The ways are whole runs, and shares of
-      switches
-    from the outermost layer inwards. If neither succeeds, shares with incomplete inner runs are tried, too. The last
-    result
-    may be a Refusal.
+    switches from the outermost layer inwards. If neither succeeds, shares with incomplete inner runs are tried, too.
+    The last result may be a Refusal.
     """
     by_runs = None if ask.anchors else place_in_whole_runs(fabric, room, ask)
     if by_runs is not None:
@@ -278,8 +270,7 @@ def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
     """Share the pods among the switches of the outermost layer, then place each share under its switch.
 
     room: as for plan(). switch_room: pods that each switch of that layer holds, in whole runs if incomplete inner runs
-      are
-    not allowed. Return a Refusal if the shares, or the pods under one of the switches, find no room.
+    are not allowed. Return a Refusal if the shares, or the pods under one of the switches, find no room.
     """
     tier, size = ask.layers[0]
     anchored = Counter[int]()
@@ -323,8 +314,7 @@ def _place_inside_switch(
     """Place `pods` pods under one switch, with all layers of `ask` but the outermost one.
 
     room: as for plan(). tier, switch: the tier of the outermost layer and the number of the switch. Return (host id of
-      the
-    whole fabric, pods), or a Refusal. The first way that succeeds is taken.
+    the whole fabric, pods), or a Refusal. The first way that succeeds is taken.
     """
     first, end = fabric.span(tier, switch)
     inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)

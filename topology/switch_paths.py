@@ -61,9 +61,8 @@ def switches_above(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple
     """Return the paths of a host's switches of tier T, T-1, ..., 1.
 
     path: from the root to the switch that holds the host. tier_of: of all switches by path. tiers: T. For a tier in
-      which
-    the host has no switch, its highest switch below that tier is returned. If the switch that holds the host also holds
-    switches, a leaf of the host's own, with the name "", is added.
+    which the host has no switch, its highest switch below that tier is returned. If the switch that holds the host also
+    holds switches, a leaf of the host's own, with the name "", is added.
     """
     chain = [path[:depth] for depth in range(len(path), 0, -1)]
     own_leaf = (*path, "")  # if the host hangs from a switch that holds switches, too
@@ -80,8 +79,7 @@ def switch_numbers(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
     """Return for each path the numbers of its switches of tier 1, 2, ..., T, from 0 at every tier in natural order.
 
     paths: from the root to the switch that holds a host; none of them is empty. The numbers equal those of
-      fabric.build()
-    for a fabric of hosts on these paths.
+    fabric.build() for a fabric of hosts on these paths.
     """
     distinct = set(paths)
     tier_of = tiers_of_switches(distinct)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     strikes = [each for found, _ in scenarios for each in found]
     failed = [line for _, lines in scenarios for line in lines]
     strikes += [
-        each for seed, found in outcomes.items() for each in job_strikes.strikes(seed, found.records, found.breaches)
+        each for seed, found in outcomes.items() for each in job_strikes.strikes(seed, found.records, found.violations)
     ]
     return max(_close(settings, tuple(outcomes.values()), strikes), int(bool(failed)))
 
@@ -105,9 +105,9 @@ def _play(seed: int, settings: Settings) -> Outcome:
     print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
     for line in _told(events, outcome):
         print(f"  {line}")
-    for breach in outcome.breaches:
-        print(f"  BROKEN: {breach}")
-    if outcome.breaches:
+    for violation in outcome.violations:
+        print(f"  BROKEN: {violation}")
+    if outcome.violations:
         print(f"  its history and logs are in {home}")
     else:
         shutil.rmtree(home)

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
-from hack.chaos.history import Record, Terms, read
-from hack.chaos.invariants import Violation, breaches
+from hack.chaos.history import JobPlan, Record, read
+from hack.chaos.invariants import Violation, find_violations
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAIN_SCRIPT, Plan
 from hack.chaos.testbed.testbed import Stood, Testbed, stage
@@ -28,7 +28,7 @@ class Outcome:
     """The outcome of one job. took_s: from its submission to its end."""
 
     records: tuple[Record, ...]
-    breaches: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     took_s: float
 
 
@@ -51,8 +51,8 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
         model = await alone
         records = tuple(found.records)
     harmless = frozenset(fault.name for fault in UNNOTICED)
-    terms = Terms(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
-    return Outcome(records, breaches(records, terms), time.monotonic() - began_s)
+    job_plan = JobPlan(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
+    return Outcome(records, find_violations(records, job_plan), time.monotonic() - began_s)
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:

@@ -59,8 +59,8 @@ class Diary:
 
 def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Points, and on which side of a curve they lie: the same on every rank."""
-    dice = torch.Generator().manual_seed(7)
-    points = torch.rand(count, 2, generator=dice, dtype=torch.float64) * 2 - 1
+    rng = torch.Generator().manual_seed(7)
+    points = torch.rand(count, 2, generator=rng, dtype=torch.float64) * 2 - 1
     return points, (points[:, :1] > points[:, 1:] ** 2).double()
 
 

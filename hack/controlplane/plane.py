@@ -45,20 +45,20 @@ def free_ports(count: int) -> list[int]:
     free before its server has bound it.
     """
     sockets = [socket.socket() for _ in range(count)]
-    dice = random.SystemRandom()
+    rng = random.SystemRandom()
     try:
         for each in sockets:
-            _bind(each, dice)
+            _bind(each, rng)
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
 
 
-def _bind(made: socket.socket, dice: random.Random) -> None:
+def _bind(made: socket.socket, rng: random.Random) -> None:
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):
-            made.bind((programs.HOST, dice.choice(_PORTS)))
+            made.bind((programs.HOST, rng.choice(_PORTS)))
             return
     raise ControlPlaneError(f"none of {_TRIES} ports from {_PORTS.start} to {_PORTS.stop} is free")
 

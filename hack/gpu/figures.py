@@ -80,10 +80,10 @@ def arguments(argv: Sequence[str] | None = None) -> StageArguments:
     parser = argparse.ArgumentParser()
     for name in ("--stage", "--device", "--size", "--results", "--folder", "--memory"):
         parser.add_argument(name, required=True)
-    told = parser.parse_args(argv)
-    results = Results(Path(told.results))
+    args = parser.parse_args(argv)
+    results = Results(Path(args.results))
     known = {(figure.stage, figure.name): figure.value for figure in results.read()[0]}
-    return StageArguments(told.stage, told.device, told.size, results, known, Path(told.folder), Path(told.memory))
+    return StageArguments(args.stage, args.device, args.size, results, known, Path(args.folder), Path(args.memory))
 
 
 @dataclass(frozen=True, slots=True)

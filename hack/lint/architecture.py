@@ -128,7 +128,7 @@ IO_ROOMS = (
 
 MOST_LINES, MOST_FUNCTION_LINES = 600, 40
 
-# What a pure module may not import: the clock, dice, disk, network, threads, environment, logs and metrics.
+# What a pure module may not import: the clock, random numbers, disk, network, threads, environment, logs and metrics.
 # fmt: off
 IMPURE = frozenset([
     "aiohttp", "asyncio", "concurrent", "fcntl", "gc", "getpass", "glob", "grpc", "http", "io", "kubernetes", "logging",
@@ -230,13 +230,13 @@ def _touches_the_world(node: ast.AST) -> str | None:
         case ast.Call(func=ast.Attribute(attr=name)) if name in NO_METHODS:
             return f"a pure module calls .{name}()"
         case ast.ImportFrom(module="random", names=names) if any(alias.name != "Random" for alias in names):
-            return "a pure module throws dice: only a Random that is passed in or seeded"
+            return "a pure module throws rng: only a Random that is passed in or seeded"
         case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
-            return f"a pure module throws dice: random.{name}"
+            return f"a pure module throws rng: random.{name}"
         case ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="random"):
-            return "a pure module throws dice: numpy.random"
+            return "a pure module throws rng: numpy.random"
         case ast.Call(func=ast.Attribute(attr="Random") | ast.Name(id="Random"), args=[], keywords=[]):
-            return "a pure module throws dice: Random() without a seed"
+            return "a pure module throws rng: Random() without a seed"
     return None
 
 

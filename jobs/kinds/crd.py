@@ -130,8 +130,7 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the OpenAPI schema of a type. `X | None` gets the schema of X.
 
     A field marked `is_template` gets `template`, the schema of pod templates. The extra_json_schema of `Annotated[...]`
-    is
-    added, and replaces equal keys.
+    is added, and replaces equal keys.
     """
     if isinstance(info, inspect.Metadata):
         if (info.extra or {}).get("is_template"):

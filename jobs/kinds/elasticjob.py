@@ -280,8 +280,7 @@ def _role(values: PodValues, _: str) -> str:
 
 def _index(values: PodValues, _: str) -> int:
     """Return the index of a pod from its labels, 0 without one. A master deletes the highest first; a replacement pod
-    gets a
-    new index.
+    gets a new index.
     """
     return number_of(first_value(values, "elasticjob.dlrover/replica-index", "replica-index"))
 

@@ -250,8 +250,7 @@ class JobKind:
         """Return the write that changes the job to this number of workers. Raises BadJob.
 
         raw: the job's object. leaving: the names of the pods that should leave; a kind whose resize cannot name pods
-          ignores
-        them.
+        ignores them.
         """
         if self.resize_with_names is None:
             return self.resize(raw, workers)
@@ -326,10 +325,9 @@ def build_job(
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
     sized: its size and bounds in its fields. queue: the name of its queue, "" for none. priority: 0 to 100, from a
-      field of
-    the kind; None for none. priority_class: "" for the one in the pod template. job_fields: fields of Job that only
-    this
-    kind sets. If `refused` is not among them, the owner or the gang may refuse. A job that is being deleted is DONE.
+    field of the kind; None for none. priority_class: "" for the one in the pod template. job_fields: fields of Job that
+    only this kind sets. If `refused` is not among them, the owner or the gang may refuse. A job that is being deleted
+    is DONE.
     """
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
@@ -421,10 +419,9 @@ def resize_patch(
     """Return the merge patch that resizes a job to `workers`, valid only for the present resourceVersion of the job.
 
     annotations: those that the job has now. path: lists the kind's objects of all namespaces. spec: the changed fields
-      of
-    the spec, None for none. bound_keys: which of BOUND_ANNOTATIONS to write if absent, because until now only the size
-    in
-    the object implied these bounds. It also records the written size, and the submitted and manual size if known.
+    of the spec, None for none. bound_keys: which of BOUND_ANNOTATIONS to write if absent, because until now only the
+    size in the object implied these bounds. It also records the written size, and the submitted and manual size if
+    known.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:
@@ -454,8 +451,7 @@ def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
     """Return the sizes that both the owner's annotation and the kind allow.
 
     unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is unreadable or no
-      multiple
-    of the unit.
+    multiple of the unit.
     """
     chosen = job_annotations.sizes(annotations)
     if chosen.doubles:

@@ -18,8 +18,7 @@ def read(raw: Object) -> Job:
     """Return the job that a LeaderWorkerSet describes. Raises BadJob.
 
     Its workers are all pods, but without the leaders if these request other resources. The group size is the unit of
-    its
-    sizes. Without our annotations, which count pods, its size is both its min and its max.
+    its sizes. Without our annotations, which count pods, its size is both its min and its max.
     """
     head = job_kind.read_head(raw, KIND)
     template_part = head.spec.part("leaderWorkerTemplate")

@@ -20,8 +20,7 @@ def read(raw: Object) -> Job:
     """Return the job that an MPIJob describes: the Workers, and the launcher as another role. Raises BadJob.
 
     It is refused unless annotations set its bounds. Then --min-np and --max-np of horovodrun, in slots, limit them, if
-    the
-    command has both. Without annotations its size is both its min and its max.
+    the command has both. Without annotations its size is both its min and its max.
     """
     head = job_kind.read_head(raw, KIND)
     roles, run = head.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, head.spec.part("runPolicy"))

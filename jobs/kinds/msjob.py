@@ -68,8 +68,7 @@ def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
     """Return the roles Scheduler, PS and Worker by these names, in this order, whatever case the object uses.
 
     An absent role is left out. Raises BadJob for another name, a name that is used twice, a Scheduler whose replicas
-    are
-    not 1, and a job without the role Worker.
+    are not 1, and a job without the role Worker.
     """
     by_name = named_roles(spec.ms_replica_specs, (SCHEDULER, PS, WORKER), _ROLES)
     if WORKER not in by_name:

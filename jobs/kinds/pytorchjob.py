@@ -114,8 +114,7 @@ def roles(spec: PyTorchJobSpec) -> dict[str, NamedRole]:
     """Return the roles Master and Worker by these names, in this order, whatever case the object uses.
 
     An absent role is left out. Raises BadJob for another name, a name that is used twice, a Master whose replicas are
-    not
-    1, no role, and an elastic job without the role Worker.
+    not 1, no role, and an elastic job without the role Worker.
     """
     by_name = named_roles(spec.pytorch_replica_specs, ("Master", "Worker"), _ROLES)
     if "Master" in by_name and (count := by_name["Master"].spec.replicas) != 1:

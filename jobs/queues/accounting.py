@@ -52,8 +52,7 @@ def holds(
     """Return True if `times` such requests fit in the queue and in all its ancestors, for every resource.
 
     shares: by the name of the queue; a queue that is absent has no limit. used: the use of each share by its name,
-      which
-    replaces the use in `shares`. needs: (resource, amount) of one request.
+    which replaces the use in `shares`. needs: (resource, amount) of one request.
     """
     for resource, amount in needs:
         name, extra, share_name, own_room = resource, amount * times, queue, 0
@@ -130,8 +129,7 @@ def sum_subtrees(
     """Return for each queue the sum of its own amounts and of all amounts in its subtree.
 
     parents_first: the names, each parent before its children. parents: the parent of each name, any other text for
-      none.
-    each: the own amounts of each queue by name; a queue that is absent has none.
+    none. each: the own amounts of each queue by name; a queue that is absent has none.
     """
     parents_first = list(parents_first)
     totals: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in parents_first}
@@ -166,8 +164,7 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
     """Return for each claim (its share, its share if it alone requested everything), rounded down.
 
     claims: of one resource. total: the amount to divide, >= 0. The `least` of each claim is granted even if the total
-      is
-    smaller.
+    is smaller.
     """
     bends = sorted(
         [(0.0, 0)]

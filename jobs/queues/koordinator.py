@@ -3,8 +3,8 @@
 koordinator's status is not read. Its `runtime` follows the requests, which include elastic workers, and is 0 for a
 quota without requests; its `guaranteed` follows the allocation. Instead the share is computed from mins, down the tree,
 as koordinator computes it from requests. The limit of a quota is the amount it could get if the requests of all other
-quotas stayed as they are.
-Source: docs/facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
+quotas stayed as they are. Source: docs/facts/autoscaling.md 6; koordinator
+pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
 """
 
 from __future__ import annotations
@@ -171,8 +171,7 @@ def _divide_among(
 
     group: the quotas. shared_amount: the amount to divide. request: the amounts that each quota requests, by quota and
     resource. A quota that is the root of its own tree gets its pool, or its min without a pool, and takes no part in
-    the
-    division. No quota gets more than its max.
+    the division. No quota gets more than its max.
     """
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, resource, request[queue.name].get(resource, 0)) for queue in sharing]
@@ -182,9 +181,8 @@ def _divide_among(
         if queue.pool is not None and (resource in queue.pool or resource in queue.capability):
             max_share[queue.name] = queue.pool.get(resource, queue.deserved.get(resource, 0))
     for queue in group:
-        if queue.name in max_share and (
-            resource in queue.capability or resource in queue.deserved or queue.pool is not None
-        ):
+        is_limited = resource in queue.capability or resource in queue.deserved or queue.pool is not None
+        if queue.name in max_share and is_limited:
             bound = queue.capability.get(resource, max_share[queue.name])
             limit.setdefault(queue.name, {})[resource] = min(bound, max_share[queue.name])
 

@@ -1,9 +1,9 @@
 """Kueue's ClusterQueues, which LocalQueues name, and their cohorts, by flavor and resource.
 
-A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's
-(subtree - local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is
-subtree + borrowing limit. Use beyond `local` counts in the parent cohort.
-Source: docs/facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
+A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's (subtree -
+local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is subtree + borrowing
+limit. Use beyond `local` counts in the parent cohort. Source: docs/facts/autoscaling.md 6; Kueue
+pkg/cache/scheduler/resource_node.go
 """
 
 from __future__ import annotations
@@ -157,8 +157,7 @@ def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _Node], deman
 
     If a resource has several flavors, each flavor is charged with the whole use, up to its limit, because it is unknown
     which flavor a pod got. parents_first: the names, each parent before its children. nodes: by name, with their
-    limits.
-    demand: only `demand.used` is read. Cohorts have no pods of their own.
+    limits. demand: only `demand.used` is read. Cohorts have no pods of their own.
     """
     for name in reversed(parents_first):
         node = nodes[name]
@@ -190,8 +189,7 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
     """Return the share of a ClusterQueue or cohort: of a ClusterQueue by resource, of a cohort by Flavor.key.
 
     demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to take borrowed quota back; then
-      elastic
-    workers leave the borrowed GPUs free.
+    elastic workers leave the borrowed GPUs free.
     """
     spec = node.spec
     if spec.name.startswith(COHORT):

@@ -1,8 +1,8 @@
 """A plain namespace as a queue for jobs that name none: its ResourceQuotas, or an ElasticQuota of scheduler-plugins.
 
 If several quotas limit a resource, the smallest amount counts. The ElasticQuotas of scheduler-plugins lend each other
-the unused part of the sum of their mins: room = min(max - used, sum of mins - sum used).
-Source: docs/facts/autoscaling.md 6
+the unused part of the sum of their mins: room = min(max - used, sum of mins - sum used). Source:
+docs/facts/autoscaling.md 6
 
 A ResourceQuota with scopes counts unless it cannot apply to training pods. The scope BestEffort applies only to pods
 without requests, Terminating only to pods with their own deadline, VolumeAttributesClass to no pods. Whether a scope of
@@ -90,8 +90,7 @@ def _spec(
     """Return the queue of a namespace. meta: the metadata of its quota. root: the whole quota, which collects faults.
 
     capability: the limits. deserved: its own amounts. pool: the amounts that it adds to the pool of all ElasticQuotas,
-      None
-    for a ResourceQuota.
+    None for a ResourceQuota.
     """
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)

@@ -18,8 +18,7 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name, and of each cohort or pool that limits several queues.
 
     queues: of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault. A share
-      also
-    has the faults of all its ancestors.
+    also has the faults of all its ancestors.
     """
     by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
@@ -72,8 +71,7 @@ def limits(
     """Return the amounts that each queue's pods may use together, by queue and resource: use plus remaining room.
 
     Only resources with a limit are present. used: the use of each queue. total: the amounts of all nodes. needed: the
-    need
-    of each queue; for a queue that is absent its use counts as its need.
+    need of each queue; for a queue that is absent its use counts as its need.
     """
     queues = list(queues)
     by_name = shares(queues, Demand(used, needed, total))
@@ -200,8 +198,7 @@ class StrictQueues:
         """Return the name of the strict queue in which a gang of a namespace waits; "" if it waits in no strict queue.
 
         queue: the name on its pods, "" for none. The name counts only if the queue's object grants it to the namespace,
-          so that
-        no tenant can block another tenant's queue.
+        so that no tenant can block another tenant's queue.
         """
         if not queue:
             return self._by_namespace.get(namespace_name, "")

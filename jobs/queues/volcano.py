@@ -50,8 +50,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name. A resource that no queue names has no limit.
 
     queues: all queues of Volcano. The share of a queue in or below a cycle of parents is closed and has a fault. A
-      queue
-    below a closed queue is closed.
+    queue below a closed queue is closed.
     """
     specs = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, specs) for name, queue in specs.items()}
@@ -103,10 +102,8 @@ def _real_capability(
     """Return the real capability of each queue, by resource.
 
     That is its capability, at most the parent's amount less the guarantees of the siblings. parents_first: the names,
-    each
-    parent before its children. specs: the queues by name. parents: the parent of each name, "" for none. total: the
-    amounts
-    of all nodes.
+    each parent before its children. specs: the queues by name. parents: the parent of each name, "" for none. total:
+    the amounts of all nodes.
     """
     guarantees: dict[str, Counter[str]] = {}
     for name in parents_first:
@@ -130,8 +127,7 @@ def _real_capability(
 
 def _deserved(specs: Mapping[str, QueueSpec], names: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
     """Return, for plugin capacity, the deserved amounts of each queue by resource: spec.deserved, at most the real
-      capability,
-    but never below the guarantee.
+    capability, but never below the guarantee.
 
     A resource that another queue names in spec.deserved and this queue does not counts as 0. specs: the queues by name.
     names: of the queues to compute. real: the real capability of each queue.
@@ -155,20 +151,24 @@ def _by_weight(specs: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: De
     queues.
 
     The number of pods is not divided. specs: the queues by name. real: the real capability of each queue; it is reduced
-    to
-    the largest amount that the queue could deserve.
+    to the largest amount that the queue could deserve.
     """
     queues = [queue for name, queue in specs.items() if name in real and name != ROOT]
-    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
-    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
     by_name: _AmountsByQueue = {}
-    for resource in sorted(resource for resource in resources - {_PODS} if demand.total.get(resource)):
+    for resource in _divided_resources(queues, demand):
         claims = [_claim(queue, resource, real[queue.name], demand) for queue in queues]
         for queue, (share, max_share) in zip(queues, share_by_weight(claims, demand.total[resource]), strict=True):
             capability = real[queue.name]
             by_name.setdefault(queue.name, {})[resource] = share
             capability[resource] = min(capability.get(resource, max_share), max_share)
     return by_name
+
+
+def _divided_resources(queues: Sequence[QueueSpec], demand: Demand) -> list[str]:
+    """Return the resources that queues limit, guarantee or need and that the cluster has, sorted, without pods."""
+    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
+    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
+    return sorted(resource for resource in resources - {_PODS} if demand.total.get(resource))
 
 
 def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> QueueClaim:

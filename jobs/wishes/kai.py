@@ -67,8 +67,7 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
 
     Each field may have any type. As in KAI, minMember is ignored if there are subgroups, only a subgroup without
     children has pods, and a subgroup without a minimum is optional. `wish.ignored` of the result has a sentence for
-    each
-    term that has no effect.
+    each term that has no effect.
     """
     ignored: list[str] = []
     place = _place(constraint, "spec.topologyConstraint", ignored)
@@ -122,11 +121,16 @@ def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> d
         children = _count(needed) if needed is not None else None
         place = _place(each.get("topologyConstraint"), where, ignored)
         by_name[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, place)
+    _report_orphans(by_name, ignored)
+    return by_name
+
+
+def _report_orphans(by_name: Mapping[str, _Subgroup], ignored: list[str]) -> None:
+    """Add a sentence to `ignored` for each subgroup whose parent does not exist. by_name: all subgroups."""
     orphans = [each for each in by_name.values() if each.parent and each.parent not in by_name]
     ignored.extend(
         f"spec.subGroups {each.name} has no parent {each.parent}: it counts as without one" for each in orphans
     )
-    return by_name
 
 
 def _place(constraint: object, where: str, ignored: list[str]) -> _Constraint:
@@ -180,9 +184,27 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
     """Return the rules that keep subgroups together: one for each level, and one for each parent that names a level.
 
     by_name: all subgroups. leaves: those without children. Groups cannot be nested here. If a subgroup and its parent
-      name
-    different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
+    name different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
     returned.
+    """
+    names_by_level, names_by_parent = _names_by_place(by_name, leaves, ignored)
+    rules = [
+        *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
+          for leaf_level, names in names_by_level.items()),
+        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
+          for name, names in names_by_parent.items()),
+    ]  # fmt: skip
+    if len(rules) > MAX_GROUPS:
+        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
+    return tuple(rules[:MAX_GROUPS])
+
+
+def _names_by_place(
+    by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: list[str]
+) -> tuple[dict[Level | None, list[str]], dict[str, list[str]]]:
+    """Return the names of the leaves by the level that each has for itself, and by the parent whose level they share.
+
+    The arguments are those of _rules(). A leaf without any level is in neither of them.
     """
     names_by_level: dict[Level | None, list[str]] = {}
     names_by_parent: dict[str, list[str]] = {}
@@ -197,15 +219,7 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
         elif soft:
             names_by_parent.setdefault(soft[0].name, []).append(leaf.name)
         ignored.extend(f"spec.subGroups {each.name}: its level is not kept around that of {leaf.name}" for each in hard)
-    rules = [
-        *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
-          for leaf_level, names in names_by_level.items()),
-        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
-          for name, names in names_by_parent.items()),
-    ]  # fmt: skip
-    if len(rules) > MAX_GROUPS:
-        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
-    return tuple(rules[:MAX_GROUPS])
+    return names_by_level, names_by_parent
 
 
 def _ancestors(by_name: Mapping[str, _Subgroup], leaf: _Subgroup) -> Iterator[_Subgroup]:

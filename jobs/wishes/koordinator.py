@@ -5,7 +5,7 @@ levels.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.jobs.wishes.model import Layer, Level, Wish, nested
@@ -32,17 +32,19 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     if rules is None:
         faults.append(f"{SPEC} cannot be read: it must be JSON with a list gatherStrategy")
         return Wish(SPEC, together=together)
-    required_levels = [
-        _level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER
-    ]
     multiples = [(_level(each), each["podCountMultiple"]) for each in rules if _has_multiple(each)]
     on_host = next((size for level, size in multiples if level == 0), 1)
     ignored: list[str] = []
     layers = nested(
         SPEC, [Layer(level, size) for level, size in multiples if level not in (0, _WHOLE_CLUSTER)], ignored
     )
-    narrowest = required_levels[-1] if required_levels else None
-    return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(ignored))
+    return Wish(SPEC, _required_level(rules), on_host, layers, together=together, ignored=tuple(ignored))
+
+
+def _required_level(rules: Sequence[Mapping[str, object]]) -> Level | None:
+    """Return the innermost level whose domain must hold all pods; None if the rules require none."""
+    must = [_level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER]
+    return must[-1] if must else None
 
 
 def _rules(text: str) -> list[dict[str, Any]] | None:

@@ -28,8 +28,7 @@ def wish_of(annotations: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the placement terms in the annotations of a pod, merged over all dialects; NOTHING without any.
 
     Hard terms of all dialects count; two that contradict each other are merged by merge_table. faults: receives a
-    sentence
-    for each unreadable value, and for each name of an annotation that looks misspelt.
+    sentence for each unreadable value, and for each name of an annotation that looks misspelt.
     """
     own_terms = _own_terms(annotations, faults)
     dialect_terms = [wish for each in _DIALECTS if (wish := each.read(annotations, faults)) is not None]
@@ -63,8 +62,7 @@ def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
     """Return the terms of all dialects, merged term by term, with a sentence for each term that is ignored.
 
     first: the terms that come first. rest: the terms of the other dialects, in their order. A hard term is never
-      dropped
-    for a soft term. If two hard terms cannot be kept together, the sentence names both sources.
+    dropped for a soft term. If two hard terms cannot be kept together, the sentence names both sources.
     """
     requiring = next((each.source for each in rest if each.levels or each.groups or each.layers), "")
     if requiring and first.only_prefers:
@@ -136,8 +134,7 @@ def _in_mode(terms: Wish, wish: str, tier: Level | None, annotations: Mapping[st
     """Return the terms, changed as the value of the annotation `topology` requires.
 
     wish: the value, one of WORDS. tier: of the annotation `topology-tier`, None without it. annotations: of the pod. A
-      term
-    that has no effect with this value is removed, and `ignored` of the result has a sentence about it.
+    term that has no effect with this value is removed, and `ignored` of the result has a sentence about it.
     """
     mode = {"unconstrained": Mode.FILL, "none": Mode.NONE}.get(wish, Mode.NEAR)
     ignored = list(terms.ignored)
@@ -227,8 +224,8 @@ def wish_of_group(topology: object, policies: object, constraints: object, annot
     type.
 
     topology: Volcano's networkTopology. constraints: the schedulingConstraints of Kubernetes, which count without a
-      topology.
-    policies: Volcano's subGroupPolicy. annotations: of the PodGroup, which count only if the spec has no terms.
+    topology. policies: Volcano's subGroupPolicy. annotations: of the PodGroup, which count only if the spec has no
+    terms.
     """
     ignored: list[str] = []
     groups = _groups(policies, ignored)
@@ -271,8 +268,7 @@ def min_pods_by_task(minimums: object) -> tuple[tuple[str, int], ...]:
     """Return (task, min pods) from Volcano's minTaskMember, sorted by task.
 
     minimums: the field, of any type. Entries that are no whole number from 1 to 999,999 are left out. Of the others, at
-      most
-    the first MAX_ROLES are returned. () if the field is absent or no object.
+    most the first MAX_ROLES are returned. () if the field is absent or no object.
     """
     if not isinstance(minimums, dict):
         return ()

@@ -116,11 +116,9 @@ class Client:
         """Open a client with the given kubeconfig, else the pod's service account, else the user's default kubeconfig.
 
         kubeconfig: its path. context: the name of its context, None for the current one. minimal: the program ends
-          soon, so
-        import the Kubernetes library only if the kubeconfig needs it. The other arguments: as in __init__. Raises
-        NoCluster if
-        there is no kubeconfig, BadKubeconfig if it cannot be used, and ModuleNotFoundError without the Kubernetes
-        library.
+        soon, so import the Kubernetes library only if the kubeconfig needs it. The other arguments: as in __init__.
+        Raises NoCluster if there is no kubeconfig, BadKubeconfig if it cannot be used, and ModuleNotFoundError without
+        the Kubernetes library.
         """
         if find_spec(_LIBRARY_MODULE) is None:  # checked first, because no kubeconfig helps without the extra
             raise ModuleNotFoundError(f"No module named {_LIBRARY_MODULE!r}", name=_LIBRARY_MODULE)
@@ -174,8 +172,7 @@ class Client:
         """Yield each page of a list, as JSON. Raises CallError.
 
         limit: items per page, 0 for a single page. deadline_s: of each page. Raises Gone if the server no longer knows
-          the
-        version of the list before the last page, and BadResponse if a page is no list.
+        the version of the list before the last page, and BadResponse if a page is no list.
         """
         continue_token = ""
         while True:
@@ -200,8 +197,7 @@ class Client:
         CallError.
 
         path: of the list. body: JSON values or encoded JSON. params: of the query. urgent: do not wait for the limits
-          of the
-        client. deadline_s: of the whole call.
+        of the client. deadline_s: of the whole call.
         """
         return await self._call(_Call("POST", path, params, deadline_s, urgent, body))
 
@@ -219,10 +215,8 @@ class Client:
         """Patch an object and return it as JSON, as the server stored it. Raises CallError.
 
         In particular NotFound, and Conflict if the body names a stale version. content_type: the media type of the
-        patch.
-        field_manager: the owner of the fields, None for a default. params: of the query. urgent: do not wait for the
-          limits of
-        the client. deadline_s: of the whole call.
+        patch. field_manager: the owner of the fields, None for a default. params: of the query. urgent: do not wait for
+        the limits of the client. deadline_s: of the whole call.
         """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
         return await self._call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
@@ -335,8 +329,7 @@ class Client:
         """Send a call without a retry, and return the answer before its body is read. Count it in `request_counts`.
 
         Raises Unreachable without an answer, Unauthorised if the credentials cannot be read, Rejected if the body is no
-        JSON,
-        and the error of a status other than 2xx.
+        JSON, and the error of a status other than 2xx.
         """
         if isinstance(call.body, bytes):
             call = replace(call, body=_decode_body(call, call.body))
@@ -376,8 +369,7 @@ async def _open_library_transport(kubeconfig: str | None, context: str | None) -
     """Open a transport of the Kubernetes client library, which supports every way to authenticate.
 
     kubeconfig: the path of the file; None for the pod's service account, else the default kubeconfig. context: its
-      name;
-    None for the current context. Raises any error of YAML, TLS and file reading.
+    name; None for the current context. Raises any error of YAML, TLS and file reading.
     """
     from turnout.kube.client.library_transport import LibraryTransport
 

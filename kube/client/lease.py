@@ -132,10 +132,8 @@ class Elector:
         """Run `work(transitions)` in each term of ours until it returns, raises, or until this call is cancelled.
 
         transitions: the number of the term. When the Lease cannot be renewed in time, cancel the work and become a
-          candidate
-        again. The Lease is released at each end. An exception of the work is raised here. Work that does not end within
-        the
-        grace period ends the whole process.
+        candidate again. The Lease is released at each end. An exception of the work is raised here. Work that does not
+        end within the grace period ends the whole process.
         """
         while True:
             await self._acquire()
@@ -203,8 +201,7 @@ class Elector:
         """Take the Lease if it is free, and return True. Return False if another candidate holds it.
 
         A Lease that does not exist is created. Raises CallError: Conflict if another candidate takes it in the
-        meantime.
-        TimeoutError after the deadline of a call.
+        meantime. TimeoutError after the deadline of a call.
         """
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -335,8 +332,7 @@ class Elector:
         """Take over the Lease in the answer to a successful write: we hold it for renew_s from the time of the write.
 
         answer: the Lease as JSON. sent_s: when the write was sent, by our monotonic clock. If the answer names another
-          holder
-        or none, we no longer hold the Lease. Raises BadResponse without a resourceVersion.
+        holder or none, we no longer hold the Lease. Raises BadResponse without a resourceVersion.
         """
         lease = _decoder.decode(answer)
         self._observe(lease)

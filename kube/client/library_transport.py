@@ -38,8 +38,7 @@ class LibraryTransport:
         """Return a transport that has read its credentials.
 
         kubeconfig: its path, context: its name; None for the pod's service account, else the default kubeconfig and its
-          current
-        context. Raises any error of YAML, TLS and file reading.
+        current context. Raises any error of YAML, TLS and file reading.
         """
         transport = cls(kubeconfig, context)
         await transport._load()

@@ -12,8 +12,7 @@ async def split_lines(chunks: AsyncIterator[bytes], max_line_bytes: int = MAX_LI
     """Yield each line without its line end. Empty lines are left out.
 
     chunks: the bytes, cut at any place. A line above `max_line_bytes` is truncated to its first kilobyte. Bytes after
-      the
-    last line end are dropped, because the connection broke inside that line.
+    the last line end are dropped, because the connection broke inside that line.
     """
     line_parts: list[bytes] = []
     line_bytes, is_too_long = 0, False

@@ -62,8 +62,8 @@ class MinimalTransport:
         """Send a request and return the answer, of any status, when its head has arrived.
 
         A GET uses an idle connection if there is one, and is repeated on another one if the server has closed it.
-        Raises
-        OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was sent.
+        Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was
+        sent.
         """
         head = self._head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
@@ -244,8 +244,7 @@ def _tls_context(access: ClusterAccess) -> ssl.SSLContext:
     """Return the TLS context with the certificates of the server and of the client.
 
     If access.verify is False, the server's certificate is not checked. Raises OSError or ValueError if a file or PEM
-    cannot
-    be read.
+    cannot be read.
     """
     authority = access.authority
     context = ssl.create_default_context(

@@ -138,8 +138,7 @@ def _find_entry(config: Any, section: str, name: Any, key: str) -> Mapping[str, 
     """Return the content of the entry with this name in a section of a kubeconfig; None unless there is exactly one.
 
     config: the content of the kubeconfig, of any type. key: the field of an entry that has its content, such as
-      "cluster"
-    in the section "clusters". None also for a content that is no object.
+    "cluster" in the section "clusters". None also for a content that is no object.
     """
     entries = config.get(section) if isinstance(config, dict) else None
     if not isinstance(entries, list) or not name:

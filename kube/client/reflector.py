@@ -83,10 +83,8 @@ class Reflector(Generic[T]):
         """Make a reflector that does not run yet.
 
         client: the calls. path: of the list. kind: the struct of the objects. sink: receives the changes. params: label
-          or
-        field selectors. optional: treat a kind that the server does not serve as an empty list. backoff: between
-        retries; None
-        for the default. outage: shared by the watches of one server; None for a single watch.
+        or field selectors. optional: treat a kind that the server does not serve as an empty list. backoff: between
+        retries; None for the default. outage: shared by the watches of one server; None for a single watch.
         """
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
@@ -136,8 +134,7 @@ class Reflector(Generic[T]):
         """Wait `wait_s` seconds. If the server is unreachable, stop waiting soon after another watch gets an answer.
 
         Such a wake-up happens at most once in the longest back-off, so that watches that succeed only briefly do not
-        keep
-        waking each other. It resets the number of failures.
+        keep waking each other. It resets the number of failures.
         """
         if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
             await self._clock.sleep(wait_s)
@@ -167,8 +164,7 @@ class Reflector(Generic[T]):
         seconds.
 
         An error of a call is recorded and not raised. A watch that lasted for HEALTHY_S, or a list after Gone, resets
-        the
-        number of failures.
+        the number of failures.
         """
         start_s = self._clock.monotonic()
         error: CallError | None = None
@@ -200,8 +196,7 @@ class Reflector(Generic[T]):
         """Log an error, keep its text in last_error, and note whether the server is unreachable.
 
         Forget the resourceVersion, so that the next round lists again, if the server cannot continue from it: 410, 404,
-          or a
-        version that it has not reached.
+        or a version that it has not reached.
         """
         self.last_error = str(error)
         self._unreachable = not self._has_response and not error.retry_after_s

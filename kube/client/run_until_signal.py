@@ -23,8 +23,7 @@ def run_program(
     """Run a service until a signal ends it. Return its exit code: 0 after a signal, 1 after a failure.
 
     name: the command as a user types it. serve: the service. cannot_start: errors that are printed in one line. Any
-      other
-    error is a bug, and is logged with its traceback.
+    other error is a bug, and is logged with its traceback.
     """
     try:
         asyncio.run(serve())
@@ -45,8 +44,7 @@ async def run_until_signal(
     """Run coroutines until SIGTERM or SIGINT, then call `leave` and cancel those that still run.
 
     works: if one of them ends, which is logged as an error, all end in the same way. may_end: further coroutines that
-      may
-    end alone. leave: None for nothing. Raises the first failure of a coroutine, without calling `leave`.
+    may end alone. leave: None for nothing. Raises the first failure of a coroutine, without calling `leave`.
     """
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

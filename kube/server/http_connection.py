@@ -127,8 +127,7 @@ class Connection(RequestHandler):
         """Return the answer to bytes that are not HTTP, or to a failed handler. It closes the connection.
 
         status, exc: those of aiohttp. The text of the error is not used, because it may contain bytes of the client;
-          its class
-        is logged.
+        its class is logged.
         """
         self._stop_timer("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
@@ -185,8 +184,7 @@ class Server(web.Server):
         """Accept connections on a bound socket. Call it again to use another TLS context for later connections.
 
         context: of TLS, None for plain HTTP. The socket is duplicated: the caller still has to close its own. A call
-          with a new
-        context loses no connection that waits in the kernel's queue.
+        with a new context loses no connection that waits in the kernel's queue.
         """
         previous_listener, listening_socket = self._listener, bound_socket.dup()
         self._listener = await asyncio.get_running_loop().create_server(
@@ -208,8 +206,7 @@ class Server(web.Server):
         """Close one connection if more than the limit are open: the one that has been idle the longest.
 
         It is chosen from the address with the most connections, so a client that opens many connections loses its own,
-        and a
-        rare probe still finds room. If every connection has an open request, the newest connection is closed.
+        and a rare probe still finds room. If every connection has an open request, the newest connection is closed.
         """
         open_connections = [
             each for each in self.connections if isinstance(each, Connection) and each.transport is not None

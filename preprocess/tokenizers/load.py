@@ -67,8 +67,7 @@ def _read_hugging_face_folder(
     """Return the settings of a vocabulary that GPT2TokenizerFast.from_pretrained can read. Raises BadOption.
 
     path: a folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files. read: returns the
-      content
-    of a file. is_folder: returns True if a path is a folder.
+    content of a file. is_folder: returns True if a path is a folder.
     """
     if not is_folder(path):
         return (
@@ -120,8 +119,7 @@ def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadByt
     """Return the settings of a byte-level BPE like GPT-2's, built from vocab.json and merges.txt.
 
     path: of vocab.json. merge_file: the path of merges.txt, None if it was not given. read: returns the content of a
-      file.
-    Raises BadOption if one is missing or wrong.
+    file. Raises BadOption if one is missing or wrong.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -150,9 +148,8 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
     """Return the settings of a .tiktoken file.
 
     The end-of-document id and the size are the published ones if the number of ranks is known, else the id after the
-    highest
-    rank. The split rule is --tiktoken-pattern, else that of the file name. read: returns the content of a path. Raises
-    BadOption if the file cannot be read or is wrong, or if the split rule is unknown.
+    highest rank. The split rule is --tiktoken-pattern, else that of the file name. read: returns the content of a path.
+    Raises BadOption if the file cannot be read or is wrong, or if the split rule is unknown.
     """
     content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)

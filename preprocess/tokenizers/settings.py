@@ -97,19 +97,23 @@ def _begins_words(rule: Any) -> bool:
             return bool(rule.get("use_regex", True))
         case "Sequence":
             first, *rest = rule.get("pretokenizers") or [None]
-            is_word_rule = (
-                isinstance(first, dict)
-                and first.get("type") == "Split"
-                and first.get("pattern", {}).get("Regex") in _WORD_RULES
-                and first.get("behavior") == "Isolated"
-                and not first.get("invert")
-            )
-            return is_word_rule and all(
+            return _splits_words(first) and all(
                 part.get("type") == "ByteLevel" and not part.get("add_prefix_space") and not part.get("use_regex", True)
                 for part in rest
             )
         case _:
             return False
+
+
+def _splits_words(part: Any) -> bool:
+    """Return True if a part of a pre-tokenizer is one of the rules that split a text at words. part: of any type."""
+    return (
+        isinstance(part, dict)
+        and part.get("type") == "Split"
+        and part.get("pattern", {}).get("Regex") in _WORD_RULES
+        and part.get("behavior") == "Isolated"
+        and not part.get("invert")
+    )
 
 
 def cut_text(text: str, piece_characters: int) -> list[str]:

@@ -41,14 +41,14 @@ class Cluster:
         return raw
 
 
-def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Cluster:
+def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
     """Return nodes that are full of jobs with 1 to 4 workers of 1, 2, 4 or 8 GPUs. waiters: further jobs that wait."""
     made = Cluster()
     for number in range(nodes):
         made.put(NODES, node(number))
     for number in range(NAMESPACES):
         made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
-    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, dice)):
+    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
         job = made.put(JOBS, indexed_job(number, len(on), least, MOST, gpus))
         for index, at in enumerate(on):
             made.put(PODS, worker(job, index, gpus, at))
@@ -59,14 +59,14 @@ def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Clust
     return made
 
 
-def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, list[int]]]:
+def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
     """Return (minimum, GPUs of a worker, node of each worker) of every job.
 
     All jobs get two workers; then they grow while there is room, as in a cluster that lends idle GPUs.
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
-        least, gpus = dice.randint(1, 2), dice.choice((1, 2, 4, 8))
+        least, gpus = rng.randint(1, 2), rng.choice((1, 2, 4, 8))
         made.append((least, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
     while True:
         grew = False
@@ -161,29 +161,29 @@ def _meta(name: str, namespace: str, uid: str) -> Raw:
     return {**named, "uid": uid, "creationTimestamp": CREATED, "managedFields": wrote}
 
 
-def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
+def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
     """Yield endless changes: pods that report or are replaced, jobs whose status changes, heartbeats of nodes."""
     pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
     numbers, lives = len(cluster.objects[NODES]), 0
     while True:
         lives += 1
-        draw = dice.random()
+        draw = rng.random()
         if draw < 0.5:
-            raw = cluster.objects[PODS][dice.choice(pods)]
+            raw = cluster.objects[PODS][rng.choice(pods)]
             report = {"type": "Ready", "status": "True", "lastTransitionTime": str(lives)}
             yield PODS, "MODIFIED", cluster.put(PODS, {**raw, "status": {**raw["status"], "conditions": [report]}})
         elif draw < 0.7:
-            yield from _replaced(cluster, pods, dice, lives)
+            yield from _replaced(cluster, pods, rng, lives)
         elif draw < 0.85:
-            raw = cluster.objects[JOBS][dice.choice(jobs)]
+            raw = cluster.objects[JOBS][rng.choice(jobs)]
             yield JOBS, "MODIFIED", cluster.put(JOBS, {**raw, "status": {**raw["status"], "failed": lives}})
         else:
-            yield NODES, "MODIFIED", cluster.put(NODES, node(dice.randrange(numbers), lives))
+            yield NODES, "MODIFIED", cluster.put(NODES, node(rng.randrange(numbers), lives))
 
 
-def _replaced(cluster: Cluster, pods: list[str], dice: random.Random, life: int) -> Iterator[Change]:
+def _replaced(cluster: Cluster, pods: list[str], rng: random.Random, life: int) -> Iterator[Change]:
     """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound."""
-    at = dice.randrange(len(pods))
+    at = rng.randrange(len(pods))
     gone = cluster.objects[PODS].pop(pods[at])
     cluster.version += 1
     gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(cluster.version)}}

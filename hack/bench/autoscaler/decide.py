@@ -67,10 +67,10 @@ def _ms(times_s: Sequence[float]) -> tuple[float, float]:
 
 def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
     """Run an autoscaler that reads `changes` changes of a full cluster in which a few jobs always wait."""
-    dice = random.Random(1)
-    full = cluster.built(jobs, nodes, dice, WAITERS)
+    rng = random.Random(1)
+    full = cluster.built(jobs, nodes, rng, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
-        feeder.write(Path(folder), full, islice(cluster.changes(full, dice), changes))
+        feeder.write(Path(folder), full, islice(cluster.changes(full, rng), changes))
         told = feeder.told(Path(folder))
     rate = told["changes"] / told["took_s"]
     rows = [(word, *_ms(told[name]), len(told[name])) for name, word in FED.items()]
@@ -111,15 +111,15 @@ def _as_seen_anew(room: Capacity) -> Capacity:
     return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
 
 
-def _cluster(scene: str, dice: random.Random) -> Observation:
+def _cluster(scene: str, rng: random.Random) -> Observation:
     """Make a full cluster of elastic jobs, changed as the scene requires."""
     shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
     takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
     free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
     next_free = _filler(free, takes)
-    jobs = [_job(number, dice, shapes, next_free) for number in range(JOBS)]
+    jobs = [_job(number, rng, shapes, next_free) for number in range(JOBS)]
     if scene == "a tenth is free":
-        jobs = [_smaller(each, takes, free) if dice.random() < 0.1 else each for each in jobs]
+        jobs = [_smaller(each, takes, free) if rng.random() < 0.1 else each for each in jobs]
     if scene == "a hundred wait":
         jobs[:100] = [_waiting(each) for each in jobs[:100]]
         free[:, 0] = 0
@@ -154,16 +154,16 @@ def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[Po
 
 
 def _job(
-    number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
+    number: int, rng: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
 ) -> JobState:
     """Return a random elastic job with as many workers as find a node; a job without any is suspended."""
-    shape, least = dice.choice(shapes), dice.randint(1, 2)
-    size = least + dice.randint(0, 2)
+    shape, least = rng.choice(shapes), rng.randint(1, 2)
+    size = least + rng.randint(0, 2)
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
     key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
     created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
     life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
-    bounds = Bounds(min(least, max(1, len(rows))), size + dice.randint(0, 4))
+    bounds = Bounds(min(least, max(1, len(rows))), size + rng.randint(0, 4))
     job = Job(
         key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
     )

@@ -69,7 +69,7 @@ class SceneResult:
 
 
 def took_s(call: Callable[[], object]) -> float:
-    """Give the seconds that a call takes."""
+    """Call the function and return the seconds that it took."""
     began_s = time.perf_counter()
     call()
     return time.perf_counter() - began_s

@@ -89,7 +89,7 @@ class Churn:
         kinds = {kind.resource: kind for kind in ROWS}
         self._store, self._nodes = store, nodes
         self._node, self._pod = kinds["nodes"], kinds["pods"]
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         store.create(kinds["configmaps"], cluster.MAP_NAMESPACE, cluster.topology_map(nodes))
         for number in range(nodes):
             store.create(self._node, "", cluster.node(number))
@@ -111,11 +111,11 @@ class Churn:
     def _change(self, number: int) -> int:
         """Make one change, or two that belong together. Return the number of events."""
         if number % 4 == 0:
-            which = self._dice.randrange(self._nodes)
+            which = self._rng.randrange(self._nodes)
             beat = cluster.node(which, number)
             self._store.update(self._node, "", cluster.node_name(which), beat, "status")
             return 1
-        at = self._dice.randrange(len(self._standing))
+        at = self._rng.randrange(len(self._standing))
         name, on = self._standing[at]
         if number % 4 == 1:
             status = {"phase": "Running", "podIP": f"10.1.{number % 250}.{at % 250}"}

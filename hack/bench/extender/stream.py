@@ -124,7 +124,7 @@ class _Stream:
         self._size, self._api, self._ours, self._noop = size, api, ours, noop
         self._names = [json.dumps(cluster.node_name(n)).encode() for n in range(size.nodes)]
         self._gangs, self._living = cluster.gangs(11), deque[Gang]()
-        self._dice = Random(5)
+        self._rng = Random(5)
 
     def send(self, run: Run, requests: int) -> Run:
         """Send new gangs until this many requests are answered."""
@@ -154,7 +154,7 @@ class _Stream:
 
     def _place(self, run: Run, pod: Raw) -> bool:
         """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept."""
-        turn = self._dice.randrange(len(self._names))
+        turn = self._rng.randrange(len(self._names))
         names = b",".join(self._names[turn:] + self._names[:turn])
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(pod).encode(), names)
         filtered, scored = (self._ask(run, verb, body) for verb in ("/filter", "/prioritize"))

@@ -125,10 +125,10 @@ def _alarms(record: Sequence[float], scale: float) -> int:
 
 async def _trials(world: World, times: int) -> dict[str, float]:
     """Make ranks hang in several places in turn; give who is named, and how long after the last step."""
-    dice, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
+    rng, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
     for trial in range(times):
         rank, where = trial % RANKS, PLACES[trial // RANKS % len(PLACES)]
-        last_s = await world.train(dice.randint(200, 400), rank, where, limit_s=120)
+        last_s = await world.train(rng.randint(200, 400), rank, where, limit_s=120)
         named += _apart(world.stacks) == str(rank)
         delays_s.append(world.told("process_hung")[0] - last_s)
         stacks_s.append(world.told("stacks_taken")[0] - world.told("process_hung")[0])

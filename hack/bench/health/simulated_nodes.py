@@ -44,18 +44,18 @@ class SimulatedNodes:
     def measure(self, group: Group, run: int = 0) -> Measured:
         """Return what this group would measure. run: number of the round, which seeds the noise."""
         numbers = [int(name[1:]) for name in group]
-        dice = Random(f"{self.seed} {run} {group}")
+        rng = Random(f"{self.seed} {run} {group}")
         compute = tuple(
             None
             if number in self.broken
-            else self.compute_s * dice.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
+            else self.compute_s * rng.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
             for number in numbers
         )
         inside = {(one, other) for one in numbers for other in numbers}
         if not {*numbers}.isdisjoint(self.dead | self.broken) or inside & self.cut or len(numbers) < 2:
             return Measured(group, compute, None)
         slow = not {*numbers}.isdisjoint(self.far) or inside & self.thin
-        pair_s = self.collective_s * dice.uniform(0.9, 1.1) * (self.factor if slow else 1)
+        pair_s = self.collective_s * rng.uniform(0.9, 1.1) * (self.factor if slow else 1)
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
     def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:

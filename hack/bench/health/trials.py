@@ -29,10 +29,10 @@ class Scene:
 
     def floor(self, seed: int) -> SimulatedNodes:
         """Draw a cluster with faults at random places; no node has two faults."""
-        dice = Random(f"{self.name} {seed}")
-        links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
+        rng = Random(f"{self.name} {seed}")
+        links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
-        faulty = dice.sample(whole, self.dead + self.tired + self.far)
+        faulty = rng.sample(whole, self.dead + self.tired + self.far)
         return SimulatedNodes(
             self.nodes,
             dead=frozenset(faulty[: self.dead]),

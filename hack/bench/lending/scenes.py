@@ -125,17 +125,17 @@ def replayed(task: Task) -> Result:
 
 def _jobs(task: Task) -> Sequence[Submission]:
     """Return the jobs of a task, with random elastic labels."""
-    scene, dice = task.scene, Random(task.seed)
-    rows = _rows(task, dice)
+    scene, rng = task.scene, Random(task.seed)
+    rows = _rows(task, rng)
     labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
-    return labelled(rows[: task.jobs] if task.jobs else rows, labels, dice)
+    return labelled(rows[: task.jobs] if task.jobs else rows, labels, rng)
 
 
-def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
+def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
     """Return the rows of a task's trace, or of a generated stream; empty if the trace is not on this machine."""
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
-        return draw_trace(task.jobs or 5000, gpus, load, dice)
+        return draw_trace(task.jobs or 5000, gpus, load, rng)
     return trace_files.cluster(task.cluster[1:]) or ()
 
 

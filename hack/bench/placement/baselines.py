@@ -52,7 +52,7 @@ def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int
     return slots
 
 
-def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts | None:
+def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random) -> Hosts | None:
     """Return the host of each rank as a scheduler that spreads pods would place them, one by one.
 
     Each pod gets the emptiest host; among equal hosts a random one. None if the gang does not fit.
@@ -64,7 +64,7 @@ def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts 
         if most <= 0:
             return None
         equal = np.flatnonzero(left == most)
-        host = int(equal[int(dice.random() * len(equal))])
+        host = int(equal[int(rng.random() * len(equal))])
         left[host] -= 1
         chosen.append(host)
     return chosen

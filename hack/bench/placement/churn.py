@@ -93,11 +93,11 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
     leaf, spine, over, times_ms = [], [], [], []
     for seed in seeds:
         room, running = np.ones(hosts, np.int32), list[tuple[float, int, list[int]]]()
-        dice, now, number = random.Random(seed), 0.0, 0
+        rng, now, number = random.Random(seed), 0.0, 0
         largest = 4 * leaf_hosts
         weights = [1 / size for size in range(2, largest + 1)]
         while number < gangs:
-            (size,) = dice.choices(range(2, largest + 1), weights)
+            (size,) = rng.choices(range(2, largest + 1), weights)
             while hosts - int(room.sum()) + size > _FULL * hosts:
                 now, _, freed = heapq.heappop(running)
                 room[freed] += 1
@@ -107,7 +107,7 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
             if placed is None or len(set(placed)) != size or (room[placed] != 1).any():
                 raise RuntimeError(f"a rule broke the rules on a gang of {size}")
             room[placed] -= 1
-            heapq.heappush(running, (now - math.log(1 - dice.random()), number, placed))
+            heapq.heappush(running, (now - math.log(1 - rng.random()), number, placed))
             paid, number = ring_cost(tree, placed), number + 1
             leaf.append(paid.crossings[0])
             spine.append(paid.crossings[1])

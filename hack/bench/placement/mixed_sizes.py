@@ -67,12 +67,12 @@ def measure(seeds: Iterable[int], pods: int) -> Outcome:
 
 def arrivals(seed: int, pods: int) -> list[Arrival]:
     """Return the stream of a seed: exponential gaps and lifetimes, equal shares of all sizes."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     rate = LOAD * NODES * GPUS / ((1 + GPUS) / 2)  # pods that come in one mean lifetime
     now, stream = 0.0, []
     for _ in range(pods):
-        now += dice.expovariate(rate)
-        stream.append(Arrival(now, dice.randint(1, GPUS), now + dice.expovariate(1.0)))
+        now += rng.expovariate(rate)
+        stream.append(Arrival(now, rng.randint(1, GPUS), now + rng.expovariate(1.0)))
     return stream
 
 

@@ -65,11 +65,11 @@ def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
 
 def spread(seed: int) -> bool | None:
     """Place a gang with two shapes of pods. Return True if it is not under one leaf; None if no leaf can hold it."""
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 5) for _ in range(dice.randint(2, 5))]))
-    free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
-    large, small = dice.choice(_SIZES)
-    counts = {large: dice.randint(1, 4), small: dice.randint(1, 6)}
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 5) for _ in range(rng.randint(2, 5))]))
+    free = {name: GPUS - rng.randint(0, GPUS) for name in cluster.leaf_of}
+    large, small = rng.choice(_SIZES)
+    counts = {large: rng.randint(1, 4), small: rng.randint(1, 6)}
     able = any(_holds(tuple(free[name] for name in hosts), counts) for hosts in _by_leaf(cluster))
     if not able:
         return None
@@ -100,11 +100,11 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
     multiple: the number of pods on one host is a multiple of this.
     """
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, dice, free)
-    need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))  # multiples, and the GPUs of each
+    lost = _running(cluster, rng, free)
+    need, wants = rng.randint(1, 3), rng.choice((8, 8, 4))  # multiples, and the GPUs of each
     pods, notes = need * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
     gang = [pod(f"high-{at}", wants // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
     for each in gang:
@@ -127,11 +127,11 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
 def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
     """Return what `preempted` returns, for a gang of whole nodes in slices of `size` pods under one leaf each."""
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, dice, free)
-    slices = dice.randint(1, 3)
+    lost = _running(cluster, rng, free)
+    slices = rng.randint(1, 3)
     notes = {kueue.SLICE_LEVEL: "cloud.provider.com/topology-rack", kueue.SLICE_SIZE: str(size)}
     pods = slices * size
     for at in range(pods):
@@ -164,13 +164,13 @@ def _least_in_slices(
     return min((price for price, freed in _choices(lost, hosts) if count_slices(freed) >= slices), default=None)
 
 
-def _running(cluster: SimulatedCluster, dice: random.Random, free: dict[str, int]) -> Lost:
+def _running(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
     """Place gangs of low priority that have run for some hours. Lower the numbers in `free`."""
     lost: Lost = {}
-    for number in range(dice.randint(3, 8)):
-        gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)
+    for number in range(rng.randint(3, 8)):
+        gpus, hours = rng.choice((2, 4, 8, 8)), rng.randint(1, 9)
         room = [name for name, left in free.items() if left >= gpus for _ in range(left // gpus)]
-        hosts = dice.sample(room, min(len(room), dice.randint(1, 4)))
+        hosts = rng.sample(room, min(len(room), rng.randint(1, 4)))
         lost[f"low{number}"] = [(host, gpus, gpus * hours * 3_600) for host in hosts]
         for at, host in enumerate(hosts):
             free[host] -= gpus

@@ -176,7 +176,7 @@ def _streams(full: float) -> list[_Seed]:
     rows = []
     for seed, events in kept.items():
         worse = [0]
-        dice = random.Random(seed)
+        rng = random.Random(seed)
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
             mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
@@ -185,8 +185,8 @@ def _streams(full: float) -> list[_Seed]:
             )
             return mine
 
-        def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random = dice) -> Hosts | None:
-            return baselines.spread(fabric, room, pods, dice)
+        def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random = rng) -> Hosts | None:
+            return baselines.spread(fabric, room, pods, rng)
 
         runs = [streams.replay(tree, events, policy) for policy in (ours_beside_best_fit, baselines.best_fit, spread)]
         rows.append(_Seed(seed, runs[0].full, worse[0], *((_mean(run.total), _mean(run.leaf)) for run in runs)))
@@ -214,10 +214,10 @@ def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
     """
     found: list[tuple[str, float, float | None]] = []
     for fabric, hosts in ((_tree(1, 25, 25), 5_000), (_tree(10, 25, 25), 50_000)):
-        dice = np.random.default_rng(hosts)
+        rng = np.random.default_rng(hosts)
         empty = np.full(hosts, 8, np.int32)
-        crumbs = np.where(dice.random(hosts) < 0.5, 0, dice.integers(0, 4, hosts)).astype(np.int32)
-        nodes = (dice.random(hosts) < 0.3).astype(np.int32)
+        crumbs = np.where(rng.random(hosts) < 0.5, 0, rng.integers(0, 4, hosts)).astype(np.int32)
+        nodes = (rng.random(hosts) < 0.3).astype(np.int32)
         few = [("empty", empty, 8), ("crumbs", crumbs, 8)]
         scenes = [*few, ("empty", empty, 512), ("crumbs", crumbs, 512), ("whole nodes", nodes, 512)]
         for scene, room, pods in scenes:

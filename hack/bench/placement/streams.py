@@ -54,7 +54,7 @@ def fabric() -> Fabric:
 
 def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
     """Return the events of a seed: n > 0 a gang of n comes, n <= 0 gang number -n leaves."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     weights = [1 / size for size in range(2, 25)]
     events: list[int] = []
     running: list[tuple[float, int, int]] = []  # end, number, size
@@ -62,7 +62,7 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
     now = 0.0
     taken = 0
     while sizes < gangs:
-        size, mark = 2, dice.random() * sum(weights)
+        size, mark = 2, rng.random() * sum(weights)
         while mark > weights[size - 2] and size < 24:
             mark -= weights[size - 2]
             size += 1
@@ -70,7 +70,7 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
             now, number, freed = heapq.heappop(running)
             taken -= freed
             events.append(-number)
-        heapq.heappush(running, (now - math.log(1 - dice.random()), sizes, size))
+        heapq.heappush(running, (now - math.log(1 - rng.random()), sizes, size))
         events.append(size)
         sizes += 1
         taken += size

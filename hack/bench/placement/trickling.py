@@ -78,7 +78,7 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
 
     A pod that is not placed breaks the run: every gang of a stream fits.
     """
-    cluster, dice = _Nodes(tree), random.Random(seed)
+    cluster, rng = _Nodes(tree), random.Random(seed)
     held: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
@@ -87,7 +87,7 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
             continue
         order = list(range(event))
         if seed is not None:
-            order.sort(key=lambda _: dice.random())
+            order.sort(key=lambda _: rng.random())
         held.append(cluster.come(len(held), event, order))
         full.append(1 - len(cluster.free) / len(tree.hosts))
         paid = ring_cost(tree, [tree.index[node] for node in held[-1]])

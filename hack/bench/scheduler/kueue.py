@@ -66,7 +66,7 @@ async def send(peer: Peer, events: Sequence[int], seed: int, apart_s: float) -> 
 
     A gang leaves when all its pods have succeeded, as Kueue counts it; the next comes when they are gone.
     """
-    tree, dice, found = streams.fabric(), random.Random(seed), Sent()
+    tree, rng, found = streams.fabric(), random.Random(seed), Sent()
     words = Words(kueue_words.member, _leave)
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
@@ -78,7 +78,7 @@ async def send(peer: Peer, events: Sequence[int], seed: int, apart_s: float) -> 
             await come(api, "warm", 1, None, 0.0, words.pod)
             await _leave(api, "warm", 1)
             before = await patches(api)
-            await follow(api, events, dice, apart_s, words, found)
+            await follow(api, events, rng, apart_s, words, found)
             found.patches = await patches(api) - before - kueue_words.pods_gone(events)
             return version(plane.logs(MANAGER)), found
     finally:

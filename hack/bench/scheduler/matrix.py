@@ -126,8 +126,8 @@ async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
     start_nominator(plane, "--gates")
     async with plane.api() as api:
         await warm(api, gated=True)
-        dice, gated = random.Random(1), partial(pod, gated=True)
-        return [(await come(api, f"alone-{at}", SIZE, dice, 0.0, gated))[1] for at in range(count)]
+        rng, gated = random.Random(1), partial(pod, gated=True)
+        return [(await come(api, f"alone-{at}", SIZE, rng, 0.0, gated))[1] for at in range(count)]
 
 
 def _ratio(results: Results, cell: Cell, to: Cell) -> float:

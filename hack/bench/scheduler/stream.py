@@ -123,7 +123,7 @@ async def send(
     seed: of the order in which each gang's pods come; None for that of their ranks. release: of Kubernetes, as
     ControlPlane takes it.
     """
-    dice, found = None if seed is None else random.Random(seed), Sent()
+    rng, found = None if seed is None else random.Random(seed), Sent()
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
@@ -132,7 +132,7 @@ async def send(
             health = await asyncio.to_thread(start_nominator, plane, "--gates") if gated else 0
             await warm(api, gated)
             before = await patches(api)
-            await follow(api, events, dice, apart_s, Words(partial(pod, gated=gated), _leave), found)
+            await follow(api, events, rng, apart_s, Words(partial(pod, gated=gated), _leave), found)
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
@@ -144,7 +144,7 @@ async def send(
 
 
 async def follow(
-    api: Api, events: Sequence[int], dice: random.Random | None, apart_s: float, words: Words, found: Sent
+    api: Api, events: Sequence[int], rng: random.Random | None, apart_s: float, words: Words, found: Sent
 ) -> None:
     """Let the gangs of a stream come and leave, and note what each ring costs and when it was bound."""
     tree, sizes = streams.fabric(), list[int]()
@@ -155,7 +155,7 @@ async def follow(
         sizes.append(event)
         gang = f"gang-{len(sizes) - 1}"
         try:
-            nodes, bound_s = await come(api, gang, event, dice, apart_s, words.pod)
+            nodes, bound_s = await come(api, gang, event, rng, apart_s, words.pod)
         except TimeoutError:
             found.failed += 1
             continue
@@ -185,16 +185,16 @@ async def come(
     api: Api,
     gang: str,
     size: int,
-    dice: random.Random | None,
+    rng: random.Random | None,
     apart_s: float,
     written: Callable[[str, int, int], dict[str, Any]],
 ) -> tuple[dict[str, str], float]:
     """Create a gang's pods. Return their nodes, and the seconds from the last creation to all bound.
 
-    dice: for the order in which they come; None for that of their ranks. written: as in Words.pod.
+    rng: for the order in which they come; None for that of their ranks. written: as in Words.pod.
     Raises TimeoutError when they are not bound in time.
     """
-    order = range(size) if dice is None else dice.sample(range(size), size)
+    order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [written(gang, index, size) for index in order]
     if apart_s:
         for each in pods:

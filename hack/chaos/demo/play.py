@@ -13,7 +13,7 @@ from pathlib import Path
 from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
-from hack.chaos.history import Record, Terms
+from hack.chaos.history import JobPlan, Record
 from hack.chaos.runner import undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, Plan
@@ -43,8 +43,8 @@ async def tell(screen: TrainScreen) -> bool:
                     await story.injectors.stop()
                 model = await alone
             harmless = frozenset(fault.name for fault in UNNOTICED)
-            terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
-            story.claims += check_end(found.records, terms)
+            job_plan = JobPlan(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
+            story.claims += check_end(found.records, job_plan)
             screen.close(found, story.claims)
     return all(claim.true for claim in story.claims)
 

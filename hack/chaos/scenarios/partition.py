@@ -30,8 +30,8 @@ def play(seed: int, folder: Path) -> Strike:
 
     All have to train together again within two minutes at most.
     """
-    dice = random.Random(f"partition/{seed}")
-    at, way = dice.randint(1, WORKERS), WAYS[seed % len(WAYS)]
+    rng = random.Random(f"partition/{seed}")
+    at, way = rng.randint(1, WORKERS), WAYS[seed % len(WAYS)]
     net = Hosts(WORKERS)
     try:
         job = Job(folder, f"{net.address(1)}:{_PORT}")

@@ -84,9 +84,12 @@ class ReplicaSender:
         self.uncopied = 0
 
     async def copy(self, step: int, complete_step: int) -> CopyOutcome:
-        """Send all shards of a step to all replica holders, one after another; return the outcome.
+        """Send all shards of a step to all replica holders, one after another.
 
-        Until the next call, `step` and `complete_step`, the newest with all replicas, stay pinned; others are unpinned.
+        Returns "kept" if at least one holder stored it and none failed, "failed" if one failed or a shard is missing,
+        "without" if no holder has room. complete_step: the newest step with all replicas. Until the next call both
+        steps stay pinned; others are unpinned. Older steps that were announced and not copied are reported as
+        superseded.
         """
         self.release({step, complete_step})
         try:
@@ -114,7 +117,9 @@ class ReplicaSender:
         return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
-        """Pin this step of all local ranks, which all workers hold, until a newer step is complete."""
+        """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
+        are skipped.
+        """
         for local_rank, rank_store in self._context.daemon.rank_stores.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
@@ -250,7 +255,7 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Order the replication of the newest step from all daemons, step after step, until cancelled."""
+        """Order all daemons to replicate the newest step that all have sealed, step after step, until cancelled."""
         context, step = self._context, -1
         other_daemons = replica_group.size - 1
         while True:
@@ -339,7 +344,7 @@ _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
 class Replicator:
-    """Replicates the shards of one daemon. bytes_s: the limit of sending in bytes per second, 0 for none."""
+    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none."""
 
     def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
         self._send_threads = ThreadPoolExecutor(1, "turnout-send")
@@ -389,7 +394,11 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Register a training process. The first one with replicas starts the replication in this round."""
+        """Record a training process of the current round. The first one that wants replicas starts the replication of
+        the round.
+
+        Processes without replicas, or of another round, start nothing.
+        """
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -415,7 +424,10 @@ class Replicator:
         self._round = asyncio.get_running_loop().create_task(work)
 
     async def announce_save(self, local_rank: int, save: Save) -> None:
-        """Record an announced save of a local rank, so that it can be replicated with its target."""
+        """Record an announced save of a local rank, so that it can be replicated with its target.
+
+        If nothing is replicated in this round, replicas of earlier rounds are freed after SAVES_BEFORE_CLEANUP saves.
+        """
         self._context.saves[local_rank] = save
         if self._sender is None:
             self._unreplicated_saves += local_rank == 0
@@ -466,7 +478,7 @@ class Replicator:
         return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
 
     def _close_round(self) -> None:
-        """Close the connections and cancel the work of the current round."""
+        """Stop the replication of the current round: close its connections and cancel its task."""
         for each in (self._leader, self._sender):
             if each is not None:
                 each.close()
@@ -584,7 +596,7 @@ class Replicator:
 
     async def close(self, *, remove: bool) -> None:
         """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
-        self._context.rate_limiter.pace = RateLimit()  # wake waiting senders: they find their connection closed
+        self._context.rate_limiter.rate_limit = RateLimit()  # wake waiting senders: they find their connection closed
         self._close_round()
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())

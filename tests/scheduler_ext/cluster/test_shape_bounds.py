@@ -10,7 +10,7 @@ from turnout.jobs.model import BadJob
 from turnout.kube import labels, pod_shape
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Node, Pod
-from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, shape_of, preferred_terms
+from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, preferred_terms, shape_of
 from turnout.scheduler_ext.cluster.view import ClusterView
 
 GPU = "nvidia.com/gpu"

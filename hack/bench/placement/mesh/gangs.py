@@ -54,9 +54,9 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
     """Place one gang a seed. searched: how many of them annealing searches for, too."""
     found: list[MeshRow] = []
     for seed in seeds:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         mesh = LAYOUTS[seed % len(LAYOUTS)]
-        fabric, room = _cluster(dice)
+        fabric, room = _cluster(rng)
         pods = prod(size for _, size in mesh) // RANKS_A_POD
         ring = plan(fabric, room, Ask(pods, pods, pods))
         meshed = place_mesh(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
@@ -147,9 +147,9 @@ def _table(rows: list[MeshRow]) -> Table:
     return Table("GB across leaves in a step", columns, lines)
 
 
-def _cluster(dice: random.Random) -> tuple[Fabric, Room]:
+def _cluster(rng: random.Random) -> tuple[Fabric, Room]:
     """Return four spines of eight leaves of eight hosts; some hosts are taken, some leaves are entirely free."""
     entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
     fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
-    taken = [dice.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
-    return fabric, np.array([int(dice.random() >= taken[at // 8]) for at in range(256)], np.int32)
+    taken = [rng.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
+    return fabric, np.array([int(rng.random() >= taken[at // 8]) for at in range(256)], np.int32)

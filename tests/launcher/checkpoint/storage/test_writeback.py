@@ -113,7 +113,7 @@ def test_windows_are_forgotten_while_the_file_is_written(tmp_path):
     file = os.open(path, os.O_WRONLY | os.O_CREAT)
     flushed = WritebackFile(file)
     for _ in range(4 * WINDOW_BYTES // MIB):
-        flushed.wrote(os.write(file, bytes(MIB)))
+        flushed.note_written(os.write(file, bytes(MIB)))
     assert cached_bytes(path) <= 2 * WINDOW_BYTES
     flushed.close()
     os.close(file)
@@ -123,6 +123,6 @@ def test_windows_are_forgotten_while_the_file_is_written(tmp_path):
 def test_without_writeback_the_file_is_synced_and_a_failed_sync_is_raised():
     reads, writes = os.pipe()  # it knows neither
     with pytest.raises(OSError, match="Invalid argument"):
-        WritebackFile(writes).wrote(WINDOW_BYTES)
+        WritebackFile(writes).note_written(WINDOW_BYTES)
     os.close(reads)
     os.close(writes)
