@@ -49,7 +49,7 @@ class Audit:
         self._policy.write_text(json.dumps({**policy, "omitStages": ["RequestReceived"]}))
 
     def flags(self) -> tuple[str, ...]:
-        """Give the API server's flags."""
+        """Return the API server's flags for the audit log."""
         never = 1 << 16  # MiB, until a new file is begun
         files = (f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}")
         return (*files, f"--audit-log-maxsize={never}")
@@ -59,8 +59,9 @@ class Audit:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def since(self, at: int, agent: str) -> Counter[str]:
-        """Count the requests since a position of the log, by "verb resource". agent: beginning of the sender's user
-        agent.
+        """Count the requests of one program, as "verb resource".
+
+        at: position in the log, bytes; earlier requests are not counted. agent: how the program's user agent begins.
         """
         with self._log.open("rb") as log:
             log.seek(at)

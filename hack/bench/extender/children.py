@@ -62,7 +62,7 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
-    """Run the server with nothing to say until SIGTERM."""
+    """Serve a no-op extender, which answers at once, until SIGTERM. port_file: gets the port."""
     async with Listeners(Noop(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
         await run_until_signal()
@@ -141,7 +141,11 @@ def _show(file: Path, text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one of the three programs."""
+    """Run the API, the extender or the no-op, as the first argument says, until SIGTERM. Return 0.
+
+    argv: the program, a file, and further arguments. For the API the file is the kubeconfig; for the others it gets the
+    times of all requests at the end.
+    """
     logs.setup("warning")
     what, file, *rest = argv
     metrics = TimedMetrics()

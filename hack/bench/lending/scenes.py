@@ -149,7 +149,7 @@ def _rules(task: Task) -> ReplayRules:
 
 
 def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: Scene) -> Tape:
-    """Replay the jobs with lending, by our autoscaler or by the HPA."""
+    """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened."""
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}

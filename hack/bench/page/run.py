@@ -93,7 +93,9 @@ async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: f
 
 @asynccontextmanager
 async def _server(nodes: int, jobs: int) -> AsyncIterator[tuple[str, int]]:
-    """Run the server as a process of its own, so that its CPU time and memory are its own."""
+    """Run the page's server in a process of its own, so that its CPU time and memory are its own. Yield (address,
+    pid).
+    """
     argv = (sys.executable, "-m", "hack.bench.page.synthetic", str(nodes), str(jobs))
     child = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
@@ -162,7 +164,10 @@ def _resident_mib(pid: int) -> float:
 
 
 async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
-    """Open the page in Chromium and measure it. Return nothing if Chromium is not installed."""
+    """Open the page in Chromium and return (name, value) of each figure; [] if Chromium is not installed.
+
+    changes: number of new jobs to wait for.
+    """
     if (chromium := shutil.which("chromium")) is None:
         return []
     from playwright.async_api import async_playwright

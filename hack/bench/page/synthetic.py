@@ -53,7 +53,9 @@ class SyntheticSource:
         return (("queue", f"{job} is synthetic"),)
 
     def change(self, rng: random.Random) -> None:
-        """Move one pod, and add a waiting job."""
+        """Change the GPUs of one pod, and replace the newest waiting job by another one. The state gets a new
+        version.
+        """
         state, now_s = self.state, time.time()
         newcomer = _job(f"{NEWCOMER}{round(1_000 * now_s)}", "waiting", now_s)
         pods = list(state.pods)

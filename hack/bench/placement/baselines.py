@@ -92,7 +92,10 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def _fewest(held: Room, domains: list[int], pods: int) -> dict[int, int]:
-    """Return how many pods each of the fewest domains gets."""
+    """Return how many pods each of the fewest domains gets, as {domain: pods}.
+
+    held: pods that each domain can hold. The largest come first; the last one is the tightest that holds the rest.
+    """
     counts: dict[int, int] = {}
     descending = sorted(domains, key=lambda domain: (-held[domain], domain))
     for at, domain in enumerate(descending):

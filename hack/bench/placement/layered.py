@@ -22,9 +22,9 @@ _DEEP = ((2, 64), (1, 8))  # of 512 pods
 
 
 def measure(count: int, repeats: int) -> Outcome:
-    """Place one gang for each seed in two layers, and time large gangs.
+    """Place one gang in two layers for each of `count` seeds, and compare with the optimum where CP-SAT proved it.
 
-    Compare with the optimum where CP-SAT proved it.
+    repeats: how often a large gang is timed.
     """
     paid: list[tuple[int, int]] = []
     missed = 0

@@ -77,13 +77,18 @@ def arrivals(seed: int, pods: int) -> list[Arrival]:
 
 
 def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
-    """Run a stream by one policy. choose: returns the node of a pod, None for none. leave: called when a pod leaves."""
+    """Run a stream by one policy; return its figures after the warm-up. Raises RuntimeError if a node gets too many
+    GPUs.
+
+    choose: returns the node of a pod, None for none. leave: called when a pod leaves.
+    """
     free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
     running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
     now = whole = used = 0.0
     large, rejected = 0, 0
 
     def pass_time(until: float) -> None:
+        """Advance the time, and add what is free and used until then to the sums."""
         nonlocal now, whole, used
         span = max(0.0, until - max(now, begin))
         whole += span * free.count(GPUS)
@@ -114,6 +119,7 @@ def _best_fit() -> tuple[Choose, Callable[[int], None]]:
     free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
 
     def choose(number: int, gpus: int) -> int | None:
+        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has."""
         fits = [node for node, left in enumerate(free) if left >= gpus]
         if not fits:
             return None
@@ -152,7 +158,7 @@ class _Cluster:
         return int(name[1:])
 
     def leave(self, number: int) -> None:
-        """Delete a pod."""
+        """Delete pod `number` from the simulated cluster."""
         name, gpus = self._places.pop(number)
         self._free[name] += gpus
         self._cluster.watches.drop_pod(f"p{number}")

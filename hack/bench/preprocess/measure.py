@@ -33,9 +33,10 @@ class CommandFailed(Exception):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, memory: bool = False) -> Usage:
-    """Run a command to its end. Its output goes to `log`. memory: look at its processes ten times a second.
+    """Run a command to its end and return what it used. Its output goes to the file `log`.
 
-    environment: added to that of this process.
+    environment: added to that of this process. memory: also sample the memory of its processes ten times a second.
+    Raises CommandFailed with the last lines of the log.
     """
     with log.open("wb") as output:
         began_s = time.monotonic()

@@ -34,7 +34,7 @@ class Ours:
         return self._stage.records
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out. The members meet at the coordinator."""
+        """Carry the act out, and return its time, monotonic seconds."""
         if act is Act.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
         if act in (Act.LOST, Act.HEAD):

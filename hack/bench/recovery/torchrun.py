@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hack.bench.recovery.acts import PLAN, Act
-from hack.bench.recovery.jobs import OWN_STORE, served, torchrun
+from hack.bench.recovery.jobs import OWN_STORE, torchrun, wait_until_listening
 from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
 from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
@@ -57,10 +57,13 @@ class Torchrun:
         self._nodes.append((name, agent))
         self._agents.append(agent)
         if len(self._agents) == 1:
-            served(self._port)
+            wait_until_listening(self._port)
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once."""
+        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once.
+
+        Returns the time of the act, monotonic seconds.
+        """
         at_s = time.monotonic()
         match act:
             case Act.GROWS:
@@ -113,7 +116,7 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
 
 
 def _kill(whose: Callable[[str], bool]) -> None:
-    """Kill these processes, again and again until there are no more."""
+    """Kill the processes of all nodes that `whose` accepts by name, repeatedly until there are none."""
     while pids := list(_of(whose)):
         for pid in pids:
             with suppress(ProcessLookupError):

@@ -21,7 +21,7 @@ LIFE_S = 180
 
 
 def born(pid: int | str) -> str:
-    """Give when a process began, in ticks; "" if it has ended. With its pid that names it uniquely."""
+    """Return when a process began, in clock ticks as text; "" if it has ended. With its pid this identifies it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

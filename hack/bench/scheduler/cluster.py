@@ -25,7 +25,7 @@ VERBS = ("filter", "prioritize", "preempt")
 
 
 def switches(nodes: int, hosts_per_leaf: int, leaves_per_spine: int = 16) -> dict[str, tuple[str, str]]:
-    """Return the leaf and the spine above each of so many nodes."""
+    """Return (leaf, spine) above each of `nodes` nodes, by node name."""
     leaf_of = [at // hosts_per_leaf for at in range(nodes)]
     return {
         f"node-{at:05d}": (f"asw-{leaf:04d}", f"psw-{leaf // leaves_per_spine:03d}") for at, leaf in enumerate(leaf_of)
@@ -40,7 +40,9 @@ def switches_of(tree: Fabric) -> dict[str, tuple[str, str]]:
 async def build(
     api: Api, above: Mapping[str, tuple[str, str]], labels_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 ) -> None:
-    """Create nodes of 8 GPUs, and our map of the switches above each. labels_of: a node's, besides its own name."""
+    """Create nodes of 8 GPUs, and our map with the switches `above` each. labels_of: returns further labels of a
+    node.
+    """
     await api.create_all(gpu_node(name, address(at), labels=labels_of(name)) for at, name in enumerate(above))
     meta = {"name": MAP.partition("/")[2], "namespace": "default"}
     lines = "".join(f"{leaf} {spine} {name}\n" for name, (leaf, spine) in above.items())
@@ -49,7 +51,9 @@ async def build(
 
 
 def pod(gang: str, index: int, size: int, gated: bool = False, gpus: int = 8) -> dict[str, Any]:
-    """Build a pod of a gang, with koordinator's annotations, which need no PodGroup. gated: behind our gate."""
+    """Return a pod of a gang of `size`, with koordinator's annotations; it needs no PodGroup. gated: with our
+    scheduling gate.
+    """
     asks = {"nvidia.com/gpu": str(gpus)}  # no more: Kueue's queue covers nothing else
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": asks, "limits": asks}}
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(size)} if gang else {}

@@ -60,7 +60,10 @@ Results = Mapping[Cell, Sequence[Result]]
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure. Quick: 1,000 nodes, 500 pods, five configurations, once; else the whole matrix, three times."""
+    """Measure the throughput of kube-scheduler in several setups; return tables and targets.
+
+    Quick: 1,000 nodes, 500 pods, five configurations, once; else the whole matrix, three times.
+    """
     sizes = scale.pick([(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)], [(1000, 500, 1)], [(16, 16, 1)])
     results, bound_s = asyncio.run(_measured(sizes, scale is Scale.FULL))
     every = {
@@ -121,7 +124,7 @@ async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
 
 
 async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
-    """Let gangs of eight whole nodes come behind gates, each when the one before is bound. Return their seconds."""
+    """Create gangs of eight whole nodes behind gates, each when the one before is bound. Return their seconds."""
     plane.start_scheduler()
     start_nominator(plane, "--gates")
     async with plane.api() as api:

@@ -72,7 +72,9 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
 
 
 def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -> float:
-    """Return the least that annealing finds when it starts from our own places."""
+    """Return the lowest traffic in GB that annealing finds from our own places. hosts: of the ranks. seed: of the
+    search.
+    """
     leaf_of = fabric.switch_of[1]
     taken = np.bincount(hosts, minlength=len(room))
     spare = np.bincount(leaf_of, weights=room - taken).astype(int)
@@ -82,7 +84,7 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
 
 
 def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
-    """Return the host of each rank by DLRover's rule, for the same hosts."""
+    """Return the host of each rank by DLRover's rule, for the same hosts. along: our host of each rank."""
     outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
