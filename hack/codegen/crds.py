@@ -52,7 +52,9 @@ def without_descriptions(body: Any) -> Any:
 
 
 def main(files_of_others: Sequence[str]) -> int:
-    """Write our definitions; with arguments, write these definitions of other projects without descriptions."""
+    """Write our definitions. With arguments, instead rewrite those files of other projects without descriptions.
+    Return 0.
+    """
     for path in map(Path, files_of_others):
         path.write_text(_text(without_descriptions(yaml.load(path.read_text(), yaml.CSafeLoader))))
     if files_of_others:

@@ -19,7 +19,7 @@ def gpu_node(
     gpu: str = GPU,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """Build a ready node with an InternalIP. gpus 0 makes a node without the resource."""
+    """Return a ready node with an InternalIP. gpus: 0 for a node without the resource. gpu: name of the resource."""
     room = {
         "cpu": cpu,
         "memory": memory,

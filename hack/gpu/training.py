@@ -78,7 +78,7 @@ class MasterAdam(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, closure: Any = None) -> None:  # type: ignore[override, unused-ignore]
-        """Update all parameters in place."""
+        """Update all parameters in place from their gradients. closure: unused."""
         for group in self.param_groups:
             parameters = [each for each in group["params"] if each.grad is not None]
             gradients = [each.grad.float() for each in parameters]
@@ -106,14 +106,14 @@ class Training:
         self.device = torch.device(device)
 
     def step(self) -> None:
-        """Queue one step. On a GPU it runs later."""
+        """Queue one step on the device. On a GPU it may run after the return."""
         logits = self.model(self.tokens[:, :-1])
         nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens[:, 1:].flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the state that a checkpoint has to hold."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def state_bytes(self) -> int:
