@@ -88,7 +88,7 @@ def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[s
 
 
 def _console() -> Console:
-    """Make a console as wide as the terminal; in a file wide enough for every table."""
+    """Return a console as wide as the terminal; 140 columns, which fit every table, if the output is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
 

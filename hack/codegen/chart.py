@@ -218,7 +218,7 @@ def golden(profile: Profile) -> str:
 
 
 def _difference(default: str, text: str) -> str:
-    """Give how a text differs from that of the default profile, with a line around each change."""
+    """Return the unified diff from the manifest of the default profile to `text`, with one line of context."""
     return "\n".join(unified_diff(default.splitlines(), text.splitlines(), n=1, lineterm="")) + "\n"
 
 

@@ -22,7 +22,9 @@ APART = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Vo
 
 
 def files() -> dict[str, str]:
-    """Give the text of each file by its name, with a folder for a group that another project installs itself."""
+    """Return the text of each file by its name. CRDs of groups that another project installs (APART) are in a
+    folder.
+    """
     return {f"{_folder(each)}{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
 
 

@@ -122,7 +122,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def signing_key(path: Path) -> Path:
-    """Make the key that signs the tokens of service accounts."""
+    """Create the private key that signs the tokens of service accounts, write it to `path`, and return the path."""
     write_key(path, ec.generate_private_key(ec.SECP256R1()))
     return path
 

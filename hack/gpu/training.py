@@ -39,7 +39,7 @@ class Block(nn.Module):  # type: ignore[misc, unused-ignore]
         self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, length, width), in and out."""
+        """Return the output of the block, of the same shape as `x`: (batch, length, width)."""
         batch, length, width = x.shape
         parts = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
@@ -57,7 +57,7 @@ class Gpt(nn.Module):  # type: ignore[misc, unused-ignore]
         self.last = nn.LayerNorm(size.width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, length) to (batch, length, words)."""
+        """Return the logits, (batch, length, words), for tokens of the shape (batch, length)."""
         x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         return self.last(self.blocks(x)) @ self.words.weight.t()
 

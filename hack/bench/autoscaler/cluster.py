@@ -34,7 +34,9 @@ class Cluster:
     version: int = 0
 
     def put(self, path: str, raw: Raw) -> Raw:
-        """Give the object the next version, and store it in the collection `path` under its uid; return it."""
+        """Set the next resource version in an object, store it in the collection `path` under its UID, and return
+        it.
+        """
         self.version += 1
         raw["metadata"]["resourceVersion"] = str(self.version)
         self.objects[path][raw["metadata"]["uid"]] = raw
@@ -106,7 +108,7 @@ def node(number: int, beat: int = 0) -> Raw:
 
 
 def quota(namespace: str, gpus: int) -> Raw:
-    """Make the quota of one team."""
+    """Return the ResourceQuota of one team, for `gpus` GPUs."""
     return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
 
 
@@ -150,7 +152,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
 
 
 def pod_spec(gpus: int) -> Raw:
-    """Make the spec of a training pod, with env, mounts and a toleration."""
+    """Return the spec of a training pod, with environment, mounts and a toleration."""
     return {**bench_objects.pod("", gpus)["spec"], "restartPolicy": "Never"}
 
 

@@ -119,7 +119,7 @@ def _as_seen_anew(room: Capacity) -> Capacity:
 
 
 def _cluster(scene: str, rng: random.Random) -> Observation:
-    """Make a full cluster of elastic jobs, changed as the scene requires."""
+    """Return a full cluster of elastic jobs, changed as the scene requires."""
     shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
     takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
     free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)

@@ -55,7 +55,7 @@ class Audit:
         return (*files, f"--audit-log-maxsize={never}")
 
     def at(self) -> int:
-        """Give the place up to which it is written now."""
+        """Return the present size of the log in bytes, for `since`; 0 if it does not exist yet."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def since(self, at: int, agent: str) -> Counter[str]:
@@ -76,5 +76,5 @@ class Audit:
 
 
 def writes(counted: Counter[str]) -> int:
-    """How many of these requests change anything."""
+    """Return how many of these requests, counted by "verb resource", change something."""
     return sum(count for name, count in counted.items() if name.partition(" ")[0] not in READS)

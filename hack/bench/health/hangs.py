@@ -96,7 +96,9 @@ def _recorded(record: Sequence[float]) -> dict[str, float]:
 
 
 def _spans(record: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """Give each step or phase: when it ended since the start, how long it took, and whether it was a step."""
+    """Return (seconds from the start to its end, seconds that it took, True for a step) for each step or phase of a
+    record.
+    """
     ends = [abs(at_s) - abs(record[0]) for at_s in record]
     return [(end, end - start, at > 0) for (start, end), at in zip(itertools.pairwise(ends), record[1:], strict=True)]
 

@@ -63,7 +63,7 @@ def started(*flags: str) -> Iterator[tuple[float, str, int]]:
 
 
 def start_s() -> float:
-    """How long `turnout local up` takes to a local cluster that is ready, its extender included."""
+    """Return the seconds from the call of `turnout local up` until the local cluster and its extender are ready."""
     with started() as (took_s, _, _):
         return took_s
 

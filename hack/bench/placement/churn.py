@@ -80,7 +80,7 @@ def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def fabric(hosts: int) -> Fabric:
-    """Return the fabric of so many hosts, whose names are in no order of the fabric."""
+    """Return a fabric of `hosts` hosts. The order of their names has nothing to do with the order in the fabric."""
     leaf_hosts, leaves = SIZES[HOSTS.index(hosts)]
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)

@@ -44,7 +44,10 @@ class Figures:
 
 
 def measure(seeds: Iterable[int], pods: int) -> Outcome:
-    """Replay a stream for each seed by both policies. pods: of each stream."""
+    """Replay the stream of each seed by both policies, and return the table and the targets.
+
+    pods: number of pods in a stream.
+    """
     ours, best_fit = [], []
     for seed in seeds:
         stream = arrivals(seed, pods)
@@ -66,7 +69,11 @@ def measure(seeds: Iterable[int], pods: int) -> Outcome:
 
 
 def arrivals(seed: int, pods: int) -> list[Arrival]:
-    """Return the stream of a seed: exponential gaps and lifetimes, equal shares of all sizes."""
+    """Draw the stream of a seed: exponential gaps and lifetimes, and equal shares of all sizes. The same arguments
+    always give the same stream.
+
+    pods: their number.
+    """
     rng = random.Random(seed)
     rate = LOAD * NODES * GPUS / ((1 + GPUS) / 2)  # pods that come in one mean lifetime
     now, stream = 0.0, []
@@ -145,7 +152,11 @@ class _Cluster:
         self._places: dict[int, tuple[str, int]] = {}
 
     def choose(self, number: int, gpus: int) -> int | None:
-        """Ask the extender for a pod's node, among those with room. Return its number; None if none has room."""
+        """Ask the extender for the node of a pod, among the nodes with enough free GPUs. Return the node's number; None
+        if no node has room.
+
+        number: of the pod. gpus: that it asks for.
+        """
         fits = [name for name, left in self._free.items() if left >= gpus]
         if not fits:
             return None

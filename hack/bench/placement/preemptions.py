@@ -27,7 +27,7 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
 def measure(count: int) -> Outcome:
-    """Measure `count` clusters of each kind."""
+    """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
     known = [(paid, least) for paid, least in prices if least]

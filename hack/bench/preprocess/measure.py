@@ -87,7 +87,7 @@ class _Watch:
 
 
 def family(pid: int) -> Iterator[int]:
-    """Yield the IDs of a process and all its descendants. A process that ends meanwhile is left out."""
+    """Yield the ID of a process and those of all its descendants. Processes that end meanwhile are left out."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task").glob("*/children")
@@ -99,7 +99,9 @@ def family(pid: int) -> Iterator[int]:
 
 
 def proportional_mib(pid: int) -> float:
-    """Return a process's proportional set size: what it shares counts by the number of processes that share it."""
+    """Return a process's proportional set size in MiB: memory that n processes share counts as 1/n. 0.0 for a
+    process that has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -152,7 +152,11 @@ async def run_acts(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Ac
 
 
 async def _run_act(job: Job, act: Act, limit_s: float) -> Trial:
-    """Wait for a whole world, carry out one act and wait for the recovery. A timeout gives a trial without one."""
+    """Wait until all workers train, carry out one act, and wait for the recovery. A timeout gives a trial without a
+    recovery.
+
+    limit_s: for each of the waits.
+    """
     if not await _wait_until(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
         return Trial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
     at_s = await job.strike(act)

@@ -86,7 +86,9 @@ def outcome(trials: Trials) -> Outcome:
 
 
 def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
-    """Return the row of one act on one side: medians in seconds and steps, sources, timeouts, trials."""
+    """Return the row of one act on one side: medians in seconds and in steps, sources of the state, timeouts, number
+    of trials.
+    """
     backs = [trial.back for trial in trials if trial.back]
     late = len(trials) - len(backs)
     values = [(each.new_s, each.still_s, each.again) for each in backs] + [(math.inf,) * 3] * late
@@ -96,7 +98,7 @@ def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
 
 
 def _never_begun(trials: Trials) -> list[str]:
-    """Return a line for each trial whose job never trained."""
+    """Return a line for each trial whose job never trained, with the reason."""
     return [
         f"{side}, {act.what}: {trial.why}"
         for side, acts in trials.items()

@@ -51,7 +51,10 @@ class Ours:
 
 @asynccontextmanager
 async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
-    """Run a local cluster with the job of so many workers. Raises ChildFailed."""
+    """Run a local cluster and a job with `workers` workers while the block runs. Everything ends with the block.
+
+    clocks: of the job's launcher. Raises ChildFailed if a program does not start.
+    """
     trainer = partial(manifests.trainer, workers=workers, clocks=clocks)
     with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0, trainer=trainer) as found:

@@ -45,7 +45,9 @@ COLUMNS |= {"worst s": ".2f"}
 
 
 def measure(scale: Scale) -> Outcome:
-    """Run each kind of death several times."""
+    """Run the trials of each kind of death, and return the table and the targets. The notes tell why jobs were lost,
+    five at most.
+    """
     times = scale.pick(200, 5, 1)
     found = {death: _trials(death, times) for death in Death}
     coordinators = [*found[Death.COORDINATOR_IN_TRAINING], *found[Death.COORDINATOR_IN_JOIN]]
@@ -66,7 +68,9 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _row(some: Sequence[Result]) -> tuple[object, ...]:
-    """Return the cells of one kind of death: trials, lost jobs, splits, charged restarts, times."""
+    """Return the row of one kind of death: trials, lost jobs, split worlds, range of charged restarts, median and
+    longest time to the next world.
+    """
     lost, split_ = sum(not each.finished for each in some), sum(each.split for each in some)
     back_s, charged = [each.back_s for each in some], [each.charged for each in some]
     spread = f"{min(charged)}..{max(charged)}"

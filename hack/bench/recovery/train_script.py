@@ -16,7 +16,7 @@ from hack.chaos.train_script import AT_ONCE, DISK_EVERY, Diary, Training
 
 
 def main() -> None:
-    """Train from the newest checkpoint, until killed."""
+    """Resume from the newest checkpoint and train until killed."""
     torch.set_num_threads(1)
     home = Path(sys.argv[1])
     dist.init_process_group("gloo")

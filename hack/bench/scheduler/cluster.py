@@ -65,7 +65,10 @@ def pod(gang: str, index: int, size: int, gated: bool = False, gpus: int = 8) ->
 
 
 def start_extender(plane: ControlPlane, program: Sequence[str] = ()) -> int:
-    """Start our extender, or another program that takes two ports. Return the port of its verbs."""
+    """Start an extender on the control plane and return the port of its verbs.
+
+    program: command that takes two ports as its last arguments; empty for ours.
+    """
     port, health = free_ports(2)
     argv = [*program, str(port), str(health)]
     if not program:
@@ -76,7 +79,10 @@ def start_extender(plane: ControlPlane, program: Sequence[str] = ()) -> int:
 
 
 def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -> int:
-    """Start our nominator as a program of this name. Return the port of its metrics."""
+    """Start our nominator on the control plane. Return the port of its metrics.
+
+    flags: further command-line flags. name: of the program on the control plane.
+    """
     (health,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", f"--kubeconfig={plane.kubeconfig}"]
     argv += ["--configmap", MAP, "--lease=default/turnout-nominator", "--log-level=warning"]
@@ -88,10 +94,10 @@ def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -
 def start_scheduler(
     plane: ControlPlane, port: int | None, percentage: int | None = None, verbs: Sequence[str] = VERBS
 ) -> None:
-    """Start kube-scheduler in the shipped configuration.
+    """Start kube-scheduler on the control plane with the configuration that Turnout ships.
 
-    port: of the extender that it asks for these verbs; None for none. percentage: of the nodes that it scores; None
-    for its own sampling.
+    port: of the extender; None for no extender. percentage: percentageOfNodesToScore; None for the scheduler's default.
+    verbs: that the extender is asked for.
     """
     config = scheduler_config.shipped(f"http://127.0.0.1:{port or 1}")
     config.pop("percentageOfNodesToScore", None)

@@ -69,7 +69,9 @@ def _version(release: str) -> str:
 
 
 def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of all cells. least: crossings of best fit in memory."""
+    """Return the table of all cells. least: ring crossings of best fit in memory, the base of the ratios. gangs:
+    their number, named in the title.
+    """
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [
@@ -82,7 +84,7 @@ def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
 
 
 def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
-    """Yield the targets of the cells behind gates. least: crossings of best fit in memory."""
+    """Yield the targets of cells with scheduling gates. least: ring crossings of best fit in memory."""
     for cell in cells:
         if cell.way == "gates":
             where = f"{cell.kubernetes}, {cell.apart}"

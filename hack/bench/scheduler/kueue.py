@@ -95,7 +95,7 @@ def version(log: str) -> str:
 
 
 async def _start(plane: ControlPlane, api: Api, peer: Peer) -> None:
-    """Install what the manager needs, start it, and wait until it serves."""
+    """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
     for each in kueue_words.installed(release, webhook):
@@ -130,7 +130,11 @@ async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
 
 
 async def _open_queue(api: Api) -> None:
-    """Create the queue and wait until it admits. The API server may learn of the webhooks' authority a moment late."""
+    """Create the queue and wait until it is active.
+
+    Creation is repeated for a while, because the API server may not know yet which authority the webhooks' certificates
+    have.
+    """
     until_s = time.monotonic() + _WITHIN_S
     for resource, body in kueue_words.queues(streams.NODES * 8):
         while True:
@@ -146,7 +150,7 @@ async def _open_queue(api: Api) -> None:
 
 
 async def _leave(api: Api, gang: str, size: int) -> None:
-    """Let every pod of a gang succeed, wait until Kueue has counted that, and delete them."""
+    """Let all pods of a gang succeed, wait until Kueue has released their quota, and delete them."""
     pods = [f"{PODS}/{gang}-{at}" for at in range(size)]
     await asyncio.gather(*(api.patch(f"{pod}/status", {"status": {"phase": "Succeeded"}}) for pod in pods))
     workload = f"{_API}/namespaces/default/workloads?fieldSelector=metadata.name%3D{gang}"

@@ -128,7 +128,7 @@ def _job(name: str, workers: int, command: str) -> Object:
 
 
 async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
-    """Give the job's pods once all of them run; {} before."""
+    """Return what `_running` returns, once all WORKERS pods of the job run; {} before."""
     found = await _running(world)
     return found if len(found) == WORKERS else {}
 

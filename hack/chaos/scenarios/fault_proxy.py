@@ -44,7 +44,10 @@ PASS = Answer()
 
 
 def refusal(code: int, reason: str, message: str) -> Answer:
-    """Make an answer with a Status, as API servers refuse."""
+    """Return an error answer with a Status object as its body, as API servers send it.
+
+    reason, message: of the Status; they must not need escapes in JSON.
+    """
     head = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure"'
     return Answer(code, f'{head},"code":{code},"reason":"{reason}","message":"{message}"}}'.encode())
 

@@ -255,12 +255,12 @@ def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
 
 
 def by_certificate(pair: Pair) -> dict[str, str]:
-    """Give the user part of a kubeconfig for a client certificate."""
+    """Return the `user` entry of a kubeconfig that authenticates by a client certificate."""
     return {"client-certificate-data": encoded(pair.cert), "client-key-data": encoded(pair.key)}
 
 
 def encoded(file: Path) -> str:
-    """Give a file in base64, as kubeconfigs and Secrets hold it."""
+    """Return the content of a file in base64, as kubeconfigs and Secrets hold it."""
     return base64.b64encode(file.read_bytes()).decode()
 
 

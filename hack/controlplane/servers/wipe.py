@@ -111,5 +111,5 @@ def _text(value: bytes) -> str:
 
 
 def _after(prefix: bytes) -> bytes:
-    """Give the first key behind all that begin with the prefix."""
+    """Return the first key after all keys that begin with `prefix`, which must not end with the byte 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
