@@ -142,8 +142,8 @@ log = logging.getLogger("turnout.launcher")
 class SwitchPathReader:
     """Reads the worker's place on the fabric. A source given as "" is not read.
 
-    environ: of the agent. path: from the command line; it overrides the environment.
-    path_file: written by the downward API. map_folder: the mount of the topology ConfigMap.
+    environ: of the agent. path: from the command line; it overrides the environment. path_file: written by the downward
+    API. map_folder: the mount of the topology ConfigMap.
     """
 
     def __init__(

@@ -161,8 +161,7 @@ def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tu
             StartNote(given["nnodes"].source, NoteSubject.NO_EFFECT, "a standalone worker is the whole world")
         )
     backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
-    requested = backend.text if backend else Backend.STATIC.value
-    if rendezvous.backend.value != requested:
+    if rendezvous.backend.value != (backend.text if backend else Backend.STATIC.value):
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
         notes_so_far.append(StartNote(about, NoteSubject.OTHER_BACKEND, why))

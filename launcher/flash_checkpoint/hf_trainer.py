@@ -44,11 +44,9 @@ class FlashSaves:
     """Adds memory checkpoints to a class of Trainer, as its first base: `class Mine(FlashSaves, SFTTrainer)`.
 
     storage_steps: saves at multiples of this step count go to storage in the background, and the last save too; 0 for
-    all. The others go there only if training resumes from them after a failure.
-    flash_folder: the folder in storage, `output_dir` by default. `save_total_limit` is how many of the newest stay
-    there.
-    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none. environ: of this
-    process.
+    all. The others go there only if training resumes from them after a failure. flash_folder: the folder in storage,
+    `output_dir` by default. `save_total_limit` is how many of the newest stay there. replica_count: workers in a group
+    that keep each other's shards in memory, 0 and 1 for none. environ: of this process.
     """
 
     def __init__(

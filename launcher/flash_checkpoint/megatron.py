@@ -1,9 +1,9 @@
 """Saves what Megatron-LM would write: to memory, and to storage in the background.
 
 The state of one rank is collected as named parts (named_parts.py): the model chunks, the states of the optimizer and
-the scheduler, and the random number generators of tensor parallelism.
-get_args() is in `megatron` up to 0.5, and in `megatron.training` since then. megatron-core alone, without the training
-scripts, has no arguments; callers then name their folder.
+the scheduler, and the random number generators of tensor parallelism. get_args() is in `megatron` up to 0.5, and in
+`megatron.training` since then. megatron-core alone, without the training scripts, has no arguments; callers then name
+their folder.
 """
 
 from __future__ import annotations
@@ -268,10 +268,10 @@ def save_checkpoint(
     """Save this iteration in memory; training may continue when this returns. All ranks have to call it.
 
     DISK also writes it to storage in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is
-    stored only if training resumes from it after a failure.
-    num_floating_point_operations_so_far: 0 before Megatron 0.5, which has no count. checkpoint_dir: --save by default.
-    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none; the same at each save.
-    comm_backend: ignored. megatrons: Megatron's own. Raises BadState, NoMemory, NotUsable, NotImplementedError.
+    stored only if training resumes from it after a failure. num_floating_point_operations_so_far: 0 before Megatron
+    0.5, which has no count. checkpoint_dir: --save by default. replica_count: workers in a group that keep each other's
+    shards in memory, 0 and 1 for none; the same at each save. comm_backend: ignored. megatrons: Megatron's own. Raises
+    BadState, NoMemory, NotUsable, NotImplementedError.
     """
     _check_arguments(megatrons, _IGNORED_ARGUMENTS)
     if not isinstance(storage_type, StorageType):

@@ -1,12 +1,11 @@
 """Decides which members form the next world, when it is formed, and which world may follow which. docs/design.md 5.
 
 The first round waits for the expected number of members or for the end of the last call. A later round waits only for
-members that are known to return. Members of the last world are chosen first, then the oldest.
-If the last world was stopped in order to grow, members that are still importing are not chosen. In all other cases they
-may be, since nobody trains.
-Without an arbiter the next world needs more than half of the last world's members, so that no other world can follow
-it. If the min is more than half of the max, only one world fits into the job. Then a member with the name or index of a
-lost one counts as that one: two workers never have the same name, so the lost one has ended.
+members that are known to return. Members of the last world are chosen first, then the oldest. If the last world was
+stopped in order to grow, members that are still importing are not chosen. In all other cases they may be, since nobody
+trains. Without an arbiter the next world needs more than half of the last world's members, so that no other world can
+follow it. If the min is more than half of the max, only one world fits into the job. Then a member with the name or
+index of a lost one counts as that one: two workers never have the same name, so the lost one has ended.
 """
 
 from __future__ import annotations

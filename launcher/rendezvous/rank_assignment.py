@@ -60,9 +60,8 @@ def rank_members(
 
     before: the last world by group rank, () for none. If the size is the same, members with the same name and path keep
     their rank, as long as `limit` allows the crossings. A member that returned elsewhere is new, and gets its old rank
-    if no other rank costs less.
-    by_index: ranks follow the workers' indexes instead, independent of their places, as a mesh needs it.
-    Source: docs/facts/launcher.md 9 row 18; pytorch#191190
+    if no other rank costs less. by_index: ranks follow the workers' indexes instead, independent of their places, as a
+    mesh needs it. Source: docs/facts/launcher.md 9 row 18; pytorch#191190
     """
     min_crossings = optimum(members)
     members = sorted(members, key=_index_key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from turnout.kube.objects import Container, Node, Pod, Resources
-from turnout.kube.pod_shape import PodShape, admits, amount, requests_of, shape_of
+from turnout.kube.pod_shape import PodShape, admits, amount, pod_requests, shape_of
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
@@ -50,7 +50,7 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
             init_containers=[_with_scored_requests(c) for c in pod.spec.init_containers or ()],
         ),
     )
-    requests = dict(requests_of(filled))
+    requests = dict(pod_requests(filled))
     owners = pod.metadata.owner_references or ()
     return PodInfo(
         uid=pod.metadata.uid,

@@ -216,9 +216,9 @@ class Arena:
         """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
 
         A process that is killed at any instruction leaves the generation either WRITING or complete: the state is the
-        last store, of 8 aligned bytes. The caller has waited for all threads that copy.
-        x86 shows stores to other cores in program order, including those of memmove(), which ends with a fence when it
-        bypasses the cache. On other machines fence() orders the state after all other stores.
+        last store, of 8 aligned bytes. The caller has waited for all threads that copy. x86 shows stores to other cores
+        in program order, including those of memmove(), which ends with a fence when it bypasses the cache. On other
+        machines fence() orders the state after all other stores.
         """
         if generation not in self._filling:
             raise ValueError(f"generation {generation} was not begun here")

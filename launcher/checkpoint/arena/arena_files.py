@@ -2,10 +2,9 @@
 
 A file is used only if its owner, mode, run and boot are right. Three bytes of the file have locks: all users of the
 arena share the lock on byte USERS, the process that saves locks byte WRITER, and the process that allocates memory
-locks byte ALLOCATOR. The kernel releases them when the process ends.
-Memory is allocated by one process at a time, and completely or not at all: if two processes ran out of memory together
-and both freed pages, each would leave holes in the other's range. checkpoint/format/memory_budget.py decides how much
-may be allocated.
+locks byte ALLOCATOR. The kernel releases them when the process ends. Memory is allocated by one process at a time, and
+completely or not at all: if two processes ran out of memory together and both freed pages, each would leave holes in
+the other's range. checkpoint/format/memory_budget.py decides how much may be allocated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
 
 If the mapping's pages exist (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
-through the file, which causes no page faults; the kernel admits one writer at a time.
-Source: docs/facts/launcher.md 0, §4; torch's own threads fall to a quarter of this where the cores are busy
+through the file, which causes no page faults; the kernel admits one writer at a time. Source: docs/facts/launcher.md 0,
+§4; torch's own threads fall to a quarter of this where the cores are busy
 """
 
 from __future__ import annotations

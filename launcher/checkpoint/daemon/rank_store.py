@@ -1,12 +1,11 @@
 """Keeps one rank's arena: allocates it before the first save, hashes sealed generations, writes them to storage.
 
 Blocking work runs in threads. A generation is pinned, so that no save overwrites it, when its Save message arrives. It
-is unpinned when it is hashed and, if it has a target in storage, written or dropped.
-Saves are written one at a time. If training saves faster than storage writes, the oldest waiting save is dropped to
-free its memory, so training never waits long. The save being written and the newest sealed one are never dropped.
-A kernel provides one or two gigabytes of memory per second, so a process does not wait for all of it: the first
-generation is allocated before the process gets its answer, the others afterwards. Promised memory that is not allocated
-yet counts as used.
+is unpinned when it is hashed and, if it has a target in storage, written or dropped. Saves are written one at a time.
+If training saves faster than storage writes, the oldest waiting save is dropped to free its memory, so training never
+waits long. The save being written and the newest sealed one are never dropped. A kernel provides one or two gigabytes
+of memory per second, so a process does not wait for all of it: the first generation is allocated before the process
+gets its answer, the others afterwards. Promised memory that is not allocated yet counts as used.
 """
 
 from __future__ import annotations

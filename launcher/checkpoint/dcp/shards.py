@@ -80,8 +80,8 @@ class ShardSource(Protocol):
 class InMemory:
     """Reads a step from this worker's arenas.
 
-    positions: path, generation and epoch, by rank.
-    fetch: fetches the shard of another rank, for a step that is read in parts; None if no shard may be fetched.
+    positions: path, generation and epoch, by rank. fetch: fetches the shard of another rank, for a step that is read in
+    parts; None if no shard may be fetched.
     """
 
     def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:

@@ -80,10 +80,9 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     """Saves one step through DCP.
 
     folder: a path or an fsspec URL. disk: write it there in the background; otherwise it stays in memory, and goes to
-    the folder only if training resumes from it after a failure.
-    generations, keep, every, replicas: as for Checkpointer.
-    environ: None for this process's. Each worker's memory has all items that its own ranks need; items that are equal
-    on all ranks are saved once per worker.
+    the folder only if training resumes from it after a failure. generations, keep, every, replicas: as for
+    Checkpointer. environ: None for this process's. Each worker's memory has all items that its own ranks need; items
+    that are equal on all ranks are saved once per worker.
     """
 
     def __init__(

@@ -403,8 +403,8 @@ class MemorySaver:
         """Begin to write into a free generation; return its number, and its slot before that if tensors are frozen.
 
         The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
-        none is free, the oldest save that waits for storage is dropped after PATIENCE_S.
-        With two generations no save can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
+        none is free, the oldest save that waits for storage is dropped after PATIENCE_S. With two generations no save
+        can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
         """
         self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S

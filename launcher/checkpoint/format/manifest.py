@@ -148,8 +148,8 @@ def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> M
     """Return the manifest of a step if there is a note of every rank of the world, else None.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of
-    each rank counts. If several runs are complete, the run that was saved last counts.
-    Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
+    each rank counts. If several runs are complete, the run that was saved last counts. Source: docs/facts/launcher.md
+    5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
     runs: dict[str, dict[int, ShardNote]] = {}
     for note in notes:

@@ -2,11 +2,10 @@
 checksums.
 
 A shard has the same bytes in memory and in storage: 8 bytes of length, a JSON header padded with spaces to a page, then
-the tensors without gaps. Tensors with the widest elements come first, so each is aligned.
-Only headers that could have been written here are read. The header is part of the shard's checksums, which find a
-flipped letter in a name. Source: safetensors' format, README.md and tensor.rs of its repository.
-The checksums are 64-bit xxh3 of each chunk. They find accidents such as a flipped byte or a torn write, not forgery: a
-writer of checkpoints can also write checksums.
+the tensors without gaps. Tensors with the widest elements come first, so each is aligned. Only headers that could have
+been written here are read. The header is part of the shard's checksums, which find a flipped letter in a name. Source:
+safetensors' format, README.md and tensor.rs of its repository. The checksums are 64-bit xxh3 of each chunk. They find
+accidents such as a flipped byte or a torn write, not forgery: a writer of checkpoints can also write checksums.
 """
 
 from __future__ import annotations

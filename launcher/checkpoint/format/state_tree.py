@@ -53,10 +53,9 @@ def flatten(
     """Convert a state to JSON text, and to its tensors by name in the order of the state.
 
     Supports exactly None, bool, int, float, str, bytes, list, tuple, dict and OrderedDict, without subclasses.
-    is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot.
-    identity: returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the
-    first name.
-    Raises BadState with the path of a value that cannot be saved.
+    is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot. identity:
+    returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the first
+    name. Raises BadState with the path of a value that cannot be saved.
     """
     writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))

@@ -26,8 +26,8 @@ def remove_old_steps(
 ) -> tuple[int, ...]:
     """Remove the steps that the rule `keep` does not keep; return them, oldest first.
 
-    reading, just_committed: as in `steps_to_remove`.
-    Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
+    reading, just_committed: as in `steps_to_remove`. Steps that are not committed, broken, or of a newer format are
+    neither counted nor removed. Raises StorageFailed.
     """
     if isinstance(keep, All):
         return ()

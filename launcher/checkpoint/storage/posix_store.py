@@ -2,10 +2,10 @@
 
 A file is written under a temporary name, synced and renamed in one call; then the folder is synced. A file that must
 not replace another gets its name by a hard link, which fails if the name exists. Symbolic links and anything that is
-not a regular file count as broken. The neighbouring modules know the content of the files.
-Written bytes are sent from the page cache to the disk, one window after another. Otherwise Linux collects gigabytes,
-writes them together before the reads of the training, and keeps them cached in place of training data. When a window is
-full, its writing starts, the writing of the window before is waited for, and that window is dropped from the cache.
+not a regular file count as broken. The neighbouring modules know the content of the files. Written bytes are sent from
+the page cache to the disk, one window after another. Otherwise Linux collects gigabytes, writes them together before
+the reads of the training, and keeps them cached in place of training data. When a window is full, its writing starts,
+the writing of the window before is waited for, and that window is dropped from the cache.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Reads committed steps from storage, and ranges of a shard into their targets; verifies every byte.
 
 The newest step is found from manifests. A step that is broken, incomplete or unreadable is logged and skipped, and the
-caller uses the next older one.
-Two threads read and hash several blocks at a time. A checksum covers a whole block, so a block of which only a part is
-wanted is read into a buffer. Bytes are hashed after they are read, never in a mapping of the file: a mapping could
-change after it was hashed, and a file that ends early would kill the process. If a call raises, its targets may have
-unverified bytes and must not be used.
+caller uses the next older one. Two threads read and hash several blocks at a time. A checksum covers a whole block, so
+a block of which only a part is wanted is read into a buffer. Bytes are hashed after they are read, never in a mapping
+of the file: a mapping could change after it was hashed, and a file that ends early would kill the process. If a call
+raises, its targets may have unverified bytes and must not be used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Handles a hang in the coordinator: asks all members for stack traces, has them merged, and applies the policy.
 
 It handles one hang at a time and applies the policy once. A hang lasts from the first process that hangs until all
-processes continue or the round ends. Members that do not answer within GATHER_S are omitted.
-If the coordinator is lost, the request is lost too, but the files that each agent wrote stay. Source: DL-110, DL-111
+processes continue or the round ends. Members that do not answer within GATHER_S are omitted. If the coordinator is
+lost, the request is lost too, but the files that each agent wrote stay. Source: DL-110, DL-111
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ _REFUSALS = {  # by errno that only a person can repair: the remedy
 class SharedDir:
     """A shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails.
 
-    folder: in every call below, the file descriptor of the folder that `open_folder` yields.
-    link: os.link, or a storage's replacement of it.
+    folder: in every call below, the file descriptor of the folder that `open_folder` yields. link: os.link, or a
+    storage's replacement of it.
     """
 
     def __init__(self, path: Path, link: Callable[..., None] = os.link) -> None:

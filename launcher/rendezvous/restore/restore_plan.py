@@ -1,11 +1,10 @@
 """Chooses the step that a new world restores, from memory or storage, and which member fetches which shard from whom.
 
 No collective is needed. A shard belongs to the rank that saved it, independent of the worker of that rank. A step that
-torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of the shards.
-All members read the same step of storage, which is chosen when every member has reported what it sees. This is also
-done if the step in memory is of an older round, since storage may have a newer one. A step that a lost worker's daemon
-commits later counts only in the next round.
-Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
+torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of the shards. All
+members read the same step of storage, which is chosen when every member has reported what it sees. This is also done if
+the step in memory is of an older round, since storage may have a newer one. A step that a lost worker's daemon commits
+later counts only in the next round. Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
 """
 
 from __future__ import annotations
@@ -76,9 +75,9 @@ def choose_restore(
     """Choose the newest step of which the memories of present members have every shard; step -1 if there is none.
 
     held_steps: by member id. members: all present members by id, in this world or not; None: only the shards count that
-    a member has in its own memory, since nothing can be fetched.
-    A member's own memory is preferred to that of others. The same step saved in two rounds counts as two states, since
-    a round may have trained the step again. A step of a world of another size counts if it can be read in parts.
+    a member has in its own memory, since nothing can be fetched. A member's own memory is preferred to that of others.
+    The same step saved in two rounds counts as two states, since a round may have trained the step again. A step of a
+    world of another size counts if it can be read in parts.
     """
     members = members or {}
     own, givers = _index_holders(world, held_steps, members)

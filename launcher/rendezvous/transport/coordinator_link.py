@@ -119,12 +119,18 @@ class CoordinatorClient(FrameConnection):
         if self._abort_if_suspended():
             return
         message = read_at_member(body)
-        if self.welcome is not None:
-            if isinstance(message, HeartbeatInterval):
-                self._beat_s, self.silence_s = message.beat_s, message.silence_s
-            elif not isinstance(message, Heartbeat) or message.job_time is not None:
-                self._on_message(self, message)
-            return
+        if self.welcome is None:
+            self._continue_handshake(message)
+        elif isinstance(message, HeartbeatInterval):
+            self._beat_s, self.silence_s = message.beat_s, message.silence_s
+        elif not isinstance(message, Heartbeat) or message.job_time is not None:
+            self._on_message(self, message)
+
+    def _continue_handshake(self, message: ToMember) -> None:
+        """Handle a message before Welcome: prove that this member knows the token, and check the other's proof.
+
+        Raises NotProven if the other has not proved it, BadFrame for a message out of order.
+        """
         match message:
             case Challenge(version=version, nonce=nonce):
                 if version != VERSION:

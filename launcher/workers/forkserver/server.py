@@ -169,13 +169,15 @@ class Parent:
             module, _, why = each.partition(REASON_SEPARATOR)
             if why:
                 failed[module] = why
-            elif module not in DEFAULT or (importlib.util.find_spec(TORCH) and TORCH not in failed):
-                if why := _import(module):
-                    failed[module] = why
-                if module in LATE_IMPORTS and (why := _test_fork() or why_no_fork()):
-                    self._execute_again(
-                        [f"{module}{REASON_SEPARATOR}{why}" if name == module else name for name in modules]
-                    )
+                continue
+            if module in DEFAULT and (TORCH in failed or not importlib.util.find_spec(TORCH)):
+                continue
+            if why := _import(module):
+                failed[module] = why
+            if module in LATE_IMPORTS and (why := _test_fork() or why_no_fork()):
+                self._execute_again(
+                    [f"{module}{REASON_SEPARATOR}{why}" if name == module else name for name in modules]
+                )
         if modules:
             self._no_fork_reason = _test_fork()
             gc.collect()
