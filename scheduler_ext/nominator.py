@@ -115,9 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always and write while leading, until the process receives a signal to end.
+    """Watch always and write while leading, until a signal to end.
 
-    Raises the errors of `Client.open`, and BadCertificate for the webhook's files.
+    Raises the errors of `Client.open`, and BadCertificate.
     """
     clock, metrics = RealClock(), Metrics("nominator")
     series = NominatorMetrics(metrics.registry)

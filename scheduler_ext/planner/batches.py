@@ -173,12 +173,9 @@ def _place_in_turn(
     progress: Progress,
     work: Work,
 ) -> Refusal | None:
-    """Place batch after batch, and add the places to `progress`.
+    """Place batch after batch, and add the places to `progress`. Returns why a batch that the min needs has no place.
 
-    Returns why a batch that the min needs has no place, else None.
-
-    A batch above the min that finds no place is skipped; if its group is whole, the group's other batches are, too.
-    ranks: uid -> rank in the gang.
+    A batch above the min without a place is skipped; of a whole group all batches are. ranks: uid -> rank in the gang.
     """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
