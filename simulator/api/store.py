@@ -107,8 +107,7 @@ class Store:
         """Return one page of a list, in the order of the keys. Raises ApiRefusal (410) if the version is forgotten.
 
         namespace: "" for every namespace. limit: the most objects, 0 for no bound. after: the key after which the page
-          begins,
-        None for the first page. at: the version to show, 0 for the current one.
+        begins, None for the first page. at: the version to show, 0 for the current one.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
         keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
@@ -181,8 +180,7 @@ class Store:
         """Replace an object, or only its status if `part` is "status", and return the stored state.
 
         manager: the writer, for managedFields. An update without a change writes nothing. An object whose last
-          finalizer was
-        removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
+        finalizer was removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
         """
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
@@ -315,8 +313,7 @@ class Store:
         """Check that objects of a kind may be created in a namespace.
 
         Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for cluster-
-          scoped kinds,
-        nor in a store without any Namespace object.
+        scoped kinds, nor in a store without any Namespace object.
         """
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
@@ -332,8 +329,7 @@ class Store:
         `old`.
 
         manager: the writer. part: the subresource, "" for the object. An object that is being deleted, without a
-          finalizer and
-        grace period left, is removed instead.
+        finalizer and grace period left, is removed instead.
         """
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
@@ -354,8 +350,7 @@ class Store:
         """Store the new state of an object under a new version, add it to the history, and wake the watches.
 
         obj: is changed: it gets the version. before: None for a creation. manager: the writer, "" to leave
-          managedFields
-        unchanged. part: the subresource, "" for the object.
+        managedFields unchanged. part: the subresource, "" for the object.
         """
         meta = obj["metadata"]
         if manager:

@@ -116,8 +116,7 @@ class NodeInfo:
         ports.
 
         nominated: pods that count as if they ran here. Node readiness counts, too: in a real cluster the node
-          controller
-        expresses it by taints.
+        controller expresses it by taints.
         """
         if not admits(self.node, pod_info.shape):
             return False

@@ -220,10 +220,8 @@ def feasible(
     """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
 
     percentage: percentageOfNodesToScore, 0 for the adaptive default. kube-scheduler's sixteen workers take chunks of
-      nodes
-    and race. `rng` decides the order of the chunks, and so among nodes of equal score. Without that, ties fall to
-    neighbours
-    and the mean ring cost is 7 % too low (tests/e2e/test_default_restated.py).
+    nodes and race. `rng` decides the order of the chunks, and so among nodes of equal score. Without that, ties fall to
+    neighbours and the mean ring cost is 7 % too low (tests/e2e/test_default_restated.py).
     """
     order, fits, nominated = cluster.order(), cluster.fits(pod_info), cluster.has_nominated
     enough = nodes_to_find(len(order), percentage)
@@ -312,8 +310,7 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
 
 def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same; unset requests
-    have
-    defaults.
+    have defaults.
     """
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
@@ -341,8 +338,7 @@ def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
     """Return the score of TaintToleration for each node, 0 to 100: fewer PreferNoSchedule taints that are not tolerated
-      are
-    better.
+    are better.
     """
     counts = [
         sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())

@@ -120,8 +120,7 @@ def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     """Return the signals to send now: (name of the container, SIGTERM or SIGKILL).
 
     A signal that was recorded by record_signal() is not due again. Sidecars get SIGTERM last, once all other containers
-    have
-    ended. SIGKILL is due at the end of the grace period.
+    have ended. SIGKILL is due at the end of the grace period.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.deletion_began_s is not None and now_s >= lifecycle.deletion_began_s + lifecycle.grace_s:

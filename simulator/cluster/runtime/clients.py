@@ -97,10 +97,8 @@ class HttpClient:
           object).
 
         The list comes first, then SYNCED with an empty object. A watch that ends continues from its last version. If
-        that
-        version is gone (410), a new list follows, and a DELETED with metadata only for every object that is no longer
-        listed.
-        Raises ApiError, aiohttp.ClientError.
+        that version is gone (410), a new list follows, and a DELETED with metadata only for every object that is no
+        longer listed. Raises ApiError, aiohttp.ClientError.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it

@@ -96,8 +96,7 @@ class Objects:
         """Return a kubeconfig for a pod; None for a pod that wants none, or if the cluster has none to give.
 
         The pod acts as its service account if the API server issues tokens, else as the cluster's own user. Raises
-        CannotStart
-        if the API server refuses a token.
+        CannotStart if the API server refuses a token.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None
