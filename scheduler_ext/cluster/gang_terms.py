@@ -113,6 +113,6 @@ def _merge_layers(of_group: tuple[Layer, ...], of_members: Iterable[Wish]) -> tu
 
 def common_multiple(multiples: Iterable[int]) -> int:
     """Return the least common multiple of some numbers >= 1; the largest of them if it is above MAX_MULTIPLE."""
-    asked = tuple(multiples)
-    common = lcm(*asked)
-    return common if common <= MAX_MULTIPLE else max(asked)
+    numbers = tuple(multiples)
+    common = lcm(*numbers)
+    return common if common <= MAX_MULTIPLE else max(numbers)
