@@ -375,8 +375,7 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises LauncherError if a shard cannot be fetched; then no process may
-        start.
+        step: -1 if the world loads from storage. Raises LauncherError if a shard is missing: then no process may start.
         """
         self._close_round()
         context = self._context
