@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -94,7 +94,7 @@ def main(root: Path = ROOT) -> int:
     """Print every such name in the product and in hack. Return 1 if there is one."""
     unknown = [
         each
-        for package in (*FLOORS, "hack")
+        for package in (*LAYERS, "hack")
         for path in sorted((root / package).rglob("*.py"))
         if "__pycache__" not in path.parts
         for each in unknown_arguments(path.relative_to(root).as_posix(), ast.parse(path.read_text()))
