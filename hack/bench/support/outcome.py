@@ -86,8 +86,8 @@ def _text(cell: object, form: str) -> str:
 class Outcome:
     """The results of a run.
 
-    more: figures that no table has. notes: lines under the tables that a reader must know.
-    strict: a missed target is a failure, which ends the program with MISSED.
+    more: figures that no table has. notes: lines under the tables that a reader must know. strict: a missed target is a
+    failure, which ends the program with MISSED.
     """
 
     title: str
