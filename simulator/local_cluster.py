@@ -60,8 +60,8 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else
-    the block's.
+    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else the
+    block's.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -95,7 +95,7 @@ class LocalCluster:
         """Create nodes at the API that our kubelet serves.
 
         gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
-          ApiError.
+        ApiError.
         """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
@@ -115,8 +115,7 @@ class LocalCluster:
         """Start the kubelet of all nodes, and return the runner of processes; None if pods run nothing.
 
         pace: how long states last. processes: a folder for the files of pods, which then run their commands; None: they
-          run
-        nothing. kubeconfig: for those pods, None for none. images: the images that can be pulled; None for any.
+        run nothing. kubeconfig: for those pods, None for none. images: the images that can be pulled; None for any.
         """
         runner = None
         if processes is not None:
@@ -149,7 +148,7 @@ class LocalCluster:
         """Start a scheduler, which runs until the cluster ends.
 
         extender: the client that it calls, None for none. on_outcome: called with (namespace, name, outcome) after
-          every cycle.
+        every cycle.
         """
         self.background.start(Scheduler(self.api, settings, extender, on_outcome).run())
 
@@ -167,12 +166,9 @@ async def local_cluster(
     """Run a local cluster until the block ends. A part of it that fails ends the block with its error.
 
     kubeconfig: a file to write for its API, None for none. port: of the API, 0 for any. pace: of its kubelet, None for
-      no
-    kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
-    listening: a
-    bound socket to use instead of a port. token: which callers of the API must send, "" for a new one. images: that
-    pods
-    can pull, None for any.
+    no kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
+    listening: a bound socket to use instead of a port. token: which callers of the API must send, "" for a new one.
+    images: that pods can pull, None for any.
     """
     pod_logs = PodLogs()
     async with (

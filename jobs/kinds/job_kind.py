@@ -331,11 +331,11 @@ def build_job(
     """
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
-    pod_notes = sized.template.part("metadata").words("annotations")
+    pod_annotations = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
     other_pods = sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = (
-        job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
+        job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_annotations, bounds.least + other_pods)
     )
     job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
@@ -358,7 +358,7 @@ def build_job(
         curve=job_annotations.curve(annotations),
         curve_measured=labels.CURVE not in annotations,
         kueue_boosted=labels.KUEUE_BOOST in annotations,
-        spread=job_annotations.spread(pod_notes),
+        spread=job_annotations.spread(pod_annotations),
         priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
         part_of=head.owner_uid,
         **job_fields,
@@ -466,13 +466,13 @@ def _owner_refusal(head: JobHead) -> str:
     return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
 
 
-def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
+def _gang_refusal(pod_annotations: Mapping[str, str], least: int) -> str:
     """Return a sentence why a job must not be resized: its koordinator gang needs more pods than its min. "" if it does
       not.
 
     pod_annotations: of the pod template. least: the min of the job with all roles, in pods.
     """
-    gang_min = pod_notes.get(labels.KOORD_MIN, "")
+    gang_min = pod_annotations.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
         return ""
     floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its least of {least}"

@@ -30,8 +30,7 @@ def collect(store: Store) -> int:
 
 def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
     """Do the next garbage collection step for one object: delete it, delete or release its dependents, or remove
-      references to
-    deleted owners.
+    references to deleted owners.
 
     Return the number of objects that were written or deleted.
     """

@@ -16,8 +16,7 @@ def kubeconfig(url: str, token: str = "") -> str:
     """Return a kubeconfig that points to a URL, as JSON text.
 
     token: of its user, "" for a URL that needs none or contains it. client-go sends no token to a server without TLS,
-      so
-    the token is in the path of the URL as well.
+    so the token is in the path of the URL as well.
     """
     user = {"token": token} if token else {}
     url = url + prefix(token) if token else url

@@ -19,8 +19,7 @@ def selected(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
     """Return the predicate for objects that match both selectors. A selector "" matches all objects.
 
     labels, fields: as in labelSelector and fieldSelector of a query. Raises ApiRefusal (400) for a malformed selector,
-      and
-    for a field that the kind does not offer.
+    and for a field that the kind does not offer.
     """
     requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
     if not requirements:

@@ -66,8 +66,7 @@ class Store:
         """Make an empty store.
 
         now: returns the time that many seconds from now, as RFC 3339. new_uid: returns a fresh uid. kept_changes:
-          changes of
-        each kind that are kept for watches.
+        changes of each kind that are kept for watches.
         """
         self.catalogue = Catalogue()
         self.version = 1
@@ -107,8 +106,7 @@ class Store:
         """Return one page of a list, in the order of the keys. Raises ApiRefusal (410) if the version is forgotten.
 
         namespace: "" for every namespace. limit: the most objects, 0 for no bound. after: the key after which the page
-          begins,
-        None for the first page. at: the version to show, 0 for the current one.
+        begins, None for the first page. at: the version to show, 0 for the current one.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
         keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
@@ -146,10 +144,8 @@ class Store:
         """Store a new object with defaults, uid and version, and return it.
 
         namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
-          409 for a
-        name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace that is
-        being deleted
-        forbids it.
+        409 for a name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace
+        that is being deleted forbids it.
         """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
@@ -181,8 +177,7 @@ class Store:
         """Replace an object, or only its status if `part` is "status", and return the stored state.
 
         manager: the writer, for managedFields. An update without a change writes nothing. An object whose last
-          finalizer was
-        removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
+        finalizer was removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
         """
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
@@ -216,7 +211,7 @@ class Store:
         """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
 
         change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
-          removed.
+        removed.
         """
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
@@ -225,7 +220,7 @@ class Store:
         """Set the node of a pod that has none, and return the pod. node: its name, which need not exist.
 
         manager: the writer, for managedFields. Raises ApiRefusal: 404, or 409 if the pod has a node or is being
-          deleted.
+        deleted.
         """
         old = self.get(kind, namespace, name)
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
@@ -283,8 +278,8 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
-        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal
-        (410) if it is gone.
+        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal (410)
+        if it is gone.
         """
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -298,8 +293,8 @@ class Store:
         return objects
 
     def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
-        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or
-        unknown class.
+        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or unknown
+        class.
         """
         obj = validated(kind, obj)
         if kind is PODS:
@@ -314,9 +309,8 @@ class Store:
     def _check_namespace(self, kind: ResourceKind, namespace: str) -> None:
         """Check that objects of a kind may be created in a namespace.
 
-        Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for cluster-
-          scoped kinds,
-        nor in a store without any Namespace object.
+        Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for
+        cluster-scoped kinds, nor in a store without any Namespace object.
         """
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
@@ -332,8 +326,7 @@ class Store:
         `old`.
 
         manager: the writer. part: the subresource, "" for the object. An object that is being deleted, without a
-          finalizer and
-        grace period left, is removed instead.
+        finalizer and grace period left, is removed instead.
         """
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
@@ -354,8 +347,7 @@ class Store:
         """Store the new state of an object under a new version, add it to the history, and wake the watches.
 
         obj: is changed: it gets the version. before: None for a creation. manager: the writer, "" to leave
-          managedFields
-        unchanged. part: the subresource, "" for the object.
+        managedFields unchanged. part: the subresource, "" for the object.
         """
         meta = obj["metadata"]
         if manager:
@@ -383,8 +375,8 @@ class Store:
         return now
 
     def _empty(self, kind: ResourceKind, name: str) -> None:
-        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name:
-        of the CRD.
+        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name: of
+        the CRD.
         """
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
@@ -509,8 +501,9 @@ class WatchHistory:
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
-        """Return the position of the first change after `version`. Raises ApiRefusal (410) if that change is
-        forgotten.
+        """Return the position of the first change after `version`.
+
+        Raises ApiRefusal (410) if that change is forgotten.
         """
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")

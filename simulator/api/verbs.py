@@ -124,8 +124,9 @@ def _post(store: Store, call: Call) -> ApiAnswer:
 
 
 def _patch(store: Store, call: Call) -> ApiAnswer:
-    """Patch an object, its status or its scale, and return it. Raises ApiRefusal: 415 or 501 for an unsupported
-    format.
+    """Patch an object, its status or its scale, and return it.
+
+    Raises ApiRefusal: 415 or 501 for an unsupported format.
     """
     target = call.target
     _check_writable(target)
@@ -247,8 +248,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
     """Return what a resource path names: kind, namespace, name and subresource.
 
     Raises ApiRefusal (404) for a subresource that a CRD does not have, 501 for what only the embedded API lacks;
-    Unserved
-    for a group or version that is not served.
+    Unserved for a group or version that is not served.
     """
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:

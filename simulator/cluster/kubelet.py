@@ -115,8 +115,7 @@ def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: 
     """Return the change of status when a pod enters a state, as a strategic merge patch.
 
     stamp: now, RFC 3339. pod_ip, host_ip: for RUNNING and PULLING. code: exit code, for ENDED. Raises ValueError for a
-      state
-    without a status.
+    state without a status.
     """
     match to:
         case PodState.PULLING:
@@ -164,7 +163,7 @@ def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
     """Return the conditions of a pod that has started.
 
     stamp: now, RFC 3339. ready: of the conditions Ready and ContainersReady. why: reason of the False ones, "" for
-      none.
+    none.
     """
     states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}

@@ -67,8 +67,7 @@ def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)
     """Return a ready node as JSON values.
 
     gpus: its GPUs, which also decide its CPU and memory. stamp: the time as RFC 3339. kubelet: host and port at which
-      an API
-    server reaches its kubelet, ("", 0) for none.
+    an API server reaches its kubelet, ("", 0) for none.
     """
     worth = gpus + _ROOM_FOR_OTHERS
     offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}

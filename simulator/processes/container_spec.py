@@ -60,8 +60,7 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
     """Return how a container is started: command, environment, folder and mounts, with variables expanded.
 
     base: the environment that its image would bring. sources: the objects that it may refer to. Raises CannotStart if
-      an
-    object or key is missing, or if a feature is not supported.
+    an object or key is missing, or if a feature is not supported.
     """
     env = dict(base)
     for each in container.get("envFrom") or ():
@@ -81,8 +80,9 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return a text with `$(NAME)` replaced by variables. `$$` becomes a dollar sign; an unknown name stays as
-    written.
+    """Return a text with `$(NAME)` replaced by variables.
+
+    `$$` becomes a dollar sign; an unknown name stays as written.
     """
 
     def put_in(found: re.Match[str]) -> str:
@@ -124,8 +124,7 @@ def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
     """Return a request or a limit of a container in units of the divisor, rounded up, as text.
 
     container: the default if `field_ref`, a resourceFieldRef, names none. "0" for an absent one. Raises CannotStart for
-      a
-    malformed reference or quantity.
+    a malformed reference or quantity.
     """
     of = container
     if field_ref.get("containerName"):

@@ -77,8 +77,7 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     """Return a volume of a pod with the files that it shows.
 
     volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Raises CannotStart if
-      an
-    object or key is missing, or if the type of the volume is not supported.
+    an object or key is missing, or if the type of the volume is not supported.
     """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
@@ -105,8 +104,7 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
     """Return the folder of the PersistentVolume to which a claim is bound.
 
     persistent: the PersistentVolume; None for a claim that is not bound. claim: its name. Raises CannotStart if it is
-      not
-    bound, or if the volume is neither hostPath nor local.
+    not bound, or if the volume is neither hostPath nor local.
     """
     if persistent is None:
         raise CannotStart(f'persistentvolumeclaim "{claim}" is not bound to a volume')
@@ -138,8 +136,7 @@ def _referenced_files(
     """Yield (path, file) of all keys of a referenced object, or of the listed keys at their own paths.
 
     objects: the existing ones by name. kind: for messages. mode: default file mode. Raises CannotStart for a missing
-      object
-    or key that is not optional.
+    object or key that is not optional.
     """
     name = reference.get("secretName") or reference.get("name", "")
     found = referenced_object(objects, kind, name, bool(reference.get("optional")))

@@ -223,8 +223,7 @@ class ReplayWorld:
         """Set the size of a job. Growth adds pods without a node; the job restarts later, when they get nodes.
 
         A shrink drops the last pods: at once without a node, after the grace period with one; the job restarts at once
-          if it
-        loses such pods. A shrink that makes room for another job is recorded as an eviction.
+        if it loses such pods. A shrink that makes room for another job is recorded as an eviction.
         """
         self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
         before, job_run.last_state = job_run.living, None
@@ -258,8 +257,7 @@ def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
     first.
 
     free: free GPUs of each node, which is changed. gpus: of one worker. If the gang does not fit, take nothing and
-      return
-    None.
+    return None.
     """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None

@@ -32,12 +32,9 @@ def replay(
     """Replay all submissions to the last end, and return the results.
 
     policy: of the autoscaler; None leaves the autoscaler out, and every job keeps its min. decides: makes the
-      decisions.
-    watch: called at each event. The autoscaler decides at the first tick after an event, again after a change, and when
-      a
-    pause of a job is over. Between these moments its observation could not have changed. Raises ValueError for a job
-    that an
-    empty cluster cannot hold.
+    decisions. watch: called at each event. The autoscaler decides at the first tick after an event, again after a
+    change, and when a pause of a job is over. Between these moments its observation could not have changed. Raises
+    ValueError for a job that an empty cluster cannot hold.
     """
     world = ReplayWorld(submissions, rules)
     look_s, decisions = math.inf, 0
@@ -60,8 +57,7 @@ def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, i
     """Let the autoscaler decide, and carry out its steps; repeatedly if a look takes no time (tick_s is 0).
 
     Return the time at which it has to decide again if nothing happens before, inf for never. idle: the history of idle
-    room,
-    which is updated.
+    room, which is updated.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.observation(), now_s), policy, now_s)

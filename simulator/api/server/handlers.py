@@ -51,8 +51,7 @@ class Handlers:
         """Answer a request for any path: health, injected faults, discovery, a log, a watch, or a call of verbs.py.
 
         An injected fault for its verb and kind delays or refuses the last three. Garbage collection runs soon
-        afterwards.
-        Raises ApiRefusal, and Unserved for a group that is not served.
+        afterwards. Raises ApiRefusal, and Unserved for a group that is not served.
         """
         if request.path in _HEALTH:
             return web.Response(text="ok")
@@ -173,8 +172,7 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
     """Return the JSON of a request's body.
 
     anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
-      types,
-    400 for a body that is not JSON, or no object where one is needed.
+    types, 400 for a body that is not JSON, or no object where one is needed.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")

@@ -39,8 +39,7 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
     """Answer a request for a container's log, with the options follow, previous, tailLines and limitBytes of its query.
 
     pod: with its status. logs: None for no output. container: "" for the container in the query. 204 for a pod without
-      a
-    node. Raises ApiRefusal: 400 for a container that does not exist or has not run, 501 for another option.
+    a node. Raises ApiRefusal: 400 for a container that does not exist or has not run, 501 for another option.
     """
     query = request.query
     for key in _NOT_DONE:
@@ -63,8 +62,7 @@ async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int
     """Send the output of one run of a container.
 
     follow: wait for more output while the container runs. lines: only this many at its end, None for all. left: bytes
-      at
-    most, None for no limit.
+    at most, None for no limit.
     """
     if log.path is None:
         return
@@ -93,8 +91,7 @@ def _requested_container(pod: Object, container_name: str) -> str:
     """Return the name of the container whose log is requested.
 
     container_name: "" for the only container. Raises ApiRefusal (400) in the API server's words: several containers and
-      no
-    name, no such container, or a container that has not run yet.
+    no name, no such container, or a container that has not run yet.
     """
     name, spec = pod["metadata"]["name"], pod["spec"]
     mains = [each["name"] for each in spec["containers"]]

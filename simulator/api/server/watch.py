@@ -34,8 +34,7 @@ class WatchServer:
         """Answer one watch request until its time is over or the client ends it.
 
         selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
-          version and a
-        time. Raises ApiRefusal (410) if its version is too old to continue from.
+        version and a time. Raises ApiRefusal (410) if its version is too old to continue from.
         """
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
@@ -72,7 +71,7 @@ class WatchServer:
         """Return the first lines of a watch: an ADDED event for each existing object, and the bookmark that ends them.
 
         selection: chooses the objects. show: encodes an object. sends_initial_events: the client asked for that
-          bookmark.
+        bookmark.
         """
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:
@@ -93,8 +92,7 @@ class WatchServer:
         cancelled.
 
         selection: chooses the objects. show: encodes an object. bookmarks: the client asked for them. A client that is
-          so slow
-        that changes were forgotten gets an ERROR line, and the watch ends.
+        so slow that changes were forgotten gets an ERROR line, and the watch ends.
         """
         journal = self._store.journal(kind)
         changed = asyncio.Event()

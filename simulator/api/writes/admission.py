@@ -53,8 +53,7 @@ def validated(kind: ResourceKind, obj: Object) -> Object:
     """Return the object as the API server stores it. Raises ApiRefusal (422) with every fault.
 
     For a custom kind its schema prunes, fills in and checks the object; for a pod, container statuses get the fields
-    that
-    Go always writes. Other objects are returned unchanged.
+    that Go always writes. Other objects are returned unchanged.
     """
     if kind.is_named("pods"):
         return _with_whole_statuses(obj)
@@ -131,8 +130,7 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     namespace.
 
     Nothing is checked for a pod that is pending, has ended or is being deleted. Raises ApiRefusal: 429 if a budget
-    forbids
-    the eviction, 500 if two budgets select the pod.
+    forbids the eviction, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
@@ -163,8 +161,9 @@ def ready(pod: Object) -> bool:
 
 
 def selects(selector: Any, obj: Object) -> bool:
-    """Return True if a LabelSelector selects the object. An empty selector selects all objects, None selects
-    nothing.
+    """Return True if a LabelSelector selects the object.
+
+    An empty selector selects all objects, None selects nothing.
     """
     if selector is None:
         return False

@@ -28,8 +28,7 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
     """Return the DeleteOptions of a body, or of the query for options that the body lacks.
 
     options: of the body. Raises ApiRefusal: 400 for a grace that is no number, 422 for an unknown policy, 501 for an
-      option
-    that is not supported.
+    option that is not supported.
     """
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
@@ -67,8 +66,7 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     """Return the object marked for deletion; None if it is to be removed at once.
 
     now, later: the time now and at the end of grace_period_s(), RFC 3339. An object that is marked already keeps its
-      time,
-    unless the new grace period is shorter.
+    time, unless the new grace period is shorter.
     """
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())

@@ -253,8 +253,7 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
     """Return the managedFields of `new`, which `manager` wrote over `old`.
 
     old: None for a creation. part: the subresource, "" for the object itself. now: RFC 3339. Fields that changed are
-      taken
-    from other managers.
+    taken from other managers.
     """
     before = (old or {}).get("metadata", {}).get("managedFields") or []
     changed = set(_changes(old or {}, new))

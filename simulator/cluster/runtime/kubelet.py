@@ -63,10 +63,8 @@ class Kubelet:
         """Make a kubelet that does not run yet.
 
         pace: how long states last. serves: returns True for the name of a node of ours. host_ip: returns a node's
-          address.
-        processes: runs the pods that state a command; None leaves all pods to the table. images: the images that can be
-          pulled;
-        None for any. A pod with another image stays in ErrImagePull.
+        address. processes: runs the pods that state a command; None leaves all pods to the table. images: the images
+        that can be pulled; None for any. A pod with another image stays in ErrImagePull.
         """
         self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
         self._processes, self._images = processes, images
@@ -157,8 +155,7 @@ class Kubelet:
         """Write the next state of a pod to the API, or delete the pod. Never raises.
 
         A conflict, or a pod that does not exist any more, is ignored: its next event decides. Another failure is
-          logged, and
-        tried again after a second.
+        logged, and tried again after a second.
         """
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"

@@ -82,8 +82,7 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
     """Wait until the command has ended, then kill the processes that it left, and return its exit code.
 
     child: the process id of the command. reader: a pipe that becomes readable with a signal. signals: the received
-      ones,
-    which are passed on. If stdin closes, the command is killed.
+    ones, which are passed on. If stdin closes, the command is killed.
     """
     watched, code = [0, reader], None
     while code is None:
@@ -254,8 +253,8 @@ class Root:
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _make_extensible(self, folder: str) -> None:
-        """Replace a folder by a tmpfs with mounts of its entries, so that entries can be added without writing to
-        this machine.
+        """Replace a folder by a tmpfs with mounts of its entries, so that entries can be added without writing to this
+        machine.
         """
         if folder in self.ours:
             return

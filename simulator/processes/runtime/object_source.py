@@ -78,8 +78,8 @@ class Objects:
         return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server
-        refuses it.
+        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server refuses
+        it.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
@@ -96,8 +96,7 @@ class Objects:
         """Return a kubeconfig for a pod; None for a pod that wants none, or if the cluster has none to give.
 
         The pod acts as its service account if the API server issues tokens, else as the cluster's own user. Raises
-        CannotStart
-        if the API server refuses a token.
+        CannotStart if the API server refuses a token.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

@@ -59,8 +59,8 @@ class Folder:
             part.replace(file)
 
     def log(self, container: str, run: int) -> Path:
-        """Return the path of the file for the output of run `run` of a container. Files of runs before the last one
-        are removed.
+        """Return the path of the file for the output of run `run` of a container. Files of runs before the last one are
+        removed.
         """
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,8 +118,8 @@ class Folder:
         """Return what to mount into a container: (source, path in the container, read only).
 
         volumes: of the pod, by name. note: the file for the termination message. The folders of PROGRAMS stay visible
-          below a
-        writable volume of the pod that is mounted over them. Raises CannotStart for a mount of an unknown volume.
+        below a writable volume of the pod that is mounted over them. Raises CannotStart for a mount of an unknown
+        volume.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]

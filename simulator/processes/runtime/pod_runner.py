@@ -46,8 +46,8 @@ class Runner:
         """Make a runner without pods.
 
         folder: for the pods' files, used by this runner alone. host_ip: returns the address of a node. kubeconfig: of
-          the local
-        cluster, for the pods; None for none. backoff_s: (delay before the second restart, maximum delay), in seconds.
+        the local cluster, for the pods; None for none. backoff_s: (delay before the second restart, maximum delay), in
+        seconds.
         """
         self._api, self._folder, self._host_ip = api, folder, host_ip
         self._backoff_s = backoff_s
