@@ -324,19 +324,17 @@ def build_job(
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    sized: its size and bounds in its fields. queue: the name of its queue, "" for none. priority: 0 to 100, from a
-    field of the kind; None for none. priority_class: "" for the one in the pod template. job_fields: fields of Job that
-    only this kind sets. If `refused` is not among them, the owner or the gang may refuse. A job that is being deleted
-    is DONE.
+    sized: its size and bounds in its fields. queue: its name, "" for none. priority: 0 to 100 from a field of the kind,
+    None for none. priority_class: "" for that of the pod template. job_fields: fields of Job that only this kind sets;
+    without `refused`, its owner or its gang may refuse.
     """
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
-    pod_annotations = sized.template.part("metadata").words("annotations")
+    pod_notes = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
     other_pods = sum(count for _, count in job_fields.get("other_roles", ()))
-    job_fields["refused"] = (
-        job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_annotations, bounds.least + other_pods)
-    )
+    kind_refusal, gang_min = job_fields.get("refused"), bounds.least + other_pods
+    job_fields["refused"] = kind_refusal or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
     job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,
@@ -358,7 +356,7 @@ def build_job(
         curve=job_annotations.curve(annotations),
         curve_measured=labels.CURVE not in annotations,
         kueue_boosted=labels.KUEUE_BOOST in annotations,
-        spread=job_annotations.spread(pod_annotations),
+        spread=job_annotations.spread(pod_notes),
         priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
         part_of=head.owner_uid,
         **job_fields,

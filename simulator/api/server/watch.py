@@ -88,11 +88,10 @@ class WatchServer:
         opening: bytes,
         bookmarks: bool,
     ) -> None:
-        """Send `opening`, then the changes since a position in the history, and bookmarks, until the watch is
-        cancelled.
+        """Send `opening`, the changes since a position and bookmarks, until cancelled; an ERROR line to a client too
+        slow.
 
-        selection: chooses the objects. show: encodes an object. bookmarks: the client asked for them. A client that is
-        so slow that changes were forgotten gets an ERROR line, and the watch ends.
+        show: encodes an object. bookmarks: the client asked for them.
         """
         journal = self._store.journal(kind)
         changed = asyncio.Event()
