@@ -324,17 +324,15 @@ def build_job(
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    sized: its size and bounds in its fields. queue: its name, "" for none. priority: 0 to 100 from a field of the kind,
-    None for none. priority_class: "" for that of the pod template. job_fields: fields of Job that only this kind sets;
-    without `refused`, its owner or its gang may refuse.
+    queue: its name, "" for none. priority: 0 to 100, None for none. priority_class: "" for that of the pod template.
+    job_fields: fields of Job that only this kind sets; without `refused`, its owner or gang may refuse.
     """
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
     pod_notes = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
-    other_pods = sum(count for _, count in job_fields.get("other_roles", ()))
-    kind_refusal, gang_min = job_fields.get("refused"), bounds.least + other_pods
-    job_fields["refused"] = kind_refusal or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
+    gang_min = bounds.least + sum(count for _, count in job_fields.get("other_roles", ()))
+    job_fields["refused"] = job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
     job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,

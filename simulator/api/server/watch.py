@@ -88,11 +88,7 @@ class WatchServer:
         opening: bytes,
         bookmarks: bool,
     ) -> None:
-        """Send `opening`, the changes since a position and bookmarks, until cancelled; an ERROR line to a client too
-        slow.
-
-        show: encodes an object. bookmarks: the client asked for them.
-        """
+        """Send `opening`, then changes since a position, and bookmarks, until cancelled. show: encodes an object."""
         journal = self._store.journal(kind)
         changed = asyncio.Event()
         journal.wakers.add(changed.set)
