@@ -36,14 +36,20 @@ MAX_IN_FLIGHT = 16  # calls: as many as one core sends at 16 ms each; the TLS of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own."""
+    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own.
+
+    argv: None for the process's own arguments. A bad command line ends the program with code 2.
+    """
     settings = read_settings(argv)
     logs.setup(settings.log_level)
     return run_program("turnout-controller", lambda: serve(settings))
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, and write while leading, until the process gets a signal to end."""
+    """Watch always, and write while leading, until the process gets a signal to end.
+
+    Raises the errors of `Client.open`.
+    """
     clock, rng = RealClock(), random.Random()
     kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)

@@ -61,14 +61,17 @@ def owner_reference(job: ControlledJob) -> dict[str, Any]:
 
 
 def pod_body(
-    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, known: OwnedObjects, setup: Setup
+    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, owned: OwnedObjects, setup: Setup
 ) -> Object:
-    """Return the body of one replica's pod, with labels, gang and scheduling gate. known: what the job owns now."""
+    """Return the body of one replica's pod, with labels, gang and, if the setup asks for it, our scheduling gate.
+
+    owned: what the job owns now.
+    """
     template = role.template.get("metadata") or {}
     labels = {**(template.get("labels") or {}), **kind.labels(job, role, replica)}
-    annotations = {**(template.get("annotations") or {}), **kind.notes(job, role, replica)}
+    annotations = {**(template.get("annotations") or {}), **kind.pod_annotations(job, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**with_metrics_port(kind.pod_spec(job, role, replica, known)), "restartPolicy": policy}
+    spec = {**with_metrics_port(kind.pod_spec(job, role, replica, owned)), "restartPolicy": policy}
     dialect = GangDialect.NONE if role.outside_gang else setup.dialect
     if dialect is not GangDialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
@@ -98,14 +101,19 @@ def _with_placement_gate(body: Object) -> Object:
 
 
 def services(kind: ControlledKind, job: ControlledJob, role: Role) -> Iterator[LazyChild]:
-    """Yield the headless Service of each replica of a role, so that its name resolves wherever its pod runs."""
+    """Yield the headless Service of each replica of a role, so that its name resolves wherever its pod runs.
+
+    Their bodies are built only if they are missing.
+    """
     for index in range(role.replicas):
         replica = Replica(index, index)
         yield LazyChild(ChildKey("Service", kind.name(job, role, replica)), partial(_service, kind, job, role, replica))
 
 
 def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica) -> Object:
-    """Return the headless Service of one replica, with the ports of its training container."""
+    """Return the headless Service of one replica, with the ports of the container that the kind calls its training
+    container.
+    """
     labels = kind.labels(job, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
@@ -120,7 +128,7 @@ def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Repl
 
 
 def pod_group(job: ControlledJob, setup: Setup) -> Object | None:
-    """Return the job's PodGroup in the dialect of the scheduler; None if no PodGroups are created."""
+    """Return the job's PodGroup in the dialect of the scheduler; None if the setup has no dialect."""
     if setup.dialect is GangDialect.NONE:
         return None
     gang = job.gang
@@ -140,7 +148,10 @@ def pod_group(job: ControlledJob, setup: Setup) -> Object | None:
 
 
 def least_resources(job: ControlledJob) -> Object:
-    """Return what the first `min_member` pods request together, the lead's first, as Volcano admits a PodGroup."""
+    """Return resource -> amount that the first `min_member` pods request together, in the order of the roles.
+
+    Roles outside the gang are left out. Volcano admits a PodGroup by these amounts.
+    """
     remaining, members = job.gang.min_member, []
     for role in (each for each in job.roles if not each.outside_gang):
         count, remaining = min(role.replicas, remaining), max(0, remaining - role.replicas)
@@ -149,7 +160,7 @@ def least_resources(job: ControlledJob) -> Object:
 
 
 def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
-    """Return what so many pods of each role request together.
+    """Return resource -> amount that pods request together. members: (role, how many of its pods).
 
     A limit stands in for an absent request, as in the API server. Invalid quantities count as 0, because the API server
     refuses such pods.
@@ -164,9 +175,11 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
 
 
 def _requests(resources: Object) -> dict[str, int]:
-    """Return the requests of a container by resource, invalid amounts left out.
+    """Return resource -> amount that a container requests, in base units (cpu: milli-CPUs).
 
-    A limit counts where no request is set.
+    Invalid amounts are left out.
+
+    A limit counts if no request is set.
     """
     requests = {}
     for part in ("limits", "requests"):
@@ -178,7 +191,7 @@ def _requests(resources: Object) -> dict[str, int]:
 
 
 def _quantity(name: str, number: int) -> str:
-    """Return an amount as Kubernetes writes it. number: milli-CPUs for "cpu"."""
+    """Return an amount as Kubernetes writes it. name: of the resource. number: in base units, for "cpu" milli-CPUs."""
     if name != "cpu":
         return str(number)
     return f"{number}m" if number % 1_000 else str(number // 1_000)
@@ -190,14 +203,17 @@ def child_body(child: NeededChild) -> Object:
 
 
 def child_key(child: NeededChild) -> ChildKey:
-    """Return the key of a needed child."""
+    """Return the kind and name of a needed child, without building it."""
     if isinstance(child, LazyChild):
         return child.key
     return ChildKey(child["kind"], child["metadata"]["name"])
 
 
 def updated_field(body: Object) -> tuple[str, Object] | None:
-    """Return the name and value of the field of a child that is kept up to date; None if the child never changes."""
+    """Return the name and value of the field of a child that is kept up to date: `data` of a ConfigMap, else `spec`.
+
+    None for a Service or Secret, which never changes.
+    """
     if body["kind"] in _IMMUTABLE_KINDS:
         return None
     name = "data" if body["kind"] == "ConfigMap" else "spec"
@@ -205,7 +221,11 @@ def updated_field(body: Object) -> tuple[str, Object] | None:
 
 
 def has_expected_fields(expected: Any, actual: Any) -> bool:
-    """Return True if an object has all expected fields, whatever else the API server has filled in."""
+    """Return True if `actual` has all fields of `expected` with equal values, whatever else the API server has filled
+    in.
+
+    Lists must have equal lengths.
+    """
     if isinstance(expected, Mapping):
         return isinstance(actual, Mapping) and all(
             has_expected_fields(each, actual.get(name)) for name, each in expected.items()
@@ -224,7 +244,7 @@ def meta_of(job: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[st
 
 
 def with_missing_variables(own: Iterable[Object], added: Iterable[Object]) -> list[Object]:
-    """Return a container's variables, and those of `added` that it does not set itself."""
+    """Return a container's own variables, then those of `added` that it does not set itself."""
     variables = list(own)
     names = {each.get("name") for each in variables}
     return [*variables, *(each for each in added if each["name"] not in names)]
@@ -234,13 +254,13 @@ POD = "Pod"
 
 
 def missing_indices(role: Role, pods: Iterable[PodState]) -> list[int]:
-    """Return the indices of a role that no pod has, the lowest first. pods: of this role."""
+    """Return the indices below the role's size that no pod has, the lowest first. pods: of this role."""
     indices = {pod.index for pod in pods}
     return [index for index in range(role.replicas) if index not in indices]
 
 
 def by_role(pods: Iterable[PodState]) -> dict[str, list[PodState]]:
-    """Return the pods by the label of their role, in one pass."""
+    """Return label of a role -> its pods."""
     pods_of_role: dict[str, list[PodState]] = {}
     for pod in pods:
         pods_of_role.setdefault(pod.role, []).append(pod)
@@ -258,24 +278,25 @@ def delete_pod(pod: PodState) -> Delete:
     return Delete(ChildKey(POD, pod.name), pod.uid)
 
 
-def other_writes(bodies: Iterable[NeededChild], known: OwnedObjects, portion: Portion) -> Iterator[Write]:
+def other_writes(bodies: Iterable[NeededChild], owned: OwnedObjects, create_budget: CreateBudget) -> Iterator[Write]:
     """Yield the writes that create, update and delete the children that are not pods.
 
-    bodies: the needed children; all others are deleted. portion: what this reconciliation may still create.
+    bodies: the needed children; all others are deleted. create_budget: what this reconciliation may still create;
+    further children are left to the next one.
     """
     keys = set[ChildKey]()
     for body in bodies:
         key = child_key(body)
         keys.add(key)
-        child = known.others.get(key)
+        child = owned.others.get(key)
         if child is None:
-            if not portion.is_full():
-                yield portion.create(partial(child_body, body))
+            if not create_budget.must_stop():
+                yield create_budget.create(partial(child_body, body))
         elif not isinstance(body, LazyChild) and (expected := updated_field(body)) is not None:
             name, wanted_fields = expected
             if not has_expected_fields(wanted_fields, child.data if name == "data" else child.spec):
                 yield Update(key, wanted_fields, name)
-    surplus_children = [each for key, each in known.others.items() if key not in keys]
+    surplus_children = [each for key, each in owned.others.items() if key not in keys]
     yield from (Delete(each.key, each.uid) for each in sorted(surplus_children, key=lambda each: -each.index))
 
 
@@ -285,9 +306,9 @@ def delete_pods(pods: Iterable[PodState]) -> Iterator[Write]:
     return (delete_pod(pod) for pod in living)
 
 
-def delete_others(known: OwnedObjects) -> Iterator[Write]:
+def delete_others(owned: OwnedObjects) -> Iterator[Write]:
     """Yield the deletions of all children that are not pods, by kind, the highest index first."""
-    return (Delete(each.key, each.uid) for each in sorted(known.others.values(), key=_last_first))
+    return (Delete(each.key, each.uid) for each in sorted(owned.others.values(), key=_last_first))
 
 
 def _last_first(child: ChildState) -> tuple[str, int]:
@@ -295,16 +316,22 @@ def _last_first(child: ChildState) -> tuple[str, int]:
     return child.key.kind, -child.index
 
 
-def waits_for_admission(known: OwnedObjects, setup: Setup) -> bool:
-    """Return True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
-    groups = [each for each in known.others.values() if each.key.kind == "PodGroup"]
+def waits_for_admission(owned: OwnedObjects, setup: Setup) -> bool:
+    """Return True while Volcano has not admitted the job's PodGroup: pods created now would only wait.
+
+    True also while the PodGroup does not exist; always False with another scheduler. Source: MS-46
+    """
+    groups = [each for each in owned.others.values() if each.key.kind == "PodGroup"]
     return setup.dialect is GangDialect.VOLCANO and (
         not groups or any(each.phase in ("", "Pending") for each in groups)
     )
 
 
 def merge_patch(before: Object, after: Object) -> Object:
-    """Return the JSON merge patch that turns one object into the other, with null for removed fields."""
+    """Return the JSON merge patch that turns `before` into `after`: null for removed fields, lists as a whole.
+
+    Unchanged fields are included, too.
+    """
     removed = {name: None for name in before if name not in after}
     changed = {
         name: merge_patch(before[name], each)
@@ -315,24 +342,26 @@ def merge_patch(before: Object, after: Object) -> Object:
     return {**removed, **changed}
 
 
-PORTION_BYTES = 2 << 20  # JSON bytes of the children that one reconciliation creates
-PORTION_CHILDREN = 500  # children that one reconciliation creates
+MAX_CREATED_BYTES = 2 << 20  # JSON bytes of the children that one reconciliation creates
+MAX_CREATED_CHILDREN = 500  # children that one reconciliation creates
 
 
-class Portion:
+class CreateBudget:
     """The rest of one reconciliation's share of creations. A child larger than the share is created alone."""
 
     def __init__(self) -> None:
-        self._children, self._bytes = PORTION_CHILDREN, PORTION_BYTES
+        self._children, self._bytes = MAX_CREATED_CHILDREN, MAX_CREATED_BYTES
         self._left_out = False
 
-    def is_full(self) -> bool:
-        """Return True if the next child has to be left to the next reconciliation, and note that one was left out."""
+    def must_stop(self) -> bool:
+        """Return True if the next child has to be left to the next reconciliation, and note then that a child was left
+        out.
+        """
         self._left_out |= self._children <= 0 or self._bytes <= 0
         return self._left_out
 
     def create(self, build: Callable[[], Object]) -> Create:
-        """Build a child, charge it, and return its creation. Call it only after `is_full` returned False."""
+        """Build a child, charge it, and return its creation. Call it only after `must_stop` returned False."""
         body = build()
         self._children -= 1
         self._bytes -= len(msgspec.json.encode(body))
@@ -355,7 +384,7 @@ _PREFIXES = {
 
 
 def path_prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
-    """Return, by kind of child, the path of its API group and its plural."""
+    """Return kind of child -> (path of its API group, its plural). PodGroups are included if the setup creates them."""
     if setup.dialect not in POD_GROUPS:
         return _PREFIXES
     return {**_PREFIXES, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}

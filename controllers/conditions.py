@@ -29,7 +29,10 @@ _PHASES = {
 
 
 def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
-    """Return the phase of a job by its status; PENDING for a new job and for a status without a known condition."""
+    """Return the phase of a job by its status, in the kind's own terms.
+
+    PENDING for a new job and for a status without a known condition.
+    """
     if kind.phase is not None:
         return kind.phase(status)
     stored_conditions = valid_conditions(kind.vocabulary.read(status))
@@ -56,10 +59,10 @@ def with_condition(
     why: Reason | None = None,
     on: bool = True,
 ) -> list[Object]:
-    """Return the conditions with one added or updated. A failed job keeps its conditions.
+    """Return the conditions with one condition added, or updated if its status or reason changes.
 
-    type_: of the condition. kind: of the job, the first word of the reason. why: the rest of the reason, None for the
-    type. on: status of the condition. now_s: seconds since 1970.
+    A failed job keeps its conditions unchanged. type_: of the condition. kind: of the job, the first word of the
+    reason. why: the rest of the reason, None for the type. on: status of the condition. now_s: seconds since 1970.
     """
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
@@ -77,7 +80,7 @@ def with_condition(
 
 
 def _after_end(condition: Object, type_: Reason) -> Object:
-    """Return a condition after one of type `type_` was added: an end makes Running false."""
+    """Return a condition as it is after one of type `type_` was added: the end of a job makes Running false."""
     if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
         return {**condition, "status": "False"}
     return condition

@@ -18,9 +18,9 @@ _OPTION = re.compile(r"--metrics[-_]port(?:=(.*))?")
 
 
 def with_metrics_port(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a pod with the port of the first container whose launcher serves metrics at a fixed port.
+    """Return the spec of a pod with a named port for the first container whose launcher serves metrics at a fixed port.
 
-    The spec stays as it is if a container has a port of that name already.
+    Unchanged if no launcher has a fixed port, or if a container has a port of that name already.
     """
     containers = [each for each in spec.get("containers") or () if isinstance(each, Mapping)]
     if any(port.get("name") == PORT_NAME for each in containers for port in _ports(each)):
@@ -34,7 +34,7 @@ def with_metrics_port(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def metrics_port(container: Object) -> int | None:
-    """Return the fixed port at which a container's launcher serves metrics, 1 to 65535; None without one.
+    """Return the fixed port at which a container's launcher serves metrics, 1 to 65535; None without a valid one.
 
     The command line comes before the environment. Options behind the training script belong to the script.
     """
@@ -49,7 +49,10 @@ def metrics_port(container: Object) -> int | None:
 
 
 def _option_values(container: Object) -> Iterator[str]:
-    """Yield the values of --metrics-port among the options of the launcher."""
+    """Yield the values of --metrics-port among the options of the launcher; "" for an option without a value.
+
+    Nothing if the container does not run a launcher.
+    """
     words = [word for part in (container.get("command"), container.get("args")) for word in _words(part)]
     program_indices = [index for index, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
     for index in range(program_indices[0] + 1 if program_indices else len(words), len(words)):

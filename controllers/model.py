@@ -109,9 +109,9 @@ class Replica:
     """One replica that has to be created."""
 
     index: int  # 0 to replicas - 1; the replacement of a pod gets the same index
-    number: int  # in the pod's name; never given twice if the kind is `numbered`, else the index
+    number: int  # in the pod's name; never used twice if the kind has `unique_pod_names`, else the index
     restarts: int = 0  # restarts of this index so far
-    memory_kills: int = 0  # restarts of this index for lack of memory
+    memory_kills: int = 0  # restarts of this index after an OOM kill
     avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
@@ -122,9 +122,9 @@ class RunPolicy:
     suspended: bool = False
     clean_pods: CleanPods = CleanPods.NONE  # which pods are deleted after the end of the job
     ttl_s: int | None = None  # from the end of the job to its deletion
-    deadline_s: int | None = None  # the longest that it may be active
+    active_deadline_s: int | None = None  # the longest that it may be active
     backoff_limit: int | None = None  # restarts of containers and failed pods after which the job fails
-    start_s: int | None = None  # time for as many pods as the gang needs to start; then the job fails
+    start_s: int | None = None  # the job fails if the gang's min of pods has not started within this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class OwnedObjects:
     pods: Sequence[PodState] = ()
     others: Mapping[ChildKey, ChildState] = field(default_factory=dict)
     offered: frozenset[str] | None = None  # extended resources of all nodes, None while unknown
-    unread: bool = False  # pods cannot be read, so `pods` is stale
+    pods_unreadable: bool = False  # pods cannot be read, so `pods` is stale
     jumped_s: float = 0.0  # size of a clock jump just now, which delays decisions that depend on time; 0 for none
 
     def delay_event(self, action: str) -> EventOnJob:
@@ -346,7 +346,7 @@ class StatusVocabulary(NamedTuple):
     read: Callable[[Object], Object] = lambda status: status  # translates a status of the kind to a core status
     # Translates a core status to a status of the kind. The job is None for an object that is refused.
     write: Callable[[Object, ControlledJob | None, OwnedObjects, StatusContext], Object] = (
-        lambda status, _job, _known, _moment: status
+        lambda status, _job, _owned, _moment: status
     )
 
 
@@ -368,27 +368,27 @@ class ControlledKind:
     pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
     extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
     # The conditions that follow from the pods, by the counts of each role, by its name.
-    judge: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[JobVerdict]]
-    restarts_at: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
+    verdicts_of: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[JobVerdict]]
+    lowest_retryable_exit_code: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
     name: Callable[[ControlledJob, Role, Replica], str] = replica_name
     # Names of the roles whose missing pods are not created yet.
-    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _job, _known: ()
+    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _job, _owned: ()
     # The part of a suspended job that still runs, None if nothing of it runs.
     suspended_job: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
     # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
     recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
     vocabulary: StatusVocabulary = CORE_WORDS
-    advice: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
+    creation_warnings: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
     # True for a pod that was created for another mode of the job.
     outdated: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
     reports_containers: bool = False  # its status has the containers' own statuses
-    numbered: bool = False  # a pod's name is never given twice
+    unique_pod_names: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.
     faulty_node_exit_code: int | None = None
     # The annotations of one replica's pod.
-    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _job, _role, _replica: {}
+    pod_annotations: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _job, _role, _replica: {}
     title: str = ""  # its name among kinds, if another kind has the same `kind`
     # Decides on a job whose lifecycle is a table of phases; None if its conditions follow kubeflow/common.
     lifecycle: (

@@ -50,7 +50,7 @@ class _Status:
     kind: ControlledKind
     raw: Object  # the status as stored, in the kind's own terms
     before: Object  # the same as a core status
-    known: OwnedObjects
+    owned: OwnedObjects
     now_s: float  # seconds since 1970
     conditions: list[Object]
     replicas: dict[str, Object]  # by the name of the role
@@ -60,58 +60,62 @@ class _Status:
     job: ControlledJob | None = None  # None for an object that is refused
 
     def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
-        """Add or update a condition. why: its reason, None for the type. on: its status."""
+        """Add or update a condition. why: the rest of its reason, None for the type. on: its status, True or False."""
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
     def end(self, verdict: JobVerdict, why: Reason | None = None) -> None:
-        """Add the condition of the job's end, and its time.
+        """Add the condition of the job's end, and the time of the end unless it is stored already.
 
-        why: the reason of the condition, None for the verdict's own.
+        why: the rest of the reason of the condition, None for the verdict's own.
         """
         self.completion = self.completion or rfc3339(self.now_s)
         self.add_condition(verdict.reason, verdict.text, why=why)
 
     def patch(self) -> Object | None:
-        """Return a merge patch of the status in the kind's own terms; None if it is unchanged."""
+        """Return a merge patch of the status in the kind's own terms; None if nothing changes."""
         core_status: dict[str, Any] = {"conditions": self.conditions}
         if self.replicas or "replicaStatuses" in self.before:
             core_status["replicaStatuses"] = self.replicas
         core_status |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
         vocabulary = self.kind.vocabulary
-        status = vocabulary.write(core_status, self.job, self.known, StatusContext(self.raw, self.now_s))
+        status = vocabulary.write(core_status, self.job, self.owned, StatusContext(self.raw, self.now_s))
         status_before = {name: self.raw[name] for name in vocabulary.fields if name in self.raw}
         return None if status == status_before else children.merge_patch(status_before, status)
 
 
 def reconcile(
-    kind: ControlledKind, raw: Object, known: OwnedObjects, now_s: float, setup: Setup = NO_GANGS
+    kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, setup: Setup = NO_GANGS
 ) -> ReconcileOutcome:
-    """Return what has to be written for one job. now_s: seconds since 1970.
+    """Return what has to be written for one job; nothing for a job that is being deleted, or that another controller
+    has.
 
-    raw: the object of the job. Never raises for what a user writes: an invalid object is refused by a condition and
-    Event.
+    raw: the object of the job. now_s: seconds since 1970. Never raises for what a user writes: an invalid object is
+    refused by a condition and an Event.
     """
     if raw["metadata"].get("deletionTimestamp"):
         return NOTHING  # the API server deletes its children
-    status = _next_status(kind, raw, known, now_s)
+    status = _next_status(kind, raw, owned, now_s)
     job = kind.read(raw)
     if isinstance(job, RefusedJob):
         return _report_refusal(status, job)
     if job.other_controller:
         return NOTHING
     if kind.lifecycle is not None:
-        return NOTHING if known.unread else kind.lifecycle(kind, job, raw, known, now_s, setup)
+        return NOTHING if owned.pods_unreadable else kind.lifecycle(kind, job, raw, owned, now_s, setup)
     status.job = job
-    return _decide(Reconciliation(kind, job, known, setup, now_s), status)
+    return _decide(Reconciliation(kind, job, owned, setup, now_s), status)
 
 
 def _decide(context: Reconciliation, status: _Status) -> ReconcileOutcome:
-    """Return what has to be written for a valid job that we control."""
-    job, known = context.job, context.known
+    """Return what has to be written for a valid job that we control.
+
+    While pods cannot be read, only the status is written, unless the job has ended.
+    """
+    job, owned = context.job, context.owned
     if conditions.has_ended(status.conditions):
-        return _clean_up_ended(job, status, known, context.now_s)
-    if known.unread:
+        return _clean_up_ended(job, status, owned, context.now_s)
+    if owned.pods_unreadable:
         return _outcome(status, ()) if status.raw else NOTHING  # nothing is decided on stale pods
     if not status.conditions:
         _note_created(status, job)
@@ -127,51 +131,56 @@ def _decide(context: Reconciliation, status: _Status) -> ReconcileOutcome:
 
 
 def _note_created(status: _Status, job: ControlledJob) -> None:
-    """Add the condition of a new job, and Events with advice for its owner."""
+    """Add the condition of a new job, and warnings for its owner: what may surprise, and devices that no node
+    offers.
+    """
     status.add_condition(Reason.CREATED, f"{status.kind.kind} {job.name} is created.")
-    status.events += [EventOnJob(Reason.ADVICE, text, warning=True) for text in status.kind.advice(job)]
-    if status.known.offered is not None:
+    status.events += [EventOnJob(Reason.ADVICE, text, warning=True) for text in status.kind.creation_warnings(job)]
+    if status.owned.offered is not None:
         status.events += [
-            EventOnJob(Reason.NOT_OFFERED, text, True) for text in missing_device_texts(job, status.known.offered)
+            EventOnJob(Reason.NOT_OFFERED, text, True) for text in missing_device_texts(job, status.owned.offered)
         ]
 
 
 def _limit_reached(job: ControlledJob, status: _Status) -> str:
-    """Return why a job fails by one of its limits, "" if it does not.
+    """Return why a job fails by its deadline, start time or backoff limit; "" if it does not.
 
-    A clock jump delays limits of time, by an Event.
+    After a clock jump no time limit ends the job yet; an Event tells the owner.
     """
-    time_reason = _time_limit_reason(job, status, status.known, status.now_s)
-    if time_reason is not None and status.known.jumped_s:
-        status.events.append(status.known.delay_event("its end"))
+    time_reason = _time_limit_reason(job, status, status.owned, status.now_s)
+    if time_reason is not None and status.owned.jumped_s:
+        status.events.append(status.owned.delay_event("its end"))
         return ""
-    if time_reason is None and _failed_too_often(job, status, status.known):
+    if time_reason is None and _failed_too_often(job, status, status.owned):
         return f"Job {job.name} has failed because it has reached the specified backoff limit"
     return time_reason or ""
 
 
 def _fail(status: _Status, why: str) -> ReconcileOutcome:
     """Return the outcome of a job that fails: its children are deleted, and its status and an Event state why."""
-    writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
+    writes = [*children.delete_pods(status.owned.pods), *children.delete_others(status.owned)]
     status.end(JobVerdict(Reason.FAILED, why))
     status.events.append(EventOnJob(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
 
-def _next_status(kind: ControlledKind, raw: Object, known: OwnedObjects, now_s: float) -> _Status:
-    """Return the working copy of a job's status. Invalid parts of the stored status are left out."""
+def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float) -> _Status:
+    """Return the working copy of a job's status.
+
+    Invalid parts of the stored status are left out. raw: the job's object.
+    """
     status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
     roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
-    return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
+    return _Status(kind, status, before, owned, now_s, conditions.valid_conditions(before), replicas, start, completion)
 
 
 def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
-    """Return the outcome for an invalid object.
+    """Return the outcome for an invalid object: a new job fails, a job that has begun keeps its pods and its old size.
 
-    A job that has begun keeps its pods, and its change is not carried out.
+    An Event states the fault in both cases.
     """
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
@@ -181,18 +190,21 @@ def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
 
 
 def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
-    """Add a condition, and an Event with the same reason and text. on: status of the condition."""
+    """Add a condition of type `type_`, and an Event, with the reason `why` and the same text. on: status of the
+    condition.
+    """
     status.add_condition(type_, text, why=why, on=on)
     status.events.append(EventOnJob(why, text))
 
 
-def _clean_up_ended(job: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> ReconcileOutcome:
-    """Return the outcome of a job that has ended: deletions of pods by its policy, of the job by its time to live.
+def _clean_up_ended(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> ReconcileOutcome:
+    """Return the outcome of an ended job: pods are deleted as cleanPodPolicy says; the job is deleted after its TTL.
 
-    Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing.
+    Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing. A clock jump delays the
+    deletion of the job, by an Event.
     """
-    children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
-    writes = [*_pod_deletions_at_end(job, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
+    children_to_delete = (each for each in owned.others.values() if each.key.kind in _DELETED_AT_END)
+    writes = [*_pod_deletions_at_end(job, owned), *(Delete(each.key, each.uid) for each in children_to_delete)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
         status.replicas = {
             name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}
@@ -203,30 +215,36 @@ def _clean_up_ended(job: ControlledJob, status: _Status, known: OwnedObjects, no
     if job.policy.ttl_s is None:
         return _outcome(status, writes)
     left_s = (unix_s(status.completion) or now_s) + job.policy.ttl_s - now_s
-    if left_s <= 0 and known.jumped_s:
-        status.events.append(known.delay_event("its deletion"))
+    if left_s <= 0 and owned.jumped_s:
+        status.events.append(owned.delay_event("its deletion"))
         left_s = JUMP_S
     return replace(_outcome(status, writes), delete_job=left_s <= 0, requeue_s=max(left_s, 0.0))
 
 
-def _pod_deletions_at_end(job: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
-    """Yield the deletions of pods that the job's policy requires after its end, each with the Service of its name."""
+def _pod_deletions_at_end(job: ControlledJob, owned: OwnedObjects) -> Iterator[Write]:
+    """Yield the deletions of pods that cleanPodPolicy requires after the job's end, each with the Service of its name.
+
+    Nothing for the policy None; with Running only pods that run or are pending.
+    """
     if job.policy.clean_pods is CleanPods.NONE:
         return
     surviving = {role.label for role in job.roles if role.survives_cleanup}
-    for pod in known.pods:
+    for pod in owned.pods:
         if pod.role in surviving:
             continue
         if job.policy.clean_pods is CleanPods.ALL or pod.phase in (PodPhase.RUNNING, PodPhase.PENDING):
             if not pod.deleting:
                 yield children.delete_pod(pod)
-            if (service := known.others.get(ChildKey("Service", pod.name))) is not None:
+            if (service := owned.others.get(ChildKey("Service", pod.name))) is not None:
                 yield Delete(service.key, service.uid)
 
 
 def _suspend(context: Reconciliation, status: _Status) -> ReconcileOutcome:
-    """Return the outcome of a suspended job: its children are deleted, except those of the part that its kind keeps."""
-    kind, job, known = context.kind, context.job, context.known
+    """Return the outcome of a suspended job: its children are deleted, except those of the part that its kind keeps.
+
+    The start time is removed, so that time limits begin again when the job is resumed.
+    """
+    kind, job, owned = context.kind, context.job, context.owned
     text = f"{job.kind} {job.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
         status.add_condition(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
@@ -235,11 +253,11 @@ def _suspend(context: Reconciliation, status: _Status) -> ReconcileOutcome:
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (kept_job := kind.suspended_job(job)) is None:
-        return _outcome(status, [*children.delete_pods(known.pods), *children.delete_others(known)])
+        return _outcome(status, [*children.delete_pods(owned.pods), *children.delete_others(owned)])
     context = replace(context, job=kept_job)
     kept_roles = {role.label for role in kept_job.roles}
-    writes = [*children.other_writes(kind.extras(kept_job, known), known, context.portion)]
-    writes += children.delete_pods(pod for pod in known.pods if pod.role not in kept_roles)
+    writes = [*children.other_writes(kind.extras(kept_job, owned), owned, context.create_budget)]
+    writes += children.delete_pods(pod for pod in owned.pods if pod.role not in kept_roles)
     decisions = _decide_roles(context, status)
     for name, decision in decisions.items():
         status.replicas = {**status.replicas, name: {**status.replicas.get(name, {}), **decision.status_fields}}
@@ -247,7 +265,7 @@ def _suspend(context: Reconciliation, status: _Status) -> ReconcileOutcome:
 
 
 def _decide_roles(context: Reconciliation, status: _Status) -> dict[str, RoleDecision]:
-    """Return the decisions on the pods of all roles, by the name of the role. Their Events are added to the status."""
+    """Return name of the role -> decision on its pods. The Events of the decisions are added to the status."""
     decisions = {
         role.name: decide_role(context, role, status.replicas.get(role.name, {})) for role in context.job.roles
     }
@@ -263,78 +281,86 @@ def _outcome_of_roles(
     decisions: Mapping[str, RoleDecision],
     left_s: Iterable[float] = (),
 ) -> ReconcileOutcome:
-    """Return the outcome with `writes` and the writes of the roles.
+    """Return the outcome with `writes` and the writes, restarts and waits of the roles.
 
     left_s: seconds until decisions that depend on time are due.
     """
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
-    requeue_s = soonest(decisions.values(), *left_s, *context.portion.requeue_s())
+    requeue_s = soonest(decisions.values(), *left_s, *context.create_budget.requeue_s())
     restarted = any(decision.restarted for decision in decisions.values())
     restarts = tuple(reason for decision in decisions.values() for reason in decision.restarts)
     outcome = _outcome(status, all_writes)
     return replace(outcome, requeue_s=requeue_s, status_first=restarted, restarts=restarts)
 
 
-def _failed_too_often(job: ControlledJob, status: _Status, known: OwnedObjects) -> bool:
-    """Return True if a job's pods and containers have failed as often as its backoff limit; False without one."""
+def _failed_too_often(job: ControlledJob, status: _Status, owned: OwnedObjects) -> bool:
+    """Return True if restarts of pods and of their containers reach backoffLimit (at least 1); False without a
+    limit.
+    """
     if job.policy.backoff_limit is None:
         return False
     restarts_containers = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in job.roles}
     restarts = sum(
-        pod.restarts for pod in known.pods if restarts_containers.get(pod.role) and pod.phase is PodPhase.RUNNING
+        pod.restarts for pod in owned.pods if restarts_containers.get(pod.role) and pod.phase is PodPhase.RUNNING
     )
     restarts_of_roles = [each.get("restarts") for each in status.replicas.values()]
     failed = sum(each for each in restarts_of_roles if isinstance(each, int))
     return restarts + failed >= max(1, job.policy.backoff_limit)
 
 
-def _time_limit_reason(job: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> str | None:
-    """Return why a job has to fail by the time that has passed; None if it has not to."""
+def _time_limit_reason(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> str | None:
+    """Return why the job fails by activeDeadlineSeconds or by the time for its gang to start; None if no limit is
+    reached.
+    """
     policy, began_s = job.policy, unix_s(status.start)
-    if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
+    if policy.active_deadline_s is not None and began_s is not None and now_s - began_s >= policy.active_deadline_s:
         return f"Job {job.name} has failed because it was active longer than specified deadline"
-    if _starts_too_late(job, status, known, now_s):
+    if _starts_too_late(job, status, owned, now_s):
         return f"Job {job.name} has failed because {job.gang.min_member} pods did not start in {policy.start_s} s"
     return None
 
 
-def _starts_too_late(job: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> bool:
-    """Return True if too few pods have started within `start_s`. A job that once ran has started."""
+def _starts_too_late(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> bool:
+    """Return True if fewer pods than the gang's min have started within `start_s`. False for a job that once ran."""
     began_s, policy = unix_s(status.start), job.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
-    started = sum(pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in known.pods)
+    started = sum(pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in owned.pods)
     return now_s - began_s >= policy.start_s and started < job.gang.min_member
 
 
 def _run(context: Reconciliation, status: _Status) -> ReconcileOutcome:
-    """Return the outcome of a job that is neither suspended nor over: missing children are created, and it may end."""
-    job, known = context.job, context.known
+    """Return the outcome of a job that is neither suspended nor over.
+
+    Missing children are created, surplus children deleted, and the conditions follow from the pods, the job's end
+    included.
+    """
+    job, owned = context.job, context.owned
     group = children.pod_group(job, context.setup)
-    extras = [*([] if group is None else [group]), *context.kind.extras(job, known)]
-    writes = [*children.other_writes(extras, known, context.portion)]
+    extras = [*([] if group is None else [group]), *context.kind.extras(job, owned)]
+    writes = [*children.other_writes(extras, owned, context.create_budget)]
     decisions = _decide_roles(context, status)
     for role in job.roles:
         _note_role(context, status, role, decisions[role.name])
     failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
     counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
-    verdicts = [JobVerdict(Reason.FAILED, failures[-1])] if failures else context.kind.judge(job, counts, known)
+    verdicts = [JobVerdict(Reason.FAILED, failures[-1])] if failures else context.kind.verdicts_of(job, counts, owned)
     for verdict in verdicts:
         _note_verdict(status, verdict)
     return _outcome_of_roles(context, status, writes, decisions, _limits_left_s(job, status))
 
 
 def _limits_left_s(job: ControlledJob, status: _Status) -> list[float]:
-    """Return the seconds until each limit of time is reached, and until a clock jump is over; empty without any."""
+    """Return the seconds until each time limit is reached, and JUMP_S after a clock jump; [] without any."""
     began_s = unix_s(status.start) or status.now_s
-    bounds = [began_s + each for each in (job.policy.deadline_s, job.policy.start_s) if each is not None]
+    bounds = [began_s + each for each in (job.policy.active_deadline_s, job.policy.start_s) if each is not None]
     left_s = [end - status.now_s for end in bounds if end > status.now_s]
-    return [*left_s, JUMP_S] if status.known.jumped_s else left_s
+    return [*left_s, JUMP_S] if status.owned.jumped_s else left_s
 
 
 def _note_role(context: Reconciliation, status: _Status, role: Role, decision: RoleDecision) -> None:
-    """Add the condition of a role's restart, and the role's part of the status."""
+    """Store a role's part of the status, and add the condition Restarting if failed pods of the role are recreated."""
     if decision.restarted:
         status.add_condition(
             Reason.RESTARTING, f"job {context.job.name} is restarting because {role.name} replica(s) failed."
@@ -344,7 +370,7 @@ def _note_role(context: Reconciliation, status: _Status, role: Role, decision: R
 
 
 def _note_verdict(status: _Status, verdict: JobVerdict) -> None:
-    """Add the condition of a verdict, and an Event if the job has ended."""
+    """Add the condition of a verdict. If the verdict ends the job, add the end time and an Event, too."""
     if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
         status.end(verdict)
         status.events.append(EventOnJob(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
@@ -353,7 +379,7 @@ def _note_verdict(status: _Status, verdict: JobVerdict) -> None:
 
 
 def _replica_status(kind: ControlledKind, job: ControlledJob, role: Role, count: Counts) -> Object:
-    """Return the part of the status about one role. Zero counts are left out."""
+    """Return the part of the status about one role: its selector and the counts of its pods, zeros left out."""
     selector: dict[str, Any] = {"selector": ",".join(f"{k}={v}" for k, v in sorted(kind.selector(job, role).items()))}
     numbers = {"active": count.active, "succeeded": count.succeeded, "failed": count.failed}
     return {**selector, **{name: number for name, number in numbers.items() if number}}

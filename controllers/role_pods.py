@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 from turnout.controllers import children
-from turnout.controllers.children import Portion
+from turnout.controllers.children import CreateBudget
 from turnout.controllers.model import (
     JUMP_S,
     ControlledJob,
@@ -67,10 +67,10 @@ class Reconciliation:
 
     kind: ControlledKind
     job: ControlledJob
-    known: OwnedObjects
+    owned: OwnedObjects
     setup: Setup
     now_s: float
-    portion: Portion = field(default_factory=Portion)  # the children that may still be created
+    create_budget: CreateBudget = field(default_factory=CreateBudget)  # the children that may still be created
 
 
 class _RolePods(NamedTuple):
@@ -84,26 +84,29 @@ class _RolePods(NamedTuple):
 
 
 def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDecision:
-    """Return the decision on the pods of one role. before: the role's part of the stored status."""
+    """Return the decision on the pods of one role. before: the role's part of the stored status, {} for none."""
     kind, job = context.kind, context.job
     pods = _pods_of(context, role)
-    past = RoleHistory.read(
-        role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code
+    history = RoleHistory.read(
+        role, before, pods.all, unique_pod_names=kind.unique_pod_names, faulty_node_exit_code=kind.faulty_node_exit_code
     )
-    recreated = [pod for pod in pods.failed if past.may_recreate(pod) and _is_recreated(kind, job, role, pod)]
-    failure = _failure(kind, job, role, past, pods.failed, recreated)
-    new_failures = past.uncounted(recreated)
-    past, back_off = past.with_counted(recreated), BackOff.read(before, context.now_s).with_failures(new_failures)
-    leaving = [pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.outdated) if not pod.deleting]
-    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.known.jumped_s else 0.0)
-    creations, past = _creations(context, role, past, pods, waiting_s)
-    uncounted_pods = recreated if kind.numbered else ()
+    recreated = [pod for pod in pods.failed if history.may_recreate(pod) and _is_recreated(kind, job, role, pod)]
+    failure = _failure(kind, job, role, history, pods.failed, recreated)
+    new_failures = history.uncounted(recreated)
+    history = history.with_counted(recreated)
+    back_off = BackOff.read(before, context.now_s).with_failures(new_failures)
+    pods_to_delete = [
+        pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.outdated) if not pod.deleting
+    ]
+    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.owned.jumped_s else 0.0)
+    creations, history = _creations(context, role, history, pods, waiting_s)
+    uncounted_pods = recreated if kind.unique_pod_names else ()
     return RoleDecision(
-        [*(children.delete_pod(pod) for pod in leaving), *creations],
+        [*(children.delete_pod(pod) for pod in pods_to_delete), *creations],
         _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in uncounted_pods),
         bool(recreated),
         failure,
-        {**past.status_fields(), **back_off.status_fields(role.replicas)},
+        {**history.status_fields(), **back_off.status_fields(role.replicas)},
         min(waiting_s.values(), default=None),
         _back_off_events(role, waiting_s, new_failures),
         [restart_reason(pod, kind.faulty_node_exit_code) for pod in new_failures],
@@ -112,59 +115,59 @@ def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDeci
 
 def _pods_of(context: Reconciliation, role: Role) -> _RolePods:
     """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
-    role_pods = sorted((pod for pod in context.known.pods if pod.role == role.label), key=lambda pod: pod.index)
+    role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
     outdated = [pod for pod in role_pods if context.kind.outdated(context.job, pod)]
-    replaced = [pod for pod in role_pods if context.kind.numbered and pod.deleting]
+    replaced = [pod for pod in role_pods if context.kind.unique_pod_names and pod.deleting]
     failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
     return _RolePods(role_pods, outdated, replaced, failed)
 
 
 def _creations(
-    context: Reconciliation, role: Role, past: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
+    context: Reconciliation, role: Role, history: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
 ) -> tuple[list[Write], RoleHistory]:
-    """Return the creations of missing pods, and the past with their numbers given.
+    """Return the writes that create missing pods, and the history with the numbers of these pods marked as used.
 
-    Nothing is created for a gang that is not admitted, a postponed role, an index in a back-off, or beyond the portion.
-    waiting_s: seconds that each index in a back-off still waits.
+    Nothing is created for a gang that is not admitted, a postponed role, an index in a back-off, or beyond the budget.
+    waiting_s: index -> seconds that it still waits.
     """
     creations: list[Write] = []
-    waits_for_admission = not role.outside_gang and children.waits_for_admission(context.known, context.setup)
-    if waits_for_admission or role.name in context.kind.postponed_roles(context.job, context.known):
-        return creations, past
+    waits_for_admission = not role.outside_gang and children.waits_for_admission(context.owned, context.setup)
+    if waits_for_admission or role.name in context.kind.postponed_roles(context.job, context.owned):
+        return creations, history
     for index in children.missing_indices(role, (pod for pod in pods.all if pod not in pods.replaced)):
         if index in waiting_s:
             continue
-        if context.portion.is_full():
+        if context.create_budget.must_stop():
             break
-        replica, past = past.give_number(index)
-        build_pod = partial(children.pod_body, context.kind, context.job, role, replica, context.known, context.setup)
-        creations.append(context.portion.create(build_pod))
-    return creations, past
+        replica, history = history.give_number(index)
+        build_pod = partial(children.pod_body, context.kind, context.job, role, replica, context.owned, context.setup)
+        creations.append(context.create_budget.create(build_pod))
+    return creations, history
 
 
 def _failure(
     kind: ControlledKind,
     job: ControlledJob,
     role: Role,
-    past: RoleHistory,
+    history: RoleHistory,
     failed: Sequence[PodState],
     recreated: Sequence[PodState],
 ) -> str:
     """Return why the job fails by the failed pods of a role, "" if it does not.
 
-    past: restarts so far. failed: all failed pods. recreated: those of them that are created again.
+    history: restarts so far. failed: all failed pods. recreated: those of them that are created again.
     """
-    if any(not past.may_recreate(pod) for pod in failed):
-        return f'job "{job.name}" is failing because one "{role.name}" failed {role.max_restarts} times and again.'
+    if any(not history.may_recreate(pod) for pod in failed):
+        return f'job "{job.name}" is failing because one "{role.name}" failed more than {role.max_restarts} times.'
     if any(_is_final(kind, job, role, pod) for pod in failed if pod not in recreated):
         return f'job "{job.name}" is failing because "{role.name}" replica(s) failed.'
     return ""
 
 
 def _back_off_events(role: Role, waiting_s: Mapping[int, float], new_failures: Iterable[PodState]) -> list[EventOnJob]:
-    """Return an Event about new failures whose pods are recreated after a back-off; empty without any.
+    """Return one Event about new failures whose pods are recreated after a back-off; [] without any.
 
-    waiting_s: seconds that each index in a back-off still waits. new_failures: pods.
+    waiting_s: index -> seconds that it still waits. new_failures: failed pods that were not counted before.
     """
     delayed = sorted({pod.index for pod in new_failures} & waiting_s.keys())
     if not delayed:
@@ -183,16 +186,20 @@ def _back_off_events(role: Role, waiting_s: Mapping[int, float], new_failures: I
 
 
 def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True if a failed pod is created again: by the rule of its kind, its exit code, or the restart policy."""
+    """Return True if a failed pod is created again: by the rule of its kind, else its exit code, else the restart
+    policy.
+    """
     if (decision := kind.recreate(job, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
-        return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
+        return pod.exit_code is not None and pod.exit_code >= kind.lowest_retryable_exit_code
     return role.restart is not Restart.NEVER
 
 
 def _is_final(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True if the failure of a pod that is not recreated fails the job, however many other pods there are."""
+    """Return True if the failure of this pod, which is not recreated, fails the job, however many other pods there
+    are.
+    """
     return role.restart is Restart.EXIT_CODE or kind.recreate(job, role, pod) is False
 
 
@@ -213,7 +220,9 @@ _EVICTED = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Preemp
 
 
 def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> RestartReason:
-    """Return why a pod is recreated. faulty_node_exit_code: as in ControlledKind."""
+    """Return why a pod is recreated. faulty_node_exit_code: the exit code that reports a faulty node; None for no such
+    code.
+    """
     if pod.reason == _OUT_OF_MEMORY:
         return RestartReason.OUT_OF_MEMORY
     if pod.deleting or pod.reason in _EVICTED:
@@ -225,18 +234,18 @@ def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> R
 
 @dataclass(frozen=True, slots=True)
 class RoleHistory:
-    """The past of one role: its restarts, and the numbers of its pods. Methods return a changed copy."""
+    """The history of one role: its restarts, and the numbers of its pods. Methods return a changed copy."""
 
     role: Role
-    numbered: bool  # as in ControlledKind
+    unique_pod_names: bool  # as in ControlledKind
     total: int  # restarts of all indices
     uids: frozenset[str]  # uids of pods that are counted and may still exist
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next_number: int  # the first number that was never given
     faulty_node_exit_code: int | None = None  # as in ControlledKind
-    memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts for lack of memory, by index
+    memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts after an OOM kill, by index
     faulty_nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
-    first_unrecorded: int = 0  # the first number that the status does not know as given
+    first_unrecorded: int = 0  # `nextNumber` of the stored status: lower numbers were used before
     used_numbers: frozenset[int] = frozenset()  # of pods that exist or are created
 
     @classmethod
@@ -246,25 +255,26 @@ class RoleHistory:
         before: Object,
         pods: Sequence[PodState],
         *,
-        numbered: bool,
+        unique_pod_names: bool,
         faulty_node_exit_code: int | None = None,
     ) -> Self:
-        """Return the past of a role.
+        """Return the history of a role.
 
-        before: the role's part of a status. pods: those that exist. Invalid fields are left out.
+        before: the role's part of a status, whose invalid fields are left out. pods: those that exist.
+        unique_pod_names, faulty_node_exit_code: of the ControlledKind.
         """
         uids = before.get("restartedPods")
         counted = frozenset(uids) if isinstance(uids, list) and all(isinstance(uid, str) for uid in uids) else ()
         node_names = before.get("faultyNodes") if faulty_node_exit_code is not None else ()
         nodes = tuple(each for each in node_names if isinstance(each, str)) if isinstance(node_names, list) else ()
-        used_numbers = frozenset(map(_number_of, pods)) if numbered else frozenset()
+        used_numbers = frozenset(map(_number_of, pods)) if unique_pod_names else frozenset()
         recorded = _number_or_zero(before.get("nextNumber"))
         next_ = max(recorded, *(number + 1 for number in used_numbers), 0)
         indices, killed = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
         total = _number_or_zero(before.get("restarts"))
         return cls(
             role,
-            numbered,
+            unique_pod_names,
             total,
             frozenset(counted),
             indices,
@@ -277,7 +287,7 @@ class RoleHistory:
         )
 
     def may_recreate(self, pod: PodState) -> bool:
-        """Return True if a failed pod's index may be recreated once more, or if the pod is counted already."""
+        """Return True if a failed pod's index may be recreated once more, or if this pod is counted already."""
         max_restarts = self.role.max_restarts
         return max_restarts is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < max_restarts
 
@@ -286,7 +296,10 @@ class RoleHistory:
         return [pod for pod in pods if pod.uid not in self.uids]
 
     def with_counted(self, pods: Iterable[PodState]) -> RoleHistory:
-        """Return the past with these failed pods counted as restarts, each once. Other counted pods are forgotten."""
+        """Return the history with these failed pods counted as restarts, unless they were counted before.
+
+        Counted pods that are not among `pods` are forgotten; their restarts stay counted.
+        """
         pods = list(pods)
         by_index = dict(self.by_index)
         new_failures = self.uncounted(pods)
@@ -303,13 +316,13 @@ class RoleHistory:
         return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=killed, faulty_nodes=tuple(nodes))
 
     def give_number(self, index: int) -> tuple[Replica, RoleHistory]:
-        """Return the replica that fills an index, and the past with its number given.
+        """Return the replica that fills an index, and the history with its number marked as used.
 
         The first pod of an index gets the index as its number, even if other pods have had a number above it: a quota
         may have refused it before.
         """
         counts = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
-        if not self.numbered:
+        if not self.unique_pod_names:
             return Replica(index, index, *counts), self
         first = index >= self.first_unrecorded and index not in self.used_numbers
         number = index if first else max(index, self.next_number)
@@ -318,18 +331,24 @@ class RoleHistory:
         )
 
     def status_fields(self) -> Object:
-        """Return the fields of the role's part of the status that `read` needs. Empty fields are left out."""
+        """Return the fields of the role's part of the status from which `read` restores the history.
+
+        Empty ones are left out.
+        """
         fields: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
         for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.memory_kills)):
             if counts:
                 fields[name] = {str(index): count for index, count in sorted(counts.items())}
         if self.faulty_nodes:
             fields["faultyNodes"] = list(self.faulty_nodes)
-        return {**fields, "nextNumber": self.next_number} if self.numbered and self.next_number else fields
+        return {**fields, "nextNumber": self.next_number} if self.unique_pod_names and self.next_number else fields
 
 
 def _by_index(counts: Any) -> dict[int, int]:
-    """Return index -> count from a mapping in the job's status. Invalid entries and zeros are left out."""
+    """Return index -> count from a mapping with text keys in the job's status.
+
+    Invalid entries and zeros are left out.
+    """
     return {
         int(index): _number_or_zero(count)
         for index, count in (counts.items() if isinstance(counts, Mapping) else ())
@@ -366,13 +385,19 @@ class BackOff:
 
     @classmethod
     def read(cls, before: Object, now_s: float) -> Self:
-        """Return the back-off in a role's part of a status. Invalid fields, and times in the future, do not count."""
+        """Return the back-off in a role's part of a status. Invalid fields are left out.
+
+        Times later than now count only within the allowed difference of clocks. now_s: seconds since 1970.
+        """
         failures = _numbers_by_index(before.get("quickFailures"), _MAX_FAILURES)
         last_s = _numbers_by_index(before.get("lastFailures"), _MAX_TIME_S)
         return cls(now_s, failures, {index: at_s for index, at_s in last_s.items() if at_s <= now_s + _SKEW_S})
 
     def with_failures(self, pods: Iterable[PodState]) -> BackOff:
-        """Return the back-off after these pods have failed. The caller passes each pod once."""
+        """Return the back-off after these pods have failed. The caller passes each failed pod only once.
+
+        A pod that ran for RESET_S or longer begins again with one failure.
+        """
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
             before = 0 if _run_time_s(pod, self.now_s) >= RESET_S else failures.get(pod.index, 0)
@@ -383,7 +408,7 @@ class BackOff:
     def left_s(self, index: int, least_s: float = 0.0) -> float:
         """Return in how many seconds the index may have a pod, 0 for now.
 
-        least_s: the shortest wait of an index in a back-off.
+        least_s: the shortest wait of an index that is in a back-off, even if its time is over.
         """
         at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
         if at_s is None or not pause:
@@ -391,15 +416,15 @@ class BackOff:
         return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
 
     def waiting_s(self, size: int, least_s: float) -> dict[int, float]:
-        """Return the seconds > 0 that each index in a back-off still waits.
+        """Return index -> seconds > 0 that it still waits, for the indices in a back-off.
 
-        size: of the role; indices above it are left out. least_s: as of `left_s`.
+        size: of the role; higher indices are left out. least_s: the shortest wait of an index that is in a back-off.
         """
         left_s = {index: self.left_s(index, least_s) for index in self.last_s if index < size}
         return {index: wait_s for index, wait_s in left_s.items() if wait_s > 0}
 
     def status_fields(self, size: int) -> Object:
-        """Return the fields of the role's part of the status that `read` needs.
+        """Return the fields of the role's part of the status from which `read` restores the back-off.
 
         size: of the role; higher indices are dropped.
         """
@@ -424,7 +449,7 @@ def pause_s(failures: int) -> float:
 
 
 def _run_time_s(pod: PodState, now_s: float) -> float:
-    """Return how long a pod has run, in seconds. A pod of unknown end ends now; one of unknown start ran for 0 s."""
+    """Return for how long a pod has run, in seconds; 0 if its start is unknown. A pod of unknown end ran until now."""
     return 0.0 if pod.began_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.began_s
 
 
@@ -448,7 +473,10 @@ def extended_resources(quantities: Any) -> frozenset[str]:
 
 
 def missing_device_texts(job: ControlledJob, offered: frozenset[str]) -> list[str]:
-    """Return a text for each role that requests devices which no node offers. offered: resources of all nodes."""
+    """Return a text for each role that requests devices which no node offers; [] if all are offered.
+
+    offered: names of the extended resources of all nodes.
+    """
     texts = []
     for role in job.roles:
         missing = sorted(_device_requests(role.template) - offered) if role.replicas else []

@@ -43,7 +43,7 @@ def owner_of(plan: Object) -> str:
 
 
 def is_pending(plan: Object) -> bool:
-    """Return True if a plan is marked as manual and was not carried out yet."""
+    """Return True if a plan is marked as manual and has no result in its status yet."""
     status = plan.get("status") or {}
     labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
     manual = labels.get(TYPE_LABEL) == MANUAL or spec.get("manualScaling") is True  # the older spelling
@@ -53,10 +53,11 @@ def is_pending(plan: Object) -> bool:
 def scale_job(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Return the result of a plan: its job gets the number of workers, or the plan fails with a message.
 
-    job: the ElasticJob that the plan names, None without one. now_s: seconds since 1970.
+    job: the ElasticJob that the plan names, None if it does not exist. now_s: seconds since 1970. Raises nothing for an
+    invalid plan.
     """
     try:
-        workers, note = _workers(ObjectPart(plan).part("spec"))
+        workers, note = _read_workers(ObjectPart(plan).part("spec"))
         if job is None:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
@@ -69,7 +70,10 @@ def scale_job(plan: Object, job: Object | None, now_s: float) -> Scaling:
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
-    """Return the patch of the job, its size and an annotation for the autoscaler; None if nothing changes."""
+    """Return the patch of the job: its size, and an annotation for the autoscaler; None if nothing changes.
+
+    The annotation is written if the job names this plan as its newest plan.
+    """
     present = ObjectPart(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
     size = {} if present == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
     name, annotations = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
@@ -78,10 +82,11 @@ def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
     return {"metadata": {"annotations": {labels.SCALED_PLAN: name}}, **size}
 
 
-def _workers(spec: ObjectPart) -> tuple[int, str]:
-    """Return the number of workers that a plan requests, and an addition to its message.
+def _read_workers(spec: ObjectPart) -> tuple[int, str]:
+    """Return the number of workers that a plan requests, and a note for the status message.
 
-    Raises BadJob for a plan that requests anything else.
+    The note is "" unless the plan also states resources, which are ignored. Raises BadJob if the plan requests anything
+    else, or more than MAX_REPLICAS workers.
     """
     for name in _OTHER_FIELDS:
         if spec.value.get(name):
@@ -98,5 +103,8 @@ def _workers(spec: ObjectPart) -> tuple[int, str]:
 
 
 def _status(phase: str, text: str, now_s: float) -> dict[str, Any]:
-    """Return the status of a plan that was carried out or refused."""
+    """Return the status of a plan that has ended. phase:
+
+    DONE or FAILED. text: for a person. now_s: seconds since 1970.
+    """
     return {"phase": phase, "message": text, "finishTime": rfc3339(now_s)}

@@ -52,9 +52,9 @@ class Settings:
 
 
 def read_settings(argv: Sequence[str] | None = None) -> Settings:
-    """Return the settings of a command line.
+    """Return the settings of a command line. An invalid value ends the program with code 2.
 
-    An invalid value ends the program with code 2. argv: None for the process's.
+    argv: None for the process's own arguments.
     """
     return parse_settings(parser(), Settings, argv)
 

@@ -31,14 +31,20 @@ LEAVE_S = 2.0  # between "not ready" and the end, so that a Service stops sendin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails."""
+    """Run the extender until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails.
+
+    argv: None for the process's own arguments. A bad command line ends the program with code 2.
+    """
     settings = extender_settings(argv)
     logs.setup(settings.log_level)
     return run_program("turnout-extender", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
-    """Serve until the process receives a signal to end."""
+    """Serve until the process receives a signal to end. metrics: None for new ones.
+
+    Raises the errors of `Client.open`, OSError if a port cannot be opened, and BadCertificate.
+    """
     clock, metrics = RealClock(), metrics or Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock, docs=settings.docs_base_url)
@@ -62,10 +68,10 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
             log.info("listening", extra={"port": listeners.port, "health_port": listeners.health_port})
             if settings.port_file is not None:
                 _write(settings, listeners.port)
-            await run_until_told(watches, extender, events, decision_events, listeners, clock)
+            await run_all_parts(watches, extender, events, decision_events, listeners, clock)
 
 
-async def run_until_told(
+async def run_all_parts(
     watches: Watches,
     extender: Extender,
     events: EventRecorder,
@@ -73,18 +79,21 @@ async def run_until_told(
     listeners: Listeners,
     clock: Clock,
 ) -> None:
-    """Run every part until SIGTERM or SIGINT. Raises the error of the first part that fails."""
+    """Run every part until SIGTERM or SIGINT, then report "not ready" and answer for LEAVE_S more.
+
+    Raises the error of the first part that fails.
+    """
 
     async def leave() -> None:
         listeners.leave()
         await clock.sleep(LEAVE_S)
 
-    may_end = (listeners.follow(clock), _settle(watches))
+    may_end = (listeners.follow(clock), _freeze_after_sync(watches))
     work = (watches.run(), extender.run(), events.run(), decision_events.run())
     await run_until_signal(*work, may_end=may_end, leave=leave)
 
 
-async def _settle(watches: Watches) -> None:
+async def _freeze_after_sync(watches: Watches) -> None:
     """Wait for the first lists, then exclude the existing objects from garbage collection, which would slow requests
     down.
     """
@@ -95,7 +104,7 @@ async def _settle(watches: Watches) -> None:
 
 
 def _listen(settings: Settings) -> Listen:
-    """Return the addresses and TLS files of both listeners. Raises an error for an invalid address."""
+    """Return the addresses and TLS files of both listeners. Raises BadSetting for an invalid address."""
     host, port = parse_address(settings.bind, "--bind")
     health_host, health_port = parse_address(settings.metrics_bind, "--metrics-bind")
     tls = None
@@ -105,7 +114,10 @@ def _listen(settings: Settings) -> Listen:
 
 
 def _write(settings: Settings, port: int) -> None:
-    """Write the port to the port file, whole or not at all. Does nothing without a port file."""
+    """Write the port and a line feed to the port file, whole or not at all.
+
+    Does nothing without a port file. Raises OSError.
+    """
     if settings.port_file is not None:
         part = settings.port_file.with_suffix(".part")
         part.write_text(f"{port}\n")

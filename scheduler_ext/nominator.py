@@ -105,14 +105,20 @@ class NominatorSettings(SharedSettings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails."""
+    """Run the nominator until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails.
+
+    argv: None for the process's own arguments. A bad command line ends the program with code 2.
+    """
     settings = parse_settings(parser(), NominatorSettings, argv)
     logs.setup(settings.log_level)
     return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always and write while leading, until the process receives a signal to end."""
+    """Watch always and write while leading, until a signal to end.
+
+    Raises the errors of `Client.open`, and BadCertificate.
+    """
     clock, metrics = RealClock(), Metrics("nominator")
     series = NominatorMetrics(metrics.registry)
     async with await Client.open(settings.kubeconfig, settings.context) as client:
@@ -160,7 +166,10 @@ def _writers(
     metrics: NominatorMetrics,
     notices: DecisionEvents,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Return what runs while this process leads."""
+    """Return the loops that run while this process leads, as the settings choose them. Each ends only when cancelled.
+
+    calls: refused without the Lease.
+    """
     choices = settings.choices()
     writers = [NominationWriter(watches, calls, choices, clock, metrics).run]
     reservations = ReservationWriter(watches, calls, clock, metrics, notices.notify, settings.reservations)
@@ -184,7 +193,10 @@ async def _answer(
     clock: Clock,
     works: list[Coroutine[Any, Any, None]],
 ) -> None:
-    """Serve probes and metrics, and the webhook where one is wished, while everything else works."""
+    """Serve probes and metrics, and the webhook if its address is set, while `works` run.
+
+    Returns after a signal to end.
+    """
     server = HealthPages(extender, metrics).server()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(bind(*parse_address(settings.metrics_bind, "--metrics-bind")))
@@ -198,10 +210,10 @@ async def _answer(
 
 
 async def clear(client: Client) -> int:
-    """Take back every nomination of ours in the cluster, and return how many there were.
+    """Clear every nomination of ours in the cluster, and return how many there were, even while another process leads.
 
-    It does so even when another process leads. Raises CallError if the pods cannot be listed at once, and Unreachable
-    if the lists are not complete within CLEAR_S: a person waits for the result, and watches would retry for ever.
+    Raises CallError if the pods cannot be listed at once, and Unreachable if the lists are not complete within CLEAR_S:
+    a person waits for the result, and watches would retry for ever.
     """
     clock, metrics = RealClock(), Metrics("nominator")
     async for _ in client.pages(PODS, limit=1):
@@ -261,7 +273,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> None:
-    """Add the flags of scheduling gates."""
+    """Add the flags of scheduling gates and of the webhook. default: their defaults."""
     parser.add_argument(
         "--gates",
         action="store_true",

@@ -19,7 +19,7 @@ def test_this_checkout_explains_only_arguments_that_exist():
 
 @pytest.mark.parametrize(("text", "unknown"), [
     pytest.param('def f(limit):\n "Do. limit: items, at most. what: the kind."', ["what"], id="an old argument"),
-    pytest.param('def f(a):\n """Do.\n\n a: one.\n b: two.\n """', ["b"], id="at the begin of a line"),
+    pytest.param('def f(a):\n """Do.\n\n a: one. b: two.\n """', ["b"], id="in a paragraph of its own"),
     pytest.param('def f(a):\n "Do. a, b and c: numbers."', ["b", "c"], id="several names at once"),
     pytest.param('class A:\n "A thing. slow: its nodes."\n fast: int', ["slow"], id="an old field"),
     pytest.param('def f():\n def g(a):\n  "Do. b: one."', ["b"], id="a function in a function"),
@@ -35,6 +35,8 @@ def test_a_name_that_nothing_has_is_reported(text, unknown):
     pytest.param('class A:\n "A thing. size: of it."\n def __init__(self):\n  self._size = 1', id="an attribute"),
     pytest.param('class A:\n "A thing. a, b: texts."\n a = b = ""', id="attributes of the class itself"),
     pytest.param('class A:\n "A thing. a: of f."\n def f(self, a): ...', id="an argument of a method"),
+    pytest.param('def f():\n """Do it once\n more: or twice."""', id="a colon after the first word of a wrapped line"),
+    pytest.param('def f():\n "Return (pods, hosts). hosts: their names."', id="an element of the result"),
     pytest.param('def f():\n "Two words: no argument. It says `a: b`, and so: on."', id="a colon within a sentence"),
     pytest.param("def f(): ...", id="no docstring"),
 ])  # fmt: skip

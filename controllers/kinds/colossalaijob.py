@@ -85,7 +85,10 @@ def _read(raw: Object) -> ControlledJob:
 
 
 def _read_ssh(spec: ColossalAIJobSpec) -> Object:
-    """Return the paths of SSH keys and sshd, with defaults. Raises BadJob for a relative path."""
+    """Return {"path": mount path of the SSH keys, "sshd": path of the program}, with defaults.
+
+    Raises BadJob for a relative path.
+    """
     path, sshd = spec.ssh.auth_mount_path or "~/.ssh", spec.ssh.sshd_path or "/usr/sbin/sshd"
     path = f"{HOME}{path[1:]}" if path.startswith("~/") else path
     for key, each in (("authMountPath", path), ("sshdPath", sshd)):
@@ -104,7 +107,10 @@ def _read_launcher(spec: ColossalAIJobSpec) -> Role:
 
 
 def _read_workers(spec: ColossalAIJobSpec) -> Role:
-    """Return the role of the workers. ExitCode counts as Never. Raises BadJob."""
+    """Return the role of the workers.
+
+    The restart policy ExitCode counts as Never. Raises BadJob for an invalid template.
+    """
     template = colossalaijob.worker_template(spec)
     restart = template.part("spec").word("restartPolicy", Restart, Restart.NEVER)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
@@ -115,7 +121,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
 
 
 def _check_pod(template: ObjectPart) -> None:
-    """Raise BadJob for a field of a wrong type, or for a container whose limit of a resource is below its request."""
+    """Raise BadJob for a template with a field of a wrong type, or a container whose limit is below its request."""
     job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
         container.text("workingDir")
@@ -127,9 +133,9 @@ def _check_pod(template: ObjectPart) -> None:
 
 
 def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
-    """Return the amounts of resources in base units, each with the path of its field.
+    """Return resource -> (amount in base units, path of its field). Null counts as missing. Raises BadJob.
 
-    Null counts as missing. Raises BadJob.
+    part: requests or limits of a container.
     """
     amounts = {}
     for name, quantity in part.value.items():
@@ -143,7 +149,7 @@ def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
 
 
 def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
-    """Return the training command. Raises BadJob unless it begins with a .py file or -m."""
+    """Return the training command. Raises BadJob if it is empty, or does not begin with a .py file or -m."""
     command, where = spec.worker.command, "spec.worker.command"
     if not command:
         raise BadJob(f"{where} is missing: the script that is trained, and its arguments")
@@ -153,7 +159,10 @@ def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
 
 
 def _read_torch_args(spec: ColossalAIJobSpec) -> str:
-    """Return torchArgs as the one option of `colossalai run`: separated by commas, without dashes. Source: CA-09"""
+    """Return torchArgs as the one option of `colossalai run`: separated by commas, without dashes; "" for none.
+
+    Raises BadJob for an argument that colossalai would split. Source: CA-09
+    """
     for each in spec.worker.torch_args:
         if "," in each or each.count("=") > 1:
             raise BadJob(f"spec.worker.torchArgs has {each!r:.60}: colossalai splits it at a comma or a second =")
@@ -161,7 +170,10 @@ def _read_torch_args(spec: ColossalAIJobSpec) -> str:
 
 
 def _read_overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str, ReplicaOverride]:
-    """Return what a mode changes, by role. where: the path in spec.runMode, for messages. Raises BadJob."""
+    """Return role (launcher, worker) -> what a mode changes in its pods. where: the path in spec.runMode, for messages.
+
+    Of several overrides of a role the last counts. Raises BadJob for another role.
+    """
     override_of_role = {}
     for number, each in enumerate(overrides):
         if (role := each.type.lower()) not in (LAUNCHER, WORKER):
@@ -194,18 +206,18 @@ def outdated(job: ControlledJob, pod: PodState) -> bool:
     return bool(pod.mode) and (pod.mode == DEBUG_MODE) != (job.spec["debug"] is not None)
 
 
-def postponed_roles(job: ControlledJob, known: OwnedObjects) -> Collection[str]:
-    """Return the names of the roles whose missing pods are not created yet; empty if all may be created.
+def postponed_roles(job: ControlledJob, owned: OwnedObjects) -> Collection[str]:
+    """Return the names of the roles whose missing pods are not created yet; () if all may be created.
 
     All roles wait until the ConfigMap of the host list exists, and with it the SSH keys. The launcher of a training job
     then waits until all workers run.
     """
-    if ChildKey("ConfigMap", _config_name(job)) not in known.others:
+    if ChildKey("ConfigMap", _config_name(job)) not in owned.others:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in job.roles if role.name == WORKER)
     running = sum(
         pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not outdated(job, pod)
-        for pod in known.pods
+        for pod in owned.pods
     )
     return () if running >= workers or job.spec["debug"] is not None else (LAUNCHER,)
 
@@ -226,8 +238,11 @@ def hosts(job: ControlledJob) -> list[str]:
     return [f"{job.name}-{WORKER}-{index}.{job.name}" for index in range(worker.replicas)]
 
 
-def extras(job: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
-    """Return the Service, the ConfigMap of the host list, and the Secret of the keys until that ConfigMap exists."""
+def extras(job: ControlledJob, owned: OwnedObjects) -> Sequence[Object]:
+    """Return the children that are not pods: the Service and the ConfigMap of the host list.
+
+    Before them the Secret of the SSH keys, until that ConfigMap exists.
+    """
     job_labels = {LABELS.job: job.name}
     service = {"clusterIP": "None", "selector": job_labels, "publishNotReadyAddresses": True}
     data = {"hostfile": "\n".join(hosts(job)) + "\n"}
@@ -240,7 +255,7 @@ def extras(job: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
             "data": data,
         },
     ]
-    if ChildKey("ConfigMap", _config_name(job)) in known.others:
+    if ChildKey("ConfigMap", _config_name(job)) in owned.others:
         return service_and_config
     keys = {
         "apiVersion": "v1",
@@ -251,8 +266,11 @@ def extras(job: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
     return [keys, *service_and_config]
 
 
-def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod, launcher or worker, in the mode of the job."""
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod, launcher or worker, for training or debugging as the job asks.
+
+    A host name, the SSH keys and the host list are added; overrides of the mode apply.
+    """
     spec = dict(role.template["spec"])
     override = _override_of_role(job, role)
     if override and override.skip_init_container:
@@ -269,9 +287,9 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObje
 
 
 def _override_of_role(job: ControlledJob, role: Role) -> ReplicaOverride | None:
-    """Return what the job changes in the pods of a role; None if nothing.
+    """Return what the mode of the job changes in the pods of a role; None if nothing.
 
-    A job that is debugged has overrides for that, and a job that was resumed after a pause has overrides for that.
+    While a job is debugged, its debug overrides count; after a pause, its resume overrides.
     """
     overrides = job.spec["debug"]
     if overrides is None:
@@ -281,7 +299,10 @@ def _override_of_role(job: ControlledJob, role: Role) -> ReplicaOverride | None:
 
 
 def _container_in_mode(job: ControlledJob, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
-    """Return the launcher's or worker's container with SSH, variables and mounts, and the command of the job's mode."""
+    """Return the launcher's or worker's container with SSH, variables and mounts, and the command of the job's mode.
+
+    override: what the mode changes; None for nothing.
+    """
     changed = {**container, **_mode_command(job, role, override)}
     if "args" not in changed or changed["args"] is None:
         changed.pop("args", None)
@@ -296,7 +317,10 @@ def _container_in_mode(job: ControlledJob, role: Role, container: Object, overri
 
 
 def _mode_command(job: ControlledJob, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
-    """Return the fields `command` and `args` of a container: for training or debugging, as overridden."""
+    """Return the fields `command` and `args` of a container for training or debugging; override: None for the defaults.
+
+    `args` is None if the container gets none.
+    """
     if job.spec["debug"] is not None:
         return {"command": override.command if override and override.command else _DEBUG_COMMAND, "args": None}
     default = _launcher_command(job) if role.name == LAUNCHER else _sshd_command(job)
@@ -344,7 +368,7 @@ def _launcher_command(job: ControlledJob) -> list[str]:
 def _worker_variables(job: ControlledJob) -> list[Object]:
     """Return the worker's variables that the launcher gets, too, since sshd passes no variables on to the hosts.
 
-    Variables that name a field of the pod are left out, since they hold for one pod only. Source: CA-19, CA-20
+    Variables that name a field of the pod are left out, since they are valid for one pod only. Source: CA-19, CA-20
     """
     worker = next(role for role in job.roles if role.name == WORKER)
     (container,) = (each for each in worker.template["spec"]["containers"] if each.get("name") == WORKER)
@@ -352,47 +376,52 @@ def _worker_variables(job: ControlledJob) -> list[Object]:
 
 
 def _volumes(job: ControlledJob, role: Role) -> list[Object]:
-    """Return the volumes that a pod gets: SSH keys, and for the launcher the host list."""
+    """Return the volumes that are added to a pod: the SSH keys, and for the launcher the host list."""
     volumes: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret_name(job), "defaultMode": 0o600}}]
     if role.name == LAUNCHER:
         volumes.append({"name": "turnout-config", "configMap": {"name": _config_name(job)}})
     return volumes
 
 
-def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
-    """Return the conditions that follow from the pods. counts: by the name of the role.
+def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> list[JobVerdict]:
+    """Return the conditions that follow from the pods; [] if none does. counts: by the name of the role.
 
     The end of the launcher is the end of the job; a host that it names as failed, or a restarted worker, fails the job.
     Source: CA-21, CA-23, CA-24, SD-17
     """
-    if job.spec["debug"] is None and (end := _end_verdict(job, known)) is not None:
+    if job.spec["debug"] is None and (end := _end_verdict(job, owned)) is not None:
         return [end]
     active = sum(count.active for count in counts.values())
     return [JobVerdict(Reason.RUNNING, f"{KIND} {job.name} is running.")] if active == job.gang.min_member else []
 
 
-def _end_verdict(job: ControlledJob, known: OwnedObjects) -> JobVerdict | None:
-    """Return the verdict that ends a job that trains, None if it continues."""
-    launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
+def _end_verdict(job: ControlledJob, owned: OwnedObjects) -> JobVerdict | None:
+    """Return the verdict that ends a training job, None if it continues.
+
+    A failed launcher ends it elsewhere (`role_pods`).
+    """
+    launcher = next((pod for pod in owned.pods if pod.role == LAUNCHER), None)
     if launcher is None:
         return None
     if launcher.phase is PodPhase.SUCCEEDED:
         if failed := _FAILURE.findall(launcher.last_words):
             return JobVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
         return JobVerdict(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
-    restarted = next((pod.name for pod in known.pods if pod.role == WORKER and pod.restarts), "")
+    restarted = next((pod.name for pod in owned.pods if pod.role == WORKER and pod.restarts), "")
     if restarted:
         return JobVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
     return None
 
 
-def advice(job: ControlledJob) -> Sequence[str]:
+def creation_warnings(job: ControlledJob) -> Sequence[str]:
     """Return texts about a new job that its owner should read; empty without any. Source: CA-12, CA-18"""
-    return list(_advice(job))
+    return list(_creation_warnings(job))
 
 
-def _advice(job: ControlledJob) -> Iterator[str]:
-    """Yield advice on the template of the worker."""
+def _creation_warnings(job: ControlledJob) -> Iterator[str]:
+    """Yield warnings about the worker's template: a command without effect, and memory volumes above the memory
+    limit.
+    """
     spec = next(role for role in job.roles if role.name == WORKER).template["spec"]
     worker = next(each for each in spec["containers"] if each.get("name") == WORKER)
     if worker.get("command") or worker.get("args"):
@@ -404,7 +433,7 @@ def _advice(job: ControlledJob) -> Iterator[str]:
 
 
 def _memory_volumes(spec: Object) -> Iterator[tuple[Any, Any]]:
-    """Yield the name and the size of each volume that is kept in memory and has a size."""
+    """Yield (name, size limit) of each emptyDir that is in memory and has a size limit. spec: of the pod."""
     for volume in spec.get("volumes") or ():
         directory = volume.get("emptyDir")
         if isinstance(directory, Mapping) and directory.get("medium") == "Memory" and "sizeLimit" in directory:
@@ -412,7 +441,7 @@ def _memory_volumes(spec: Object) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_more_memory(size: Any, limit: Any) -> bool:
-    """Return True if a size exceeds a limit; False if one of them is invalid."""
+    """Return True if a quantity exceeds another one; False if one of them is invalid."""
     try:
         return amount("memory", size) > amount("memory", limit)
     except (BadQuantity, TypeError, AttributeError):
@@ -434,14 +463,14 @@ COLOSSALAIJOB = ControlledKind(
     selector,
     pod_spec,
     extras,
-    judge,
+    verdicts_of,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     name=name,
     postponed_roles=postponed_roles,
     recreate=_never_recreate,
     vocabulary=VOCABULARY,
-    advice=advice,
+    creation_warnings=creation_warnings,
     outdated=outdated,
     reports_containers=True,
 )

@@ -37,7 +37,11 @@ _FAILED = "The job exited with an error code."
 
 
 def _to_core_status(status: Object) -> Object:
-    """Return the core status: the conditions that `reconcile` reads, and the times."""
+    """Return the core status: the conditions that `reconcile` reads, and the times. status: as stored, of the T9k
+    operator.
+
+    Unknown conditions, and ends that are not true, are left out.
+    """
     core_conditions = []
     for each in conditions.valid_conditions(status):
         type_ = each.get("type")
@@ -64,55 +68,59 @@ def _to_core_status(status: Object) -> Object:
 
 
 def _core_reason(word: Reason, status: Any) -> str:
-    """Return the reason of a condition in the core status. status: of the condition."""
+    """Return the reason of a condition in the core status. word: its type. status: of the condition, "True" or
+    other.
+    """
     if word is Reason.SUSPENDED and status != "True":
         return f"ColossalAIJob{Reason.RESUMED.value}"
     return f"ColossalAIJob{word.value}"
 
 
-def _to_t9k_status(status: Object, job: ControlledJob | None, known: OwnedObjects, moment: StatusContext) -> Object:
+def _to_t9k_status(status: Object, job: ControlledJob | None, owned: OwnedObjects, moment: StatusContext) -> Object:
     """Return the status in the terms of the T9k operator.
 
-    status: the core status. job: None for a refused object. moment: the status before, and the time.
+    status: the core status. job: None for a refused object. moment: the stored status, and the time.
     """
     core_conditions: Sequence[Object] = status["conditions"]
     before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
         _condition(type_, *values, before.get(type_), moment.now_s)
-        for type_, values in _conditions(core_conditions, job, known, before)
+        for type_, values in _conditions(core_conditions, job, owned, before)
     ]
     converted.sort(key=lambda each: _ORDER.index(each["type"]))
     times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
     return {
         **times,
-        "phase": _phase(core_conditions, job, known),
+        "phase": _phase(core_conditions, job, owned),
         "conditions": converted,
-        "tasks": [_task(type_, known.pods) for type_ in _TYPES],
-        "aggregate": _aggregate(job, known.pods),
+        "tasks": [_task(type_, owned.pods) for type_ in _TYPES],
+        "aggregate": _aggregate(job, owned.pods),
     }
 
 
 def _conditions(
-    core_conditions: Sequence[Object], job: ControlledJob | None, known: OwnedObjects, before: Mapping[Any, Object]
+    core_conditions: Sequence[Object], job: ControlledJob | None, owned: OwnedObjects, before: Mapping[Any, Object]
 ) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Yield the type of each condition, with (is it true, reason, message).
+    """Yield (type, (is it true, reason, message)) of each condition, in the terms of T9k.
 
     core_conditions: of the core status. job: None for a refused object. before: the stored conditions by type.
     """
-    is_complete = job is not None and len(known.pods) >= job.gang.min_member
+    is_complete = job is not None and len(owned.pods) >= job.gang.min_member
     if is_complete or (before.get("Initialized") or {}).get("status") == "True":
         yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
     yield from _running_conditions(core_conditions)
-    failed = [pod.name for pod in known.pods if pod.phase is PodPhase.FAILED]
+    failed = [pod.name for pod in owned.pods if pod.phase is PodPhase.FAILED]
     message = f"{', '.join(failed)} failed." if failed else NORMAL
     yield "ReplicaFailure", (bool(failed), "Failed" if failed else NO_REASON, message)
     yield from _end_conditions(core_conditions)
 
 
 def _running_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Yield the conditions Running and Paused, if the job ever ran or was paused, as `_conditions` does."""
+    """Yield (type, (is it true, reason, message)) of Running if the job ever ran, and of Paused if it was ever
+    paused.
+    """
     is_paused = conditions.is_true(core_conditions, Reason.SUSPENDED)
     if running_conditions := [each for each in core_conditions if each.get("type") == Reason.RUNNING.value]:
         is_running = not is_paused and (
@@ -127,7 +135,7 @@ def _running_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str
 
 
 def _end_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Yield the conditions Completed and Failed, as `_conditions` does."""
+    """Yield (type, (is it true, reason, message)) of Completed and Failed."""
     if conditions.is_true(core_conditions, Reason.FAILED):
         text = next(
             (str(each.get("message")) for each in core_conditions if each.get("type") == Reason.FAILED.value), _FAILED
@@ -141,7 +149,10 @@ def _end_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tu
 
 
 def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
-    """Return a condition. Its time changes only with its status. before: the stored condition, None for none."""
+    """Return a condition as an object. Its time changes only with its status.
+
+    on: its status. before: the stored condition, None for none. now_s: seconds since 1970.
+    """
     status = "True" if on else "False"
     time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
     time = time_before if isinstance(time_before, str) else rfc3339(now_s)
@@ -151,27 +162,33 @@ def _condition(type_: str, on: bool, reason: str, text: str, before: Object | No
 _DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reason.SUSPENDED: "Paused"}
 
 
-def _phase(core_conditions: Sequence[Object], job: ControlledJob | None, known: OwnedObjects) -> str:
-    """Return the phase of a job. core_conditions: of the core status. job: None for a refused object."""
+def _phase(core_conditions: Sequence[Object], job: ControlledJob | None, owned: OwnedObjects) -> str:
+    """Return the phase of a job in the words of T9k; Unknown if a pod is unknown or pods cannot be read.
+
+    core_conditions: of the core status. job: None for a refused object.
+    """
     for condition, phase in _DECIDED_PHASES.items():
         if conditions.is_true(core_conditions, condition):
             return phase
-    if known.unread or any(pod.phase is PodPhase.UNKNOWN for pod in known.pods):
+    if owned.pods_unreadable or any(pod.phase is PodPhase.UNKNOWN for pod in owned.pods):
         return "Unknown"
-    if job is not None and _running_pods(known) >= job.gang.min_member:
+    if job is not None and _running_pods(owned) >= job.gang.min_member:
         return "Running"
     if any(each.get("type") == Reason.SUSPENDED.value for each in core_conditions):
         return "Resuming"
     return "Running" if conditions.is_true(core_conditions, Reason.RUNNING) else "Pending"
 
 
-def _running_pods(known: OwnedObjects) -> int:
+def _running_pods(owned: OwnedObjects) -> int:
     """Return the number of pods that run and do not terminate."""
-    return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in known.pods)
+    return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in owned.pods)
 
 
 def _task(type_: str, pods: Sequence[PodState]) -> Object:
-    """Return the status of the pods of one role, under both names that the manuals have for the list."""
+    """Return the status of the pods of one role. type_: its label.
+
+    The list has both names that the manuals use for it.
+    """
     role_pods = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
     replicas = [_replica(pod) for pod in role_pods]
     return {
@@ -189,7 +206,7 @@ def _replica(pod: PodState) -> Object:
 
 
 def _aggregate(job: ControlledJob | None, pods: Sequence[PodState]) -> Object:
-    """Return how many pods are in each phase. Pods that are being deleted count as deleted."""
+    """Return phase -> number of pods, with all phases. Pods that are being deleted count as deleted. job: not used."""
     counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     for pod in pods:
         if pod.deleting:

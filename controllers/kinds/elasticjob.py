@@ -85,17 +85,17 @@ _VALUES = (
 
 
 def with_master_image(image: str) -> ControlledKind:
-    """Return the kind with an image for masters of jobs that name none; "" for the image of the workers.
+    """Return the kind ElasticJob with this image for masters of jobs that name none.
 
-    Source: DL-05
+    image: "" for the image of the workers. Source: DL-05
     """
     return replace(ELASTICJOB, read=job_reader.refusing(partial(_read, image=image)))
 
 
 def _read(raw: Object, image: str = "") -> ControlledJob:
-    """Return the job of an object.
+    """Return the job of an object. Raises BadJob if it is invalid.
 
-    image: of a master for which the job names none, "" for the workers'. Raises BadJob.
+    image: of a master for which the job names none, "" for the workers'.
     """
     meta, part = ObjectPart(raw).part("metadata"), ObjectPart(raw).part("spec")
     job_reader.check_name(meta.value)
@@ -122,9 +122,9 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
 
 
 def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Role, int, int]:
-    """Return the role of the workers, and the bounds of their number, min <= max.
+    """Return (role of the workers, min, max of their number), min <= max. Raises BadJob.
 
-    The bounds are those of the owner's annotations, else of --nnodes, else the replicas. Raises BadJob.
+    The bounds are those of the owner's annotations, else of --nnodes, else the replicas.
     """
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
@@ -146,9 +146,9 @@ def _count(annotations: Mapping[str, str], key: str, default: int) -> int:
 
 
 def _read_max_restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name: str) -> int:
-    """Return how often one rank gets a new pod, in either spelling.
+    """Return how often one rank gets a new pod: restartCount or restartCounts, RESTARTS if neither is set.
 
-    name: of the role. Raises BadJob. Source: DL-15, DL-16, SD-02
+    name: of the role. Raises BadJob if the two differ. Source: DL-15, DL-16, SD-02
     """
     count, counts, where = spec.restart_count, spec.restart_counts, f"{ROLES}.{name}"
     if count is not None and counts is not None and count != counts:
@@ -157,9 +157,9 @@ def _read_max_restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name
 
 
 def _read_master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role, bool]:
-    """Return the role of the master, and True if our coordinator runs in it. Raises BadJob. Source: DL-21, DL-22
+    """Return (role of the master, True if our coordinator runs in it). Raises BadJob. Source: DL-21, DL-22
 
-    worker: the role of the workers. image: as of `_read`.
+    worker: the role of the workers. image: of a master for which the job names none, "" for the workers'.
     """
     if spec.replicas != 1:
         raise BadJob(f"{ROLES}.{MASTER}.replicas is {spec.replicas}: a job has one master")
@@ -190,8 +190,8 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {"app": "dlrover", LABELS.job: job.name, LABELS.role: role.label}
 
 
-def extras(job: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
-    """Return the Services: of the master, and of each rank of the workers."""
+def extras(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
+    """Return the Services: of the master, and of each rank of the workers. They are built only if they are missing."""
     services: list[NeededChild] = []
     for role in job.roles:
         for index in range(role.replicas):
@@ -205,7 +205,7 @@ def extras(job: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
 
 
 def _service(job: ControlledJob, role: Role, index: int, service_name: str, port: int) -> Object:
-    """Return the Service of one rank, which leads to whichever pod has the rank now."""
+    """Return the Service of one rank, which leads to whichever pod has the rank now. index: the rank."""
     pod_labels = {**selector(job, role), LABELS.index: str(index)}
     ports = [{"name": "dlrover", "port": port}]
     spec = {"clusterIP": "None", "selector": pod_labels, "ports": ports, "publishNotReadyAddresses": True}
@@ -218,24 +218,25 @@ def suspended_job(job: ControlledJob) -> ControlledJob:
 
 
 def recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True unless the exit code of a master reports that the job has failed.
+    """Return False for a master that reports by exit code 1 that the job has failed; True for every other failed pod.
 
-    Failed pods are recreated up to the count of their role.
+    The caller bounds how often a pod is recreated.
     """
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[JobVerdict]:
-    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
+def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> Sequence[JobVerdict]:
+    """Return the conditions that follow from the pods' phases; [] while no worker runs. counts: by the name of the
+    role.
 
-    The job succeeds with its master, or with all workers.
+    The job succeeds with its master, or with all workers. While a pod is failed it is restarting.
     """
     head = f"{KIND} {job.name}"
     worker = next(role for role in job.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
         return [JobVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
-    if any(pod.phase is PodPhase.FAILED for pod in known.pods):
+    if any(pod.phase is PodPhase.FAILED for pod in owned.pods):
         return [JobVerdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
     return [JobVerdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
@@ -250,11 +251,11 @@ def _to_core_status(status: Object) -> Object:
 
 
 def _to_dlrover_status(
-    status: Object, _job: ControlledJob | None, known: OwnedObjects, _moment: StatusContext
+    status: Object, _job: ControlledJob | None, owned: OwnedObjects, _moment: StatusContext
 ) -> Object:
-    """Return the status with DLRover's phase. status: the core status."""
+    """Return the core status with DLRover's phase: of the decisive condition that is true, else Pending or Created."""
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
-    before = PodPhase.PENDING.value if known.pods else Reason.CREATED.value
+    before = PodPhase.PENDING.value if owned.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}
 
@@ -270,9 +271,10 @@ def master_host(job: ControlledJob) -> str:
 
 
 def master_template(own_template: Object, worker: Role, image: str = "") -> Object:
-    """Return the pod template of the master: our coordinator, except for the fields that the job sets.
+    """Return the pod template of the master: it runs our coordinator unless the job sets a command or arguments.
 
-    own_template: in the job, {} for none. image: of the master if the job names none; "" for the workers' image.
+    own_template: of the master in the job, {} for none. image: of the master if the job names none; "" for the workers'
+    image.
     """
     worker_pod = worker.template["spec"]
     (worker_container,) = [each for each in worker_pod["containers"] if each.get("name") == CONTAINER][:1]
@@ -294,13 +296,16 @@ def master_template(own_template: Object, worker: Role, image: str = "") -> Obje
 
 
 def _split_containers(containers: Sequence[Object]) -> tuple[Object, list[Object]]:
-    """Return the container of the master, {} if none is given, and the other containers. A lone one needs no name."""
+    """Return (container of the master or {}, the other containers). A lone container needs no name."""
     own = [each for each in containers if each.get("name", CONTAINER) == CONTAINER or len(containers) == 1]
     return own[-1] if own else {}, [each for each in containers if each not in own]
 
 
 def _coordinator_arguments(worker: Role) -> Iterator[str]:
-    """Yield the coordinator's arguments: where it listens, and the options of the workers that it needs."""
+    """Yield the coordinator's arguments: where it listens, and those options of the workers' command that it needs.
+
+    Values with characters of a shell are left out.
+    """
     yield from (COORDINATOR_FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
     words = job_kind.command_words(ObjectPart(worker.template))
     named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
@@ -311,7 +316,7 @@ def _coordinator_arguments(worker: Role) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
     """Return the spec of one replica's pod, with its environment, more memory and the nodes that it avoids."""
     spec, env = dict(role.template["spec"]), [*_env(job, role, replica)]
     spec["containers"] = [
@@ -325,7 +330,7 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObje
 
 
 def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: ControlledJob) -> Object:
-    """Return the training container with its environment, ours first, so that its own variables may refer to it.
+    """Return the training container with variables: `env` first, so that its own variables may refer to them.
 
     A worker that ran out of memory gets more, if the job allows it.
     """
@@ -341,7 +346,9 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: C
 def _raise_memory(amounts: Any, steps: int) -> Any:
     """Return requests or limits with half of the memory added for each step.
 
-    steps: how often the pod ran out of memory. Invalid or missing memory is left as it is.
+    Invalid or missing memory is left as it is.
+
+    steps: how often the pod ran out of memory, at most MAX_MEMORY_STEPS.
     """
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
@@ -353,7 +360,10 @@ def _raise_memory(amounts: Any, steps: int) -> Any:
 
 
 def _avoiding_nodes(affinity: Object, nodes: Sequence[str]) -> Object:
-    """Return the affinity without these nodes. Its terms are alternatives, so each term excludes them."""
+    """Return the affinity with a requirement that excludes these nodes.
+
+    Its terms are alternatives, so each excludes them.
+    """
     exclusions = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
     node_affinity = as_mapping(affinity.get("nodeAffinity"))
     required_before = as_mapping(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
@@ -369,7 +379,9 @@ def _as_list(value: Any) -> Sequence[Any]:
 
 
 def _env(job: ControlledJob, role: Role, replica: Replica) -> Iterator[Object]:
-    """Yield the variables of one replica's pod, DLRover's names first."""
+    """Yield the variables of one replica's pod: fields of the pod, DLRover's names, and for a worker torchrun's and
+    ours.
+    """
     for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"), ("NODE_IP", "status.hostIP")):
         yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     number, rank, total = str(replica.number), str(replica.index), str(role.replicas)
@@ -397,13 +409,13 @@ ELASTICJOB = ControlledKind(
     selector,
     pod_spec,
     extras,
-    judge,
+    verdicts_of,
     child_labels=LABELS,
     owns=("Pod", "Service"),
     name=name,
     suspended_job=suspended_job,
     recreate=recreate,
     vocabulary=StatusVocabulary(_FIELDS, _to_core_status, _to_dlrover_status),
-    numbered=True,
+    unique_pod_names=True,
     faulty_node_exit_code=FAULTY,
 )

@@ -28,7 +28,7 @@ class Port(NamedTuple):
 
 
 def refusing(read: Callable[[Object], ControlledJob]) -> Callable[[Object], ControlledJob | RefusedJob]:
-    """Return a reader that calls `read` and returns a RefusedJob for an invalid object, or one that is too large."""
+    """Return a reader that calls `read`, and returns a RefusedJob for an invalid object or one with too large pods."""
 
     def read_or_refuse(raw: Object) -> ControlledJob | RefusedJob:
         """Return the job, or a refusal if it is invalid or too large."""
@@ -42,7 +42,9 @@ def refusing(read: Callable[[Object], ControlledJob]) -> Callable[[Object], Cont
 
 
 def _too_large(job: ControlledJob) -> str | None:
-    """Return why the pods of a job have too many bytes together, by their templates; None if they do not."""
+    """Return why the pods of a job are too large: replicas times template, above CHILDREN_BYTES; None if they are
+    not.
+    """
     roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in job.roles)
     total = sum(size for size, _ in roles)
     if total <= CHILDREN_BYTES:
@@ -59,7 +61,7 @@ def _bytes(template: Object) -> int:
 
 
 def controlled_job(raw: Object, kind: str, **fields: Any) -> ControlledJob:
-    """Return a job with the names of its object. kind: of the object. fields: the other fields of ControlledJob."""
+    """Return a job with the names in its object. kind: of the object. fields: the other fields of ControlledJob."""
     meta = raw["metadata"]
     names = {key: meta[key] for key in ("namespace", "name", "uid")}
     return ControlledJob(api_version=raw["apiVersion"], kind=kind, **names, **fields)
@@ -74,8 +76,8 @@ def check_name(meta: Object) -> None:
 def read_role(named: NamedRole, container: str, port: Port | None, restart: Restart) -> Role:
     """Return a role with the full template of its pods. Raises BadJob for an invalid template.
 
-    container: name of the training container. port: added to it unless its user has set one of that name; None for no
-    port. restart: the default restart policy of the kind.
+    Exactly one container must have the name `container`, and all need an image. port: added to that container unless it
+    has a port of that name; None for no port. restart: the default restart policy of the kind.
     """
     template = named.template
     check_template(template)
@@ -107,22 +109,27 @@ def check_template(template: ObjectPart) -> None:
             port.count("containerPort", 0, 1)
 
 
-def _with_port(template: Object, name: str, port: Port) -> Object:
-    """Return a template whose training container has a port, if it has none of that name. name: of the container."""
+def _with_port(template: Object, container_name: str, port: Port) -> Object:
+    """Return a copy of a pod template whose container `container_name` has the port.
 
-    def served(container: Object) -> Object:
-        """Return a container with the port added if it is the one that serves it."""
+    A port that already has the name `port.name` stays as it is, whatever its number.
+    """
+
+    def add_port(container: Object) -> Object:
+        """Return a container with the port added, if it is the named container and has no port of that name."""
         ports = list(container.get("ports") or ())
-        if container.get("name") != name or any(each.get("name") == port.name for each in ports):
+        if container.get("name") != container_name or any(each.get("name") == port.name for each in ports):
             return container
         return {**container, "ports": [*ports, {"name": port.name, "containerPort": port.number}]}
 
     spec = template["spec"]
-    return {**template, "spec": {**spec, "containers": [served(each) for each in spec["containers"]]}}
+    return {**template, "spec": {**spec, "containers": [add_port(each) for each in spec["containers"]]}}
 
 
 def port_of(role: Role, container: str, port: Port) -> int:
-    """Return the number of the port of the training container: its user's, else the default."""
+    """Return the number of the port of that name in the container `container`; the default number of `port` if it has
+    none.
+    """
     for each in role.template["spec"]["containers"]:
         for container_port in each.get("ports") or ():
             if each.get("name") == container and container_port.get("name") == port.name:
@@ -131,21 +138,26 @@ def port_of(role: Role, container: str, port: Port) -> int:
 
 
 def run_policy(spec: RunPolicySpec, clean: CleanPods, start_s: int | None = None) -> RunPolicy:
-    """Return a run policy. clean: the default of the kind. start_s: time for its gang to start, None for no bound."""
+    """Return a run policy. clean: the kind's default for cleanPodPolicy.
+
+    start_s: seconds for the gang to start; None for no limit.
+    """
     return RunPolicy(
-        spec.suspend,
-        spec.clean_pod_policy or clean,
-        spec.ttl_seconds_after_finished,
-        spec.active_deadline_seconds,
-        spec.backoff_limit,
-        start_s,
+        suspended=spec.suspend,
+        clean_pods=spec.clean_pod_policy or clean,
+        ttl_s=spec.ttl_seconds_after_finished,
+        active_deadline_s=spec.active_deadline_seconds,
+        backoff_limit=spec.backoff_limit,
+        start_s=start_s,
     )
 
 
-def gang(policy: SchedulingPolicy, least: int) -> GangSpec:
-    """Return the fields of a PodGroup. least: pods that start together, unless the policy states a number."""
+def gang(policy: SchedulingPolicy, default_min: int) -> GangSpec:
+    """Return the fields of a PodGroup. default_min: pods that start together if the policy does not state
+    minAvailable.
+    """
     return GangSpec(
-        policy.min_available or least,
+        policy.min_available or default_min,
         policy.queue,
         policy.priority_class,
         policy.min_resources or None,

@@ -74,9 +74,12 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {KUBEFLOW.job: job.name, **operator, KUBEFLOW.role: role.label}
 
 
-def pod_spec(job: ControlledJob, role: Role, _replica: Replica, known: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod: MindSpore's variables are added, and its last log lines are kept."""
-    variables = _env(job, role, known)
+def pod_spec(job: ControlledJob, role: Role, _replica: Replica, owned: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod: MindSpore's variables are added, and its last log lines are kept.
+
+    owned: its Services, of which the Scheduler's has the address.
+    """
+    variables = _env(job, role, owned)
 
     def with_env(container: Object) -> Object:
         """Return a container; the training container gets the missing variables."""
@@ -89,12 +92,12 @@ def pod_spec(job: ControlledJob, role: Role, _replica: Replica, known: OwnedObje
     return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
 
 
-def _env(job: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
-    """Return the variables by which MindSpore's processes find the Scheduler; empty for a job without a Scheduler."""
+def _env(job: ControlledJob, role: Role, owned: OwnedObjects) -> list[Object]:
+    """Return the variables by which MindSpore's processes find the Scheduler; [] for a job without a Scheduler."""
     if (scheduler := _role_named(job, SCHEDULER)) is None:
         return []
     count = {each.name: str(each.replicas) for each in job.roles}
-    host = {"value": _service_address(job, scheduler, known)} if role is not scheduler else _field("status.podIP")
+    host = {"value": _service_address(job, scheduler, owned)} if role is not scheduler else _field("status.podIP")
     return [
         {"name": "MS_SCHED_HOST", **host},
         {"name": "MS_SCHED_PORT", "value": str(job_reader.port_of(scheduler, CONTAINER, PORT))},
@@ -120,28 +123,28 @@ def _service_name(job: ControlledJob, scheduler: Role) -> str:
     return replica_name(job, scheduler, Replica(0, 0))
 
 
-def _service_address(job: ControlledJob, scheduler: Role, known: OwnedObjects) -> str:
+def _service_address(job: ControlledJob, scheduler: Role, owned: OwnedObjects) -> str:
     """Return the cluster IP of the Scheduler's Service, "" while it has none."""
-    service = known.others.get(ChildKey("Service", _service_name(job, scheduler)))
+    service = owned.others.get(ChildKey("Service", _service_name(job, scheduler)))
     address = service.spec.get("clusterIP") if service is not None else ""
     return address if isinstance(address, str) else ""
 
 
-def postponed_roles(job: ControlledJob, known: OwnedObjects) -> Collection[str]:
-    """Return the names of the roles whose missing pods are not created yet; empty if all may be created.
+def postponed_roles(job: ControlledJob, owned: OwnedObjects) -> Collection[str]:
+    """Return the names of the roles whose missing pods are not created yet; () if all may be created.
 
     All roles wait until the Scheduler's Service has an address. Then the other roles wait until the Scheduler's pod
     exists.
     """
     if (scheduler := _role_named(job, SCHEDULER)) is None:
         return ()
-    if not _service_address(job, scheduler, known):
+    if not _service_address(job, scheduler, owned):
         return [role.name for role in job.roles]
-    scheduler_exists = any(pod.role == scheduler.label for pod in known.pods)
+    scheduler_exists = any(pod.role == scheduler.label for pod in owned.pods)
     return () if scheduler_exists else [role.name for role in job.roles if role is not scheduler]
 
 
-def extras(job: ControlledJob, _known: OwnedObjects) -> list[Object]:
+def extras(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
     """Return the Scheduler's Service, which has a cluster IP; empty for a job without a Scheduler."""
     if (scheduler := _role_named(job, SCHEDULER)) is None:
         return []
@@ -152,15 +155,15 @@ def extras(job: ControlledJob, _known: OwnedObjects) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
-    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
+def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> list[JobVerdict]:
+    """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
-    Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
-    while other workers run.
+    Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job if its role is never
+    restarted, except for a dynamic worker while other workers run.
     """
     name, count, spec = f"{KIND} {job.name}", counts[WORKER], job.spec
     worker = next(role for role in job.roles if role.name == WORKER)
-    if _has_succeeded(spec, worker, count, known):
+    if _has_succeeded(spec, worker, count, owned):
         return [JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     verdicts = [JobVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in job.roles:
@@ -169,40 +172,43 @@ def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects)
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*verdicts, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
+            return [*verdicts, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(owned)}")]
         verdicts.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return verdicts
 
 
-def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObjects) -> bool:
+def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, owned: OwnedObjects) -> bool:
     """Return True if the job has succeeded by its success policy: all workers, or worker 0."""
     if spec.success_policy is SuccessPolicy.ALL_WORKERS:
         return count.succeeded >= worker.replicas > 0
-    first_worker = (pod for pod in known.pods if pod.role == worker.label and pod.index == 0)
+    first_worker = (pod for pod in owned.pods if pod.role == worker.label and pod.index == 0)
     return any(pod.phase is PodPhase.SUCCEEDED for pod in first_worker)
 
 
-def _failure_hint(known: OwnedObjects) -> str:
-    """Return an explanation of a known error in the last log lines of a failed pod, "" without one. Source: MS-41"""
+def _failure_hint(owned: OwnedObjects) -> str:
+    """Return an explanation of the first known error in the last log lines of a failed pod, "" without one.
+
+    Source: MS-41
+    """
     hints = (
         f" {pod.name} says {error_text!r}: {hint}."
-        for pod in known.pods
+        for pod in owned.pods
         for error_text, hint in HINTS.items()
         if pod.phase is PodPhase.FAILED and error_text in pod.last_words
     )
     return next(hints, "")
 
 
-def advice(job: ControlledJob) -> Sequence[str]:
-    """Return texts about a new job that its owner should read; empty without any.
+def creation_warnings(job: ControlledJob) -> Sequence[str]:
+    """Return texts about a new job that its owner should read; [] if there are none.
 
     They are about files that stay in the container, and logs of several pods with one name. Source: MS-39, MS-40, MS-42
     """
-    return [text for role in job.roles for text in _advice(role)]
+    return [text for role in job.roles for text in _creation_warnings(role)]
 
 
-def _advice(role: Role) -> Iterator[str]:
-    """Yield advice about files that are lost with a container, or that several pods overwrite."""
+def _creation_warnings(role: Role) -> Iterator[str]:
+    """Yield warnings about files that are lost with a container, or that several pods overwrite."""
     spec = role.template["spec"]
     volumes = spec.get("volumes") or ()
     shared = {each.get("name") for each in volumes if any(kind in each for kind in _SHARED)}
@@ -220,7 +226,7 @@ def _advice(role: Role) -> Iterator[str]:
 def _overwritten_files(container: Object, mounts: Sequence[str]) -> Iterator[str]:
     """Yield the files on shared volumes to which a command redirects, with the same name in every pod.
 
-    mounts: their paths.
+    mounts: paths of the shared volumes in the container.
     """
     for text in (*(container.get("command") or ()), *(container.get("args") or ())):
         for target in _REDIRECT.findall(str(text)):
@@ -238,8 +244,8 @@ MSJOB = ControlledKind(
     selector,
     pod_spec,
     extras,
-    judge,
+    verdicts_of,
     owns=("Pod", "Service"),
     postponed_roles=postponed_roles,
-    advice=advice,
+    creation_warnings=creation_warnings,
 )

@@ -75,7 +75,10 @@ def _processes_per_node(spec: PyTorchJobSpec) -> str:
 
 
 def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one replica's pod. The Master, or else replica 0, has the job-role master."""
+    """Return the labels of one replica's pod.
+
+    The Master, or without a Master replica 0 of each role, has the job-role master.
+    """
     replica_labels = {**selector(job, role), KUBEFLOW.index: str(replica.index)}
     is_lead = role.name == "Master" if _master_role(job) is not None else replica.index == 0
     if job.api_version == CTYUN_PYTORCH_JOB.api_version:
@@ -89,7 +92,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {**name, KUBEFLOW.role: role.label}
 
 
-def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
     """Return the spec of one replica's pod, with the variables of torchrun.
 
     If another replica has to come first, an init container waits for its host name.
@@ -103,7 +106,7 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObje
 
 
 def _with_env(container: Object, added: Sequence[Object]) -> Object:
-    """Return a container with variables added after its own.
+    """Return a container with variables after its own, even if it sets the same names. added: the variables.
 
     Python's output is unbuffered unless the container sets PYTHONUNBUFFERED itself.
     """
@@ -114,7 +117,10 @@ def _with_env(container: Object, added: Sequence[Object]) -> Object:
 
 
 def _env(job: ControlledJob, role: Role, index: int) -> list[Object]:
-    """Return the variables of one replica, in the order of the Training Operator. index: of the replica in its role."""
+    """Return the variables of torchrun for one replica, in the order of the Training Operator.
+
+    index: of the replica in its role.
+    """
     total, processes = sum(each.replicas for each in job.roles), _processes_per_node(job.spec)
     variables: list[tuple[str, str]] = []
     if (master := _master_role(job)) is not None:
@@ -135,7 +141,10 @@ def _env(job: ControlledJob, role: Role, index: int) -> list[Object]:
 
 
 def _elastic_env(job: ControlledJob) -> list[tuple[str, str]]:
-    """Return the PET_ variables from which torchrun reads the elasticPolicy; variables without a value are left out."""
+    """Return (name, value) of the PET_ variables from which torchrun reads the elasticPolicy.
+
+    Variables without a value are left out.
+    """
     spec: PyTorchJobSpec = job.spec
     policy = spec.elastic_policy
     assert policy is not None  # the job is elastic
@@ -205,7 +214,7 @@ def _waiting_container(host: str) -> Object:
     }
 
 
-def extras(job: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
+def extras(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
     """Return the children that are not pods: a Service for each replica, and the HPA of the elasticPolicy's metrics."""
     children: list[NeededChild] = [each for role in job.roles for each in services(PYTORCHJOB, job, role)]
     policy = job.spec.elastic_policy
@@ -223,11 +232,11 @@ def _autoscaler(job: ControlledJob, metrics: Sequence[Object]) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(job: ControlledJob, counts: Mapping[str, Counts], _known: OwnedObjects) -> list[JobVerdict]:
-    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
+def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], _owned: OwnedObjects) -> list[JobVerdict]:
+    """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
     The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
-    elastic job.
+    elastic job. A failed pod restarts the job, or fails it if its role is never restarted.
     """
     verdicts: list[JobVerdict] = []
     name = f"{KIND} {job.name}"
@@ -257,5 +266,5 @@ PYTORCHJOB = ControlledKind(
     selector,
     pod_spec,
     extras,
-    judge,
+    verdicts_of,
 )

@@ -17,9 +17,10 @@ KINDS: Mapping[str, ControlledKind] = {
 
 
 def by_api(names: Iterable[str], master_image: str = "") -> dict[str, ControlledKind]:
-    """Return the kinds of these names by the path of each API group that serves them.
+    """Return path of an API group (/apis/GROUP/VERSION) -> kind, for each group that serves one of the named kinds.
 
-    master_image: image of masters of ElasticJobs that name none; "" for their workers' image.
+    master_image: image of masters of ElasticJobs that name none; "" for their workers' image. Raises KeyError for an
+    unknown name.
     """
     known = {**KINDS, ELASTICJOB.kind: with_master_image(master_image)}
     return {f"/apis/{api}": known[name] for name in names for api in known[name].apis}

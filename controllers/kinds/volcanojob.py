@@ -70,30 +70,30 @@ def _read(raw: Object) -> ControlledJob:
     job_reader.check_name(meta)
     _check_supported(spec)
     roles = tuple(_read_tasks(meta["name"], spec))
-    least = {
+    min_by_task = {
         role.label: _gang_pods(number, task) for number, (task, role) in enumerate(zip(spec.tasks, roles, strict=True))
     }
     total = sum(role.replicas for role in roles)
-    min_available = spec.min_available or sum(least.values())
+    min_available = spec.min_available or sum(min_by_task.values())
     if min_available > total:
         raise BadJob(f"spec.minAvailable is {min_available}: the tasks have {total} replicas together")
-    own_fields = _own_fields(raw, spec, roles, least)
+    own_fields = _own_fields(raw, spec, roles, min_by_task)
     roles = tuple(_with_added_bytes(own_fields, roles))
     return job_reader.controlled_job(
         raw,
         KIND,
         roles=roles,
         policy=RunPolicy(_suspended(meta), ttl_s=spec.ttl_seconds_after_finished),
-        gang=_gang(meta, spec, roles, least, min_available),
+        gang=_gang(meta, spec, roles, min_by_task, min_available),
         spec=own_fields,
         elastic=min_available < total,
     )
 
 
 def _check_supported(spec: VolcanoJobSpec) -> None:
-    """Raise BadJob for a field that is not supported: without its effect the job would not do what its owner wants.
+    """Raise BadJob for a field that is not supported: volumes, minSuccess, dependsOn or partitionPolicy.
 
-    These are volumes, minSuccess, dependsOn and partitionPolicy.
+    Without its effect the job would not do what its owner wants.
     """
     used = {"spec.volumes": spec.volumes, "spec.minSuccess": spec.min_success}
     for number, task in enumerate(spec.tasks):
@@ -112,8 +112,13 @@ def _suspended(meta: Object) -> bool:
     return text == "true"
 
 
-def _own_fields(raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields that only this kind reads. least: pods of each task that the gang needs. Raises BadJob."""
+def _own_fields(
+    raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], min_by_task: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the fields that only this kind reads. Raises BadJob.
+
+    raw: the job's object. min_by_task: pods of each task that the gang needs.
+    """
     meta, plugins = ObjectPart(raw["metadata"], "metadata"), _read_plugins(spec)
     labels, annotations = meta.words("labels"), meta.words("annotations")
     task_policies = {
@@ -127,24 +132,27 @@ def _own_fields(raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least:
         "plugins": plugins,
         "hosts": host_lists(meta.text("name"), roles) if "svc" in plugins else {},
         "policies": life.Policies(life.read_policies(spec.policies, "spec.policies"), task_policies),
-        "least": least,
-        "retries": spec.max_retry or DEFAULT_RETRIES,
+        "min_by_task": min_by_task,
+        "max_retry": spec.max_retry or DEFAULT_RETRIES,
         "labels": {name: labels[name] for name in _COPIED_LABELS if name in labels},
         "notes": {name: annotations[name] for name in _COPIED_ANNOTATIONS if name in annotations},
         "version": _count_in_status(raw, "version"),
-        "retried": _count_in_status(raw, "retryCount"),
+        "retry_count": _count_in_status(raw, "retryCount"),
     }
 
 
 def _count_in_status(raw: Object, key: str) -> int:
-    """Return a count of the job's status, 0 for a missing or invalid one. raw: the object of the job."""
+    """Return a count of the job's status, 0 for a missing or invalid one. raw: the job's object. key: of the field."""
     status = raw.get("status")
     value = status.get(key) if isinstance(status, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 - 1 else 0
 
 
 def _read_tasks(job_name: str, spec: VolcanoJobSpec) -> Iterator[Role]:
-    """Yield the role of each task. Raises BadJob for an invalid or repeated name, or too many replicas."""
+    """Yield the role of each task.
+
+    Raises BadJob for an invalid or repeated name, an invalid template, or more than MAX_REPLICAS replicas in all.
+    """
     names, total = set[str](), 0
     for number, task in enumerate(spec.tasks):
         name, where = task_name(task, number), f"spec.tasks[{number}]"
@@ -186,26 +194,30 @@ def _gang_pods(number: int, task: VolcanoTask) -> int:
 
     number: index of the task. Raises BadJob if there are more than the task has.
     """
-    least = task.replicas if task.min_available is None else task.min_available
-    if least > task.replicas:
+    min_pods = task.replicas if task.min_available is None else task.min_available
+    if min_pods > task.replicas:
         where = f"spec.tasks[{number}]"
-        raise BadJob(f"{where}.minAvailable is {least}, above {where}.replicas, {task.replicas}")
-    return least
+        raise BadJob(f"{where}.minAvailable is {min_pods}, above {where}.replicas, {task.replicas}")
+    return min_pods
 
 
 def _gang(
-    meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int], min_available: int
+    meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], min_by_task: Mapping[str, int], min_available: int
 ) -> GangSpec:
-    """Return the fields of the job's PodGroup. least: pods of each task that the gang needs. Source: VE-16, VE-26"""
+    """Return the fields of the job's PodGroup. Source: VE-16, VE-26
+
+    meta: metadata of the job. min_by_task: pods of each task that the gang needs. min_available: pods that start
+    together.
+    """
     annotations = ObjectPart(meta, "metadata").words("annotations")
-    extra_fields: dict[str, Any] = {"minTaskMember": dict(least)}
+    extra_fields: dict[str, Any] = {"minTaskMember": dict(min_by_task)}
     if spec.network_topology:
         extra_fields["networkTopology"] = spec.network_topology
     return GangSpec(
         min_available,
         spec.queue,
         spec.priority_class_name,
-        resources_of(_least_members(roles, least, min_available)),
+        resources_of(_pods_for_min_available(roles, min_by_task, min_available)),
         name=f"{meta['name']}-{meta['uid']}",
         labels=ObjectPart(meta, "metadata").words("labels"),
         notes={name: text for name, text in annotations.items() if not name.startswith("kubectl.kubernetes.io/")},
@@ -213,15 +225,19 @@ def _gang(
     )
 
 
-def _least_members(roles: Sequence[Role], least: Mapping[str, int], min_available: int) -> list[tuple[Role, int]]:
-    """Return how many pods of each task count for minAvailable: those that its gang needs first, then others in order.
+def _pods_for_min_available(
+    roles: Sequence[Role], min_by_task: Mapping[str, int], min_available: int
+) -> list[tuple[Role, int]]:
+    """Return (role, pods) for the pods that count for minAvailable: those that each task needs first, then others in
+    order.
 
-    If minAvailable is lower than the sum of these, only the order of the tasks counts.
+    min_by_task: pods of each task that the gang needs. If minAvailable is lower than their sum, only the order of the
+    tasks counts.
     """
-    if min_available < sum(least.values()):
+    if min_available < sum(min_by_task.values()):
         counts = {role.label: 0 for role in roles}
     else:
-        counts = dict(least)
+        counts = dict(min_by_task)
     remaining = min_available - sum(counts.values())
     for role in roles:
         added = min(remaining, role.replicas - counts[role.label])
@@ -231,7 +247,10 @@ def _least_members(roles: Sequence[Role], least: Mapping[str, int], min_availabl
 
 
 def _read_plugins(spec: VolcanoJobSpec) -> Plugins:
-    """Return the options of each plugin, written as Go's flags are: -x, --x or --x=false. Raises BadJob."""
+    """Return plugin -> option -> value, with defaults. Options are written as Go's flags are: -x, --x or --x=false.
+
+    Raises BadJob for an unknown plugin or option.
+    """
     plugins = dict[str, Mapping[str, str]]()
     for name, flags in spec.plugins.items():
         if name not in _OPTIONS:
@@ -271,12 +290,12 @@ def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[st
         LABELS.index: str(replica.index),
         "volcano.sh/queue-name": job.spec["queue"],
         "volcano.sh/job-version": str(job.spec["version"]),
-        "volcano.sh/job-retry-count": str(job.spec["retried"]),
+        "volcano.sh/job-retry-count": str(job.spec["retry_count"]),
         "volcano.sh/template-uid": f"{job.name}-{role.label}",
     }
 
 
-def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
     """Return the spec of one replica's pod, with the job's scheduler, priority and plugins.
 
     The scheduler name `volcano` means the scheduler of gangs in this cluster, so no name is set for it here.
@@ -290,9 +309,7 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObje
     return _with_plugins(job, role, replica, spec)
 
 
-def _judged_by_lifecycle(
-    _job: ControlledJob, _counts: Mapping[str, Counts], _known: OwnedObjects
-) -> Sequence[JobVerdict]:
+def _no_verdicts(_job: ControlledJob, _counts: Mapping[str, Counts], _owned: OwnedObjects) -> Sequence[JobVerdict]:
     """Return no conditions, since volcanojob_life.py decides the phases of this kind."""
     return ()
 
@@ -310,7 +327,9 @@ def hosts(job_name: str, role: Role) -> list[str]:
 
 
 def host_lists(job_name: str, roles: Sequence[Role]) -> dict[str, str]:
-    """Return the data of the ConfigMap with the host lists: three entries for each task, as in Volcano's svc."""
+    """Return key -> text for the ConfigMap with the host lists: three entries for each task, as in Volcano's svc
+    plugin.
+    """
     data = {}
     for role in roles:
         key, names = role.label.replace("-", "_"), hosts(job_name, role)
@@ -321,7 +340,7 @@ def host_lists(job_name: str, roles: Sequence[Role]) -> dict[str, str]:
 
 
 def _with_added_bytes(own_fields: Object, roles: Sequence[Role]) -> Iterator[Role]:
-    """Yield the roles with the bytes that plugins add to each pod: host lists, as only these grow with the job.
+    """Yield the roles with the JSON bytes that plugins add to each pod: host lists, as only these grow with the job.
 
     own_fields: of `_own_fields`.
     """
@@ -341,7 +360,7 @@ def _config_name(job: ControlledJob) -> str:
     return f"{job.name}-svc"
 
 
-def extras(job: ControlledJob, _known: OwnedObjects) -> list[Object]:
+def extras(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
     """Return the Service and the ConfigMap of host lists of the plugin svc; empty without the plugin."""
     plugins: Plugins = job.spec["plugins"]
     if "svc" not in plugins:
@@ -369,7 +388,7 @@ def _with_plugins(job: ControlledJob, role: Role, replica: Replica, spec: Mappin
 def _with_svc(
     job: ControlledJob, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a pod's spec with what the plugin svc adds.
+    """Return a pod's spec with what the plugin svc adds. options: of the plugin.
 
     That is a host name, a subdomain, and the host lists as a volume and, by an option, as variables.
     """
@@ -387,7 +406,10 @@ def _variable_value(job: ControlledJob, key: str, value: str) -> str | Object:
 
 
 def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str, Any]:
-    """Return a pod's spec with variables added to every container that does not set them itself."""
+    """Return a pod's spec with variables added to every container that does not set them itself.
+
+    env: name -> value, or the source of the value.
+    """
     added = [{"name": k, **({"value": v} if isinstance(v, str) else {"valueFrom": v})} for k, v in env.items()]
 
     def changed(container: Object) -> Object:
@@ -397,7 +419,10 @@ def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str
 
 
 def _with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) -> dict[str, Any]:
-    """Return a pod's spec with a volume that every container mounts. mount: fields of the mount without its name."""
+    """Return a pod's spec with a volume that every container mounts. The volume is not added if one has its name.
+
+    volume, mount: their fields without the name.
+    """
 
     def mounted(container: Object) -> Object:
         return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), {**mount, "name": name}]}
@@ -425,11 +450,11 @@ VOLCANOJOB = ControlledKind(
     selector,
     pod_spec,
     extras,
-    _judged_by_lifecycle,
+    _no_verdicts,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     vocabulary=StatusVocabulary(life.FIELDS, life.to_core_status, life.to_volcano_status),
-    notes=pod_annotations,
+    pod_annotations=pod_annotations,
     title=volcanojob.KIND,
     lifecycle=life.lifecycle,
     phase=life.job_phase,

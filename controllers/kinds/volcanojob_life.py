@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from turnout.controllers import children, conditions
-from turnout.controllers.children import Portion
+from turnout.controllers.children import CreateBudget
 from turnout.controllers.model import (
     JUMP_S,
     ControlledJob,
@@ -71,7 +71,7 @@ class LifecyclePolicy:
     action: str  # a word of ACTIONS
 
     def matches(self, event: _Event) -> bool:
-        """Return True if the policy names this event, or the exit code of its pod."""
+        """Return True if the policy names this event; with an exit code, if the pod has failed with this code."""
         if self.exit_code is not None:
             return event.word == POD_FAILED and event.pod.exit_code == self.exit_code
         return event.word in self.events
@@ -88,7 +88,7 @@ class DueAction(NamedTuple):
     """The action that a policy calls for now."""
 
     action: str = ""  # a word of ACTIONS; "" for none
-    why: str = ""  # the event, for a person
+    why: str = ""  # text about the event, for the status and the Event
     restart: RestartReason = RestartReason.TASK_COMPLETED  # the reason, if the action is a restart
 
 
@@ -101,7 +101,10 @@ class Policies:
 
 
 def read_policies(policies: Sequence[VolcanoPolicy], where: str) -> tuple[LifecyclePolicy, ...]:
-    """Return the policies of a job or of one of its tasks. where: their path in the object. Raises BadJob."""
+    """Return the policies of a job or of one of its tasks. where: their path in the object.
+
+    Raises BadJob for an invalid policy, and for an event or exit code that two policies name.
+    """
     lifecycle_policies = tuple(_read_policy(each, f"{where}[{number}]") for number, each in enumerate(policies))
     events = [event for policy in lifecycle_policies for event in policy.events]
     if duplicates := sorted({event for event in events if events.count(event) > 1}):
@@ -113,7 +116,10 @@ def read_policies(policies: Sequence[VolcanoPolicy], where: str) -> tuple[Lifecy
 
 
 def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
-    """Return one policy of a job or task. where: its path in the object. Raises BadJob."""
+    """Return one policy of a job or task. where: its path in the object.
+
+    Raises BadJob unless it has either known events or an exitCode other than 0, a known action, and no timeout.
+    """
     events, code = {each for each in (policy.event, *policy.events) if each}, policy.exit_code
     if unknown := sorted(events - {*EVENTS}):
         raise BadJob(f"{where} has the event {unknown[0]!r:.40}: {', '.join(EVENTS)} are known")
@@ -128,9 +134,12 @@ def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
     return LifecyclePolicy(frozenset(events), code, policy.action)
 
 
-def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -> DueAction:
-    """Return the action of the first policy that matches an event; one with the action "" if none does."""
-    for event in _events(roles, known):
+def due_action(policies: Policies, roles: Sequence[Role], owned: OwnedObjects) -> DueAction:
+    """Return the action of the first policy that matches an event; its `action` is "" if none matches.
+
+    Policies of a task come before those of the job.
+    """
+    for event in _events(roles, owned):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
                 code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
@@ -139,14 +148,14 @@ def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -
     return DueAction()
 
 
-def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
-    """Yield the events of pods by the names of the pods, then those of completed tasks."""
-    for pod in sorted(known.pods, key=lambda each: each.name):
+def _events(roles: Sequence[Role], owned: OwnedObjects) -> Iterator[_Event]:
+    """Yield the events of failed and terminating pods, by name of the pod, then an event for each completed task."""
+    for pod in sorted(owned.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
         elif pod.phase is PodPhase.FAILED:
             yield _Event(POD_FAILED, pod)
-    pods = children.by_role(known.pods)
+    pods = children.by_role(owned.pods)
     for role in roles:
         task_pods = pods.get(role.label, [])
         if len(task_pods) == role.replicas > 0 and all(_succeeded(pod) for pod in task_pods):
@@ -198,7 +207,7 @@ class _PhaseContext:
     kind: ControlledKind
     job: ControlledJob
     before: Object  # the stored status
-    known: OwnedObjects
+    owned: OwnedObjects
     now_s: float  # seconds since 1970
     setup: Setup
 
@@ -210,20 +219,23 @@ class _PhaseContext:
     @property
     def living_pods(self) -> list[PodState]:
         """The pods that have neither succeeded nor failed."""
-        return [pod for pod in self.known.pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED)]
+        return [pod for pod in self.owned.pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED)]
 
     @property
     def members(self) -> list[PodState]:
         """The pods of the job's present tasks and sizes that do not terminate."""
         sizes = {role.label: role.replicas for role in self.job.roles}
-        return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
+        return [pod for pod in self.owned.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
 
 def lifecycle(
-    kind: ControlledKind, job: ControlledJob, raw: Object, known: OwnedObjects, now_s: float, setup: Setup
+    kind: ControlledKind, job: ControlledJob, raw: Object, owned: OwnedObjects, now_s: float, setup: Setup
 ) -> ReconcileOutcome:
-    """Return the next phase of a job with the writes that lead there. raw: its object. now_s: seconds since 1970."""
-    context = _PhaseContext(kind, job, as_mapping(raw.get("status")), known, now_s, setup)
+    """Return the next phase of a job with the writes that lead there.
+
+    raw: the job's object. now_s: seconds since 1970.
+    """
+    context = _PhaseContext(kind, job, as_mapping(raw.get("status")), owned, now_s, setup)
     if (
         context.phase in (ABORTING, ABORTED)
         and _state_text(context.before, "reason") == _SUSPENDED
@@ -244,7 +256,7 @@ def lifecycle(
         return _outcome(context, ABORTING, "it is suspended", reason=_SUSPENDED, version=job.spec["version"] + 1)
     if context.phase == RESTARTING:
         return _restart(context)
-    action = due_action(job.spec["policies"], job.roles, known)
+    action = due_action(job.spec["policies"], job.roles, owned)
     if action.action:
         return _carry_out_policy(context, action)
     if end := _end_by_results(context):
@@ -257,27 +269,29 @@ def _carry_out_policy(context: _PhaseContext, action: DueAction) -> ReconcileOut
     phase = _PHASE_OF_ACTION[action.action]
     counters = {"version": context.job.spec["version"] + 1}
     if phase == RESTARTING:
-        counters["retryCount"] = context.job.spec["retried"] + 1
+        counters["retryCount"] = context.job.spec["retry_count"] + 1
     outcome = _outcome(context, phase, f"{action.action}: {action.why}", **counters)
     return replace(outcome, restarts=(action.restart,)) if phase == RESTARTING else outcome
 
 
 def _restart(context: _PhaseContext) -> ReconcileOutcome:
-    """Return the outcome of a restarting job: all pods are deleted, then the job is Pending again.
+    """Return the outcome of a restarting job: all pods are deleted first, then the job is Pending again.
 
     At most maxRetry restarts are made; the next one fails the job, and its ended pods stay for their logs.
     """
-    is_exhausted = context.job.spec["retried"] > context.job.spec["retries"]
-    if remaining := (context.living_pods if is_exhausted else context.known.pods):
+    is_exhausted = context.job.spec["retry_count"] > context.job.spec["max_retry"]
+    if remaining := (context.living_pods if is_exhausted else context.owned.pods):
         return _outcome(context, RESTARTING, writes=tuple(children.delete_pods(remaining)))
     if is_exhausted:
-        why = f"{_state_text(context.before, 'message')}; it was restarted {context.job.spec['retries']} times already"
+        why = (
+            f"{_state_text(context.before, 'message')}; it was restarted {context.job.spec['max_retry']} times already"
+        )
         return _outcome(context, FAILED, why)
     return _outcome(context, PENDING)
 
 
 def _end_by_results(context: _PhaseContext) -> tuple[str, str] | None:
-    """Return the phase that follows from the pods' results, and why; None if the job continues.
+    """Return (phase, why) if the pods' results end the job; None if it continues.
 
     Terminating pods, and pods above the job's size, do not count. An elastic job succeeds with as many pods as its gang
     needs. Source: VE-27
@@ -288,17 +302,17 @@ def _end_by_results(context: _PhaseContext) -> tuple[str, str] | None:
     failed = sum(pod.phase is PodPhase.FAILED for pod in members)
     if context.phase != RUNNING or not total or succeeded + failed < total:
         return None
-    least = context.job.gang.min_member
-    if least >= sum(spec["least"].values()) and (why := _lacks_successes(context, members)):
+    min_pods = context.job.gang.min_member
+    if min_pods >= sum(spec["min_by_task"].values()) and (why := _lacks_successes(context, members)):
         return FAILED, why
-    if succeeded >= least:
+    if succeeded >= min_pods:
         return COMPLETED, f"{succeeded} of {total} pods have succeeded"
-    return FAILED, f"{succeeded} pods succeeded, {least} are needed"
+    return FAILED, f"{succeeded} pods succeeded, {min_pods} are needed"
 
 
 def _lacks_successes(context: _PhaseContext, pods: Iterable[PodState]) -> str:
     """Return a text about the first task with too few successful pods, "" if each task has enough."""
-    needed = context.job.spec["least"]
+    needed = context.job.spec["min_by_task"]
     succeeded = Counter(pod.role for pod in pods if pod.phase is PodPhase.SUCCEEDED)
     for role in context.job.roles:
         if (count := succeeded[role.label]) < needed[role.label]:
@@ -307,52 +321,62 @@ def _lacks_successes(context: _PhaseContext, pods: Iterable[PodState]) -> str:
 
 
 def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
-    """Return the outcome of a job that continues: children are created, updated and deleted as needed."""
-    kind, job, known = context.kind, context.job, context.known
+    """Return the outcome of a job that continues, Running or Pending: children are created, updated and deleted as
+    needed.
+
+    Pods are created only once Volcano has admitted the PodGroup, and within one reconciliation's budget.
+    """
+    kind, job, owned = context.kind, context.job, context.owned
     group = children.pod_group(job, context.setup)
-    portion, pods = Portion(), children.by_role(known.pods)
-    writes = [*children.other_writes([*([] if group is None else [group]), *kind.extras(job, known)], known, portion)]
+    budget, pods = CreateBudget(), children.by_role(owned.pods)
+    writes = [*children.other_writes([*([] if group is None else [group]), *kind.extras(job, owned)], owned, budget)]
     tasks = {role.label for role in job.roles}
-    waits_for_admission = children.waits_for_admission(known, context.setup)
+    waits_for_admission = children.waits_for_admission(owned, context.setup)
     for role in job.roles:
         task_pods = pods.get(role.label, [])
         writes += children.delete_pods(children.surplus_pods(role, task_pods))
         if waits_for_admission:
             continue
         for index in children.missing_indices(role, task_pods):
-            if portion.is_full():
+            if budget.must_stop():
                 break
             replica = Replica(index, index)
-            writes.append(portion.create(partial(children.pod_body, kind, job, role, replica, known, context.setup)))
-    writes += children.delete_pods(pod for pod in known.pods if pod.role not in tasks)
+            writes.append(budget.create(partial(children.pod_body, kind, job, role, replica, owned, context.setup)))
+    writes += children.delete_pods(pod for pod in owned.pods if pod.role not in tasks)
     return _outcome(
-        context, _running_or_pending(context), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None)
+        context,
+        _running_or_pending(context),
+        writes=tuple(writes),
+        requeue_s=min(budget.requeue_s(), default=None),
     )
 
 
 def _running_or_pending(context: _PhaseContext) -> str:
-    """Return Running once as many pods as the gang needs have begun, and Pending again if too many wait."""
+    """Return the phase of a job that continues: Running once as many pods as the gang needs have begun.
+
+    A running job is Pending again if so many pods wait that the gang's min is lost.
+    """
     counts = _counts(context.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
     total = sum(role.replicas for role in context.job.roles)
-    least = context.job.gang.min_member
+    min_pods = context.job.gang.min_member
     if context.phase == RUNNING:
-        return PENDING if counts["pending"] > total - least else RUNNING
-    return RUNNING if begun and begun >= least else PENDING
+        return PENDING if counts["pending"] > total - min_pods else RUNNING
+    return RUNNING if begun and begun >= min_pods else PENDING
 
 
 def _clean_up(context: _PhaseContext) -> ReconcileOutcome:
     """Return the outcome of an ended job: running pods and the PodGroup are deleted.
 
-    After its time to live the job itself is deleted; a suspended job is not.
+    After its TTL the job itself is deleted; a suspended job is not. A clock jump delays the deletion.
     """
     writes: list[Write] = [*children.delete_pods(context.living_pods)]
-    writes += [Delete(each.key, each.uid) for each in context.known.others.values() if each.key.kind == "PodGroup"]
+    writes += [Delete(each.key, each.uid) for each in context.owned.others.values() if each.key.kind == "PodGroup"]
     if context.job.policy.ttl_s is None or _state_text(context.before, "reason") == _SUSPENDED:
         return _outcome(context, context.phase, writes=tuple(writes))
     ended_s = unix_s(as_mapping(context.before.get("state")).get("lastTransitionTime"))
     left_s = (context.now_s if ended_s is None else ended_s) + context.job.policy.ttl_s - context.now_s
-    if context.known.jumped_s:
+    if context.owned.jumped_s:
         left_s = max(left_s, JUMP_S)
     return _outcome(context, context.phase, writes=tuple(writes), requeue_s=max(left_s, 0.0), delete_job=left_s <= 0)
 
@@ -368,15 +392,19 @@ def _outcome(
     reason: str = "",
     **counters: int,
 ) -> ReconcileOutcome:
-    """Return the outcome with the status and Events of a phase. why: of a new phase. counters: of the status."""
+    """Return the outcome with the status of a phase; its Events only if the phase is new.
+
+    why, reason: of a new phase, "" for none. requeue_s: seconds until the next reconciliation at the latest. counters:
+    fields of the status.
+    """
     before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {
         "state": before.get("state"),
         "minAvailable": context.job.gang.min_member,
-        **_counts(context.known.pods),
-        "taskStatusCount": _by_task(context.known.pods),
+        **_counts(context.owned.pods),
+        "taskStatusCount": _by_task(context.owned.pods),
         "version": context.job.spec["version"],
-        "retryCount": context.job.spec["retried"],
+        "retryCount": context.job.spec["retry_count"],
         **counters,
     }
     all_conditions = conditions.valid_conditions(before)
@@ -397,7 +425,7 @@ def _outcome(
 
 
 def _events_of_phase(context: _PhaseContext, phase: str, why: str) -> tuple[EventOnJob, ...]:
-    """Return the Events for a job that has just reached a phase; none for a passing phase.
+    """Return the Event for a job that has just reached a phase; () for a phase that it only passes through.
 
     why: the reason, "" for none.
     """
@@ -427,7 +455,7 @@ def _counts(pods: Iterable[PodState]) -> dict[str, int]:
 
 
 def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
-    """Return the number of pods of each task by phase, as the status has it."""
+    """Return label of a task -> {"phase": {phase: pods}}, as the status has it."""
     counts_of_task: dict[str, Any] = {}
     for pod in pods:
         phases = counts_of_task.setdefault(pod.role, {"phase": {}})["phase"]
@@ -453,9 +481,9 @@ def to_core_status(status: Object) -> Object:
 
 
 def to_volcano_status(
-    status: Object, _job: ControlledJob | None, _known: OwnedObjects, moment: StatusContext
+    status: Object, _job: ControlledJob | None, _owned: OwnedObjects, moment: StatusContext
 ) -> Object:
-    """Return the status of a refused object: Failed, and why, unless its job has begun."""
+    """Return the status of a refused object: Failed, and why, unless its job has begun. status: the core status."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

@@ -69,7 +69,7 @@ class JobController:
         metrics: Metrics,
         time: SteadyTime | None = None,
     ) -> None:
-        """time: the wall clock with its jumps; None for one of `clock`."""
+        """Prepare the controller; `run` starts it. time: the wall clock with its jumps; None for one of `clock`."""
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
         self._plurals = {child: plural for child, (_, plural) in path_prefixes(setup).items()}
@@ -88,7 +88,10 @@ class JobController:
             self._queue.add(key)
 
     async def _follow_clock(self) -> None:
-        """Read the wall clock every JUMP_S until cancelled. After a jump is over, every job is queued."""
+        """Read the wall clock every JUMP_S until cancelled, and show jumps as a metric.
+
+        After a jump is over, every job is queued.
+        """
         while True:
             before, self._moment, self._moment_read_s = self._moment, self._time.now(), self._clock.monotonic()
             if before.jumped_s and not self._moment.jumped_s:  # decisions that depend on time are due again
@@ -97,7 +100,10 @@ class JobController:
             await self._clock.sleep(JUMP_S)
 
     async def _work(self) -> None:
-        """Reconcile queued jobs until cancelled. A failed job is queued again after a back-off."""
+        """Reconcile queued jobs until cancelled.
+
+        A failed job is queued again after a back-off; a fault of ours is reported.
+        """
         while True:
             key = await self._queue.next()
             failed, retry_after_s = True, 0.0
@@ -114,16 +120,20 @@ class JobController:
                 self._queue.done(key, failed=failed, retry_after_s=retry_after_s)
 
     async def reconcile_job(self, key: JobKey) -> None:
-        """Reconcile one job; a deleted job is skipped. An exception means that the job has to be retried."""
+        """Decide on one job, write, and record Events and metrics; a deleted job is skipped.
+
+        Raises CallError, or any fault of ours: the job has to be retried. A name that is taken is reported and retried
+        later.
+        """
         if (cached_job := self._cache.job(key)) is None:
             return
-        raw, known = cached_job
+        raw, owned = cached_job
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
             now_s = self._moment.now_s + self._clock.monotonic() - self._moment_read_s
-            outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
+            outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
-        self._note_first_pod(key, kind, raw, known)
+        self._note_first_pod(key, kind, raw, owned)
         self._emit_events(kind, raw, outcome.events)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
@@ -140,26 +150,29 @@ class JobController:
         if outcome.requeue_s is not None:
             self._queue.add_after(key, outcome.requeue_s)
 
-    def _note_first_pod(self, key: JobKey, kind: ControlledKind, raw: Object, known: OwnedObjects) -> None:
+    def _note_first_pod(self, key: JobKey, kind: ControlledKind, raw: Object, owned: OwnedObjects) -> None:
         """Observe the time from a job's creation to its first pod, by the API server's clock.
 
         Jobs that were suspended before, or that had a status when this process began to lead, are not observed.
         """
         meta, status = raw["metadata"], as_mapping(raw.get("status"))
-        if not status and not known.pods:
+        if not status and not owned.pods:
             self._new_jobs[key] = meta["uid"]
             if len(self._new_jobs) > len(jobs := self._cache.jobs()):
                 self._new_jobs = {each: uid for each, uid in self._new_jobs.items() if each in jobs}
         if self._new_jobs.get(key) != meta["uid"]:
             return
-        if known.pods or job_phase(kind, status) is JobPhase.SUSPENDED:
+        if owned.pods or job_phase(kind, status) is JobPhase.SUSPENDED:
             del self._new_jobs[key]
-        created_s, first_s = unix_s(meta.get("creationTimestamp")), min((pod.since_s for pod in known.pods), default=0)
+        created_s, first_s = unix_s(meta.get("creationTimestamp")), min((pod.since_s for pod in owned.pods), default=0)
         if created_s is not None and first_s:
             self._metrics.first_pod_s.labels(kind.full_name).observe(max(0.0, first_s - created_s))
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
-        """Report a fault of ours that stops a job. The job is retried after its own back-off."""
+        """Log, count and report to the owner a fault of ours that stops a job.
+
+        The job is retried after its own back-off.
+        """
         log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.internal_errors.labels(self._kinds[key.api].full_name).inc()
         try:
@@ -170,7 +183,7 @@ class JobController:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _emit_events(self, kind: ControlledKind, raw: Object, events: Iterable[EventOnJob]) -> None:
-        """Record Events on a job, count them, and log them."""
+        """Record Events on a job, count them, and log them. raw: the job's object."""
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
         for each in events:
@@ -188,7 +201,7 @@ _NAME_TAKEN_RETRY_S = 30.0
 def written_resources(
     kind: ControlledKind, outcome: ReconcileOutcome, plurals: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (verb, resource) of each write of an outcome. plurals: by kind of child."""
+    """Yield (verb, resource) of each write of an outcome, for metrics. plurals: kind of child -> its plural."""
     if outcome.delete_job:
         yield "delete", kind.plural
         return
@@ -244,7 +257,9 @@ class Metrics:
         )
 
     def _jobs(self, kinds: Sequence[str], jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None]) -> None:
-        """Create the series about jobs, by kind."""
+        """Create the series about jobs. kinds: their names. jobs: returns (kind, phase) -> jobs; None while not
+        leading.
+        """
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"turnout_controller_{name}", text, labels, registry=self.registry)
@@ -275,7 +290,10 @@ class Metrics:
         watches: Callable[[], Iterable[tuple[str, Watch]]],
         clock: Clock,
     ) -> None:
-        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        """Register the series about calls to the API server and about watches, read at each scrape.
+
+        requests: returns (method, outcome) -> calls. watches: returns (kind, watch).
+        """
         self.registry.register(ClientMetrics("controller", requests, watches, clock))
 
     def page(self) -> bytes:
@@ -290,7 +308,7 @@ class _JobCounts(Collector):
         self._kinds, self._jobs = tuple(kinds), jobs
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauge, zeros included, while this process leads."""
+        """Yield the gauge turnout_controller_jobs, zeros included; without samples while this process does not lead."""
         gauge = GaugeMetricFamily("turnout_controller_jobs", "Jobs by phase.", labels=["job_kind", "phase"])
         if (jobs := self._jobs()) is not None:
             for kind in self._kinds:

@@ -26,8 +26,11 @@ NO_ANSWER = 3  # exit code if a host never answered
 OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "HOSTNAME"}
 
 
-def answers(host: str, port: int) -> bool:
-    """Return True if an SSH server answers at a host and port within 2 s."""
+def ssh_answers(host: str, port: int) -> bool:
+    """Return True if a server at host and port sends an SSH greeting.
+
+    Waits up to 2 s for the connection and up to 2 s for the greeting. False for every network error.
+    """
     try:
         with socket.create_connection((host, port), 2.0) as connection:
             connection.settimeout(2.0)
@@ -37,12 +40,15 @@ def answers(host: str, port: int) -> bool:
 
 
 def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
-    """Return the hosts whose SSH server has not answered within so many seconds; empty once all have answered."""
+    """Return the hosts whose SSH server has not answered when the time is over; [] once all have answered.
+
+    hosts: names. seconds: the time, about; a round of questions that has begun is finished.
+    """
     end = time.monotonic() + seconds
-    silent = [host for host in hosts if not answers(host, port)]
+    silent = [host for host in hosts if not ssh_answers(host, port)]
     while silent and time.monotonic() < end:
         time.sleep(0.2)
-        silent = [host for host in silent if not answers(host, port)]
+        silent = [host for host in silent if not ssh_answers(host, port)]
     return silent
 
 
@@ -53,7 +59,10 @@ def exportable_variables(env: dict[str, str]) -> dict[str, str]:
 
 
 def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Run the command and pass its output on. Return its exit code, 128 + n for signal n, and its last LINES lines."""
+    """Run the command and copy its output to stdout. Return (exit code, its last LINES lines).
+
+    The code is 128 + n after signal n. stderr is included. Raises OSError if the command cannot be started.
+    """
     last_lines: collections.deque[str] = collections.deque(maxlen=LINES)
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -66,7 +75,10 @@ def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the hosts, run the command, write the end of its output to the log. Return the exit code."""
+    """Wait for the hosts, run the command, write the end of its output to the log. Return the exit code.
+
+    argv: HOSTFILE PORT SECONDS LOG COMMAND… . NO_ANSWER if a host never answered: then the command is not run.
+    """
     hostfile, port, seconds, log, *command = argv
     with open(hostfile, encoding="utf-8") as file:
         hosts = file.read().split()

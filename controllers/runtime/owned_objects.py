@@ -62,9 +62,10 @@ class ChildCache:
     """
 
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, ControlledKind]) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._changed = changed
         self.nodes = NodeResources()
-        self._unread = False  # pods cannot be read
+        self._pods_unreadable = False  # pods cannot be read
         self._kinds = kinds
         self._jobs: dict[JobKey, _CachedJob] = {}
         self._keys: dict[_Owner, JobKey] = {}
@@ -73,13 +74,14 @@ class ChildCache:
         self._known: dict[tuple[str, str, str], _CachedChild] = {}  # by kind, namespace and name
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
-    def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
-        """Store a job, unless it is an old version or deleted. api: the path of its group, as in a JobKey.
+    def put_job(self, api: str, kind: str, obj: JobObject, *, from_own_write: bool = False) -> None:
+        """Store a job and report it as changed. Ignored if it is an old version or was deleted.
 
-        answer: True for the answer to a write of ours, False for a watch.
+        api: the path of its group, as in a JobKey. from_own_write: True for the answer to a write of ours, False for a
+        watch.
         """
         meta, version = obj.metadata, _version(obj.metadata)
-        if not answer:
+        if not from_own_write:
             self._deleted_uids.pop(meta.uid, None)  # an API server that was restored from a backup has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
@@ -102,24 +104,34 @@ class ChildCache:
         self._changed(key)
 
     def drop_job(self, api: str, key_of_job: Key) -> None:
-        """Drop a deleted job. The API server deletes its children. api: as of `put_job`."""
+        """Drop a deleted job. The API server deletes its children. api: the path of its group, as in a JobKey."""
         self._note_deleted(key_of_job.uid)
         key = JobKey(api, key_of_job.namespace, key_of_job.name)
         if (cached := self._jobs.get(key)) is not None and cached.uid == key_of_job.uid:
             del self._jobs[key]
             self._keys.pop((key_of_job.namespace, key_of_job.uid), None)
 
-    def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
-        """Store a pod of a job, unless it is an old version or deleted. answer: as of `put_job`."""
-        if (ownership := self._store_version("Pod", obj.metadata, answer)) is None:
+    def put_pod(self, obj: OwnedPod, *, from_own_write: bool = False) -> None:
+        """Store a pod of a job, and report its job as changed.
+
+        Ignored if a newer version is known, the pod was deleted, or it belongs to no job of our kinds.
+
+        from_own_write: True for the answer to a write of ours, False for a watch.
+        """
+        if (ownership := self._store_version("Pod", obj.metadata, from_own_write)) is None:
             return
         owner, kind = ownership
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
         self._note_changed(owner)
 
-    def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
-        """Store a child that is not a pod, unless it is an old version or deleted. answer: as of `put_job`."""
-        if (ownership := self._store_version(kind, obj.metadata, answer)) is None:
+    def put_other(self, kind: str, obj: Owned, *, from_own_write: bool = False) -> None:
+        """Store a child that is not a pod, and report its job as changed.
+
+        Ignored in the same cases as in `put_pod`: an older version, a deleted child, no job of our kinds.
+
+        kind: of the child. from_own_write: True for the answer to a write of ours, False for a watch.
+        """
+        if (ownership := self._store_version(kind, obj.metadata, from_own_write)) is None:
             return
         owner, owners_kind = ownership
         child = child_state(owners_kind, kind, obj)
@@ -127,7 +139,10 @@ class ChildCache:
         self._note_changed(owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
-        """Drop a deleted child. Another object with its name is left alone."""
+        """Drop a deleted child, and report its job as changed.
+
+        Another object with its name is left alone. kind: of the child.
+        """
         self._note_deleted(child_key.uid)
         known = self._known.get((kind, child_key.namespace, child_key.name))
         if known is None or known.uid != child_key.uid:
@@ -141,9 +156,10 @@ class ChildCache:
         self._note_changed(owner)
 
     def drop_unlisted(self, kind: str, label: str, version: str) -> None:
-        """Drop the children that only an answer has shown, and that a later list does not contain.
+        """Drop the children that are known only from the answer to a write of ours, and are missing in a later list.
 
-        label: of the selector of the list, "" for none. version: resourceVersion of the list.
+        They were deleted before the watch showed them. kind: of the children. label: of the selector of the list, ""
+        for none. version: resourceVersion of the list; newer children stay.
         """
         list_version = int(version) if version.isascii() and version.isdigit() else 0
         deleted = [
@@ -164,21 +180,21 @@ class ChildCache:
         owner = key.namespace, cached.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
         return msgspec.json.decode(cached.raw), OwnedObjects(
-            tuple(pods.values()), dict(others), self.nodes.offered, self._unread
+            tuple(pods.values()), dict(others), self.nodes.offered, self._pods_unreadable
         )
 
-    def set_pods_readable(self, *, yes: bool) -> None:
-        """Store whether pods can be read.
+    def set_pods_readable(self, *, readable: bool) -> None:
+        """Store whether pods can be read. Does nothing if the value does not change.
 
-        Once they can, all jobs are reconciled, since nothing was decided meanwhile. Once they cannot, the jobs are
-        reconciled whose status shows each pod. yes: they can.
+        When pods become readable, every job is reconciled. When they become unreadable, only jobs whose status lists
+        container statuses are reconciled.
         """
-        if self._unread is not yes:
+        if self._pods_unreadable is not readable:
             return
-        self._unread = not yes
+        self._pods_unreadable = not readable
         for key in self._jobs:
             kind = self._kinds.get(key.api)
-            if yes or (kind is not None and kind.reports_containers):
+            if readable or (kind is not None and kind.reports_containers):
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
@@ -189,15 +205,16 @@ class ChildCache:
         """Return the number of jobs by the full name of their kind and by phase."""
         return Counter((self._kinds[key.api].full_name, job.phase) for key, job in self._jobs.items())
 
-    def _store_version(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, ControlledKind] | None:
-        """Store the version of a child, and return its owner and the owner's kind.
+    def _store_version(self, kind: str, meta: ObjectMeta, from_own_write: bool) -> tuple[_Owner, ControlledKind] | None:
+        """Store the version of a child, and return its owner and the owner's kind; None if the child is to be ignored.
 
-        Returns None for a child of no job of our kinds, for a deleted child, and for an old version: these are ignored.
+        Ignored are a child of no job of our kinds, a deleted child, and an old version. from_own_write: True for the
+        answer to a write of ours.
         """
         if (ownership := self._owner_of(meta)) is None:
             return None
         owner, owners_kind = ownership
-        if not answer:
+        if not from_own_write:
             self._deleted_uids.pop(meta.uid, None)
         if meta.uid in self._deleted_uids:
             return None
@@ -205,13 +222,13 @@ class ChildCache:
         known = self._known.get(child)
         if known is not None and known.uid != meta.uid:
             known = None
-        is_watched = not answer or (known is not None and known.watch is None)
+        is_watched = not from_own_write or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
         self._known[child] = _CachedChild(owner, meta.uid, newest, None if is_watched else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
     def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, ControlledKind] | None:
-        """Return the job that controls a child, and its kind; None without a job of our kinds."""
+        """Return ((namespace, uid), kind) of the job that controls a child; None if no job of our kinds controls it."""
         reference = next((each for each in meta.owner_references or () if each.controller), None)
         kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
         if reference is None or kind is None or kind.kind != reference.kind:
@@ -219,7 +236,10 @@ class ChildCache:
         return (meta.namespace, reference.uid), kind
 
     def _note_deleted(self, uid: str) -> None:
-        """Remember the uid of a deleted object, so that later answers about it are ignored."""
+        """Remember the uid of a deleted object, so that later answers about it are ignored.
+
+        The oldest of _MAX_DELETED is dropped.
+        """
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > _MAX_DELETED:
             self._deleted_uids.popitem(last=False)
@@ -322,7 +342,9 @@ class JobObject(Struct):
 
 
 def role_and_index(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
-    """Return the role and the index in a child's labels; "" and -1 where a label is missing or unreadable."""
+    """Return (role, index) in a child's labels; "" and -1 for a label that is missing or unreadable. kind: of its
+    job.
+    """
     labels, words = meta.labels or {}, kind.child_labels
     index = labels.get(words.index, "")
     return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
@@ -365,7 +387,10 @@ def _phase(text: str) -> PodPhase:
 
 
 def _terminations(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
-    """Return how the training container ended, or any container if the kind names none; failures come first."""
+    """Return how the container of the kind ended, or all ended containers if the kind names none; failures come first.
+
+    [] while it runs.
+    """
     terminated = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
     terminations = [each for each in terminated if each is not None]
     return sorted(terminations, key=lambda each: not each.exit_code)
@@ -432,11 +457,11 @@ class NodeResources:
         self._by_node.pop(key.name, None)
 
     def synced(self, version: str) -> None:
-        """Set `offered`, since all nodes have been listed."""
+        """Set `offered`, since all nodes have been listed. version: not used."""
         self.offered = frozenset(self._nodes)
 
     def _set(self, name: str, resources: frozenset[str]) -> None:
-        """Store the resources that a node offers from now on."""
+        """Store the extended resources that a node offers, and update `offered` once nodes have been listed."""
         before = self._by_node.get(name, frozenset())
         if before == resources:
             return

@@ -52,13 +52,16 @@ class ScalePlans:
         self._pending_plans.pop(JobKey(PATH, key.namespace, key.name), None)
 
     async def run(self) -> None:
-        """Carry out pending plans until cancelled."""
+        """Queue all pending plans and carry plans out, plans of one namespace in order, until cancelled."""
         for key in list(self._pending_plans):
             self._queue.add(key)
         await run_together(self._queue.run, *([self._work] * CONCURRENT_NAMESPACES))
 
     async def _work(self) -> None:
-        """Carry out queued ScalePlans until cancelled. A failed one is queued again after a back-off."""
+        """Carry out queued plans until cancelled.
+
+        A failed plan is queued again after a back-off; a fault of ours is reported.
+        """
         while True:
             key = await self._queue.next()
             failed, retry_after_s = True, 0.0
@@ -74,7 +77,10 @@ class ScalePlans:
                 self._queue.done(key, failed=failed, retry_after_s=retry_after_s)
 
     async def carry_out(self, key: JobKey) -> None:
-        """Carry out one plan, if it is still pending. Raises CallError if it has to be retried."""
+        """Carry out one plan, if it is still pending: change its job, then write the result into its status.
+
+        A plan that was deleted meanwhile is skipped. Raises CallError if it has to be retried.
+        """
         if (plan := self._pending_plans.get(key)) is None:
             return
         name = owner_of(plan)
@@ -93,7 +99,7 @@ class ScalePlans:
         log.info("scale_plan_done", extra={**fields, "why": result.status["message"]})
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
-        """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
+        """Log, count and report a fault of ours that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.internal_errors.labels(KIND).inc()
         if (plan := self._pending_plans.get(key)) is None:
@@ -104,7 +110,10 @@ class ScalePlans:
         self._metrics.events.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
-        """Return a job from the API server, since a plan may be seen before its job; None if it does not exist."""
+        """Return a job from the API server, since a plan may be seen before its job; None if it does not exist.
+
+        path: of the job. Raises other CallErrors.
+        """
         try:
             job: Object = msgspec.json.decode(await self._calls.get(path))
         except NotFound:

@@ -17,7 +17,7 @@ from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
 CHECK_S = 10.0  # between two checks whether pods can be read
-UNREAD_S = 60.0  # time without a working watch after which pods count as unread
+PODS_UNREADABLE_AFTER_S = 60.0  # time without a working watch after which pods count as unread
 _NODES = "nodes"
 _UNLABELLED = ("PodGroup", "HorizontalPodAutoscaler")  # watched without a selector: few, and ours have no label
 
@@ -39,7 +39,7 @@ class ControllerInformers(InformerFactory):
         rng: random.Random,
         namespace: str = "",
     ) -> None:
-        """namespace: the only one that is watched, "" for all."""
+        """Register all watches; they start with `run`. namespace: the only one that is watched, "" for all."""
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
         self.watch(_NODES, NODES_PATH, OfferingNode, cache.nodes)
@@ -55,14 +55,17 @@ class ControllerInformers(InformerFactory):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
 
     async def _check_pod_watches(self) -> None:
-        """Tell the cache every CHECK_S, until cancelled, whether the watches of pods work."""
+        """Every CHECK_S, until cancelled, tell the cache whether pods can be read.
+
+        They cannot once some watch of pods has been down for PODS_UNREADABLE_AFTER_S.
+        """
         read_s = self._clock.monotonic()
         while True:
             await self._clock.sleep(CHECK_S)
             pods = [each for name, each in self.reflectors.items() if name.startswith("Pod/")]
             if all(each.watching_since_s is not None for each in pods):
                 read_s = self._clock.monotonic()
-            self._cache.set_pods_readable(yes=self._clock.monotonic() - read_s < UNREAD_S)
+            self._cache.set_pods_readable(readable=self._clock.monotonic() - read_s < PODS_UNREADABLE_AFTER_S)
 
     def unsynced_kinds(self) -> list[str]:
         """Return the names of the watches that have not delivered their list yet.
@@ -91,9 +94,10 @@ class ControllerInformers(InformerFactory):
         self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.store_plan, plans.drop_plan), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
-        """Watch one kind of objects that jobs own.
+        """Watch one kind of objects that jobs own, and pass them to the cache.
 
-        name: of the watch in metrics. params: the query, such as a label selector.
+        name: of the watch in metrics. kind: of the objects. path: of their list. params: the query, such as a label
+        selector.
         """
         cache = self._cache
 

@@ -27,6 +27,7 @@ class WorkQueue:
     def __init__(
         self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, one_per_namespace: bool = False
     ) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._clock, self._backoff, self._draw, self._one_per_namespace = clock, backoff, draw, one_per_namespace
         self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, the next turn first
         self._blocked: dict[str, dict[JobKey, None]] = {}  # jobs that wait for another job of their namespace
@@ -42,7 +43,10 @@ class WorkQueue:
         return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
 
     def add(self, key: JobKey) -> None:
-        """Queue a job now. A job that is being reconciled is queued when that is done."""
+        """Queue a job now; a job that waits already stays in its place.
+
+        A busy job is queued again when `done` is called.
+        """
         if key in self._busy:
             self._changed_while_busy.add(key)
         else:
@@ -51,7 +55,7 @@ class WorkQueue:
             self._added.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
-        """Queue a job in `wait_s` seconds, unless it is already due earlier."""
+        """Queue a job in `wait_s` seconds, unless it is already due earlier. `run` has to run."""
         at_s = self._clock.monotonic() + wait_s
         if self._due.get(key, at_s) < at_s:
             return
@@ -60,7 +64,7 @@ class WorkQueue:
         self._due_sooner.set()
 
     async def next(self) -> JobKey:
-        """Wait for the next job and return it. The caller calls `done` with it afterwards."""
+        """Wait for the next job, mark it as busy, and return it. The caller calls `done` with it afterwards."""
         while not self._waiting:
             self._added.clear()
             await self._added.wait()
@@ -75,7 +79,9 @@ class WorkQueue:
         return key
 
     def done(self, key: JobKey, *, failed: bool = False, retry_after_s: float = 0.0) -> None:
-        """End the reconciliation of a job. A failed one is queued again after its back-off.
+        """End the reconciliation of a job.
+
+        A failed job is queued again after its back-off, a job that changed meanwhile at once.
 
         retry_after_s: the shortest wait that the API server asks for, 0 for none.
         """
@@ -92,7 +98,7 @@ class WorkQueue:
                 self.add(key)
 
     def _release_namespace(self, namespace: str) -> None:
-        """Let the blocked jobs of a namespace wait for its next turn, behind all other namespaces."""
+        """Move the jobs that wait for another job of their namespace to the end of the queue of namespaces."""
         self._busy_namespaces.discard(namespace)
         if (namespace_jobs := self._blocked.pop(namespace, None)) is not None:
             self._waiting[namespace] = namespace_jobs

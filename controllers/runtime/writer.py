@@ -52,9 +52,10 @@ class ChildWriter:
         self._prefixes = path_prefixes(setup)
 
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
-        """Write an outcome. uid: of the job. version: resourceVersion of the object on which it was decided.
+        """Write an outcome: status and children in the order that the outcome states, or the deletion of the job alone.
 
-        Raises CallError, or NameTaken, after everything else was written.
+        uid: of the job. version: resourceVersion of the object on which it was decided. Raises CallError or NameTaken;
+        then later steps are not carried out: Secrets, other children, pods, status.
         """
         if outcome.delete_job:
             await self._delete_job(key, uid)
@@ -66,13 +67,19 @@ class ChildWriter:
             await self._write_status(key, version, outcome.status)
 
     async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write secrets, then other children, then pods, since a ConfigMap shows that the Secret of its job exists."""
+        """Write Secrets, then other children, then pods, since a ConfigMap shows that the Secret of its job exists.
+
+        Raises the first error of a step once all writes of the step have ended; later steps are not begun.
+        """
         await self._write_all(key, uid, (each for each in writes if _is_secret(each)))
         await self._write_all(key, uid, (each for each in writes if not _is_secret(each) and not _is_pod(each)))
         await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write pods. The lead's pod is created before any other, since the others wait for its name (VE-25)."""
+        """Write pods. The first created pod comes before the other creations, since they wait for its name (VE-25).
+
+        If it fails, the others are created, too, and then its error is raised.
+        """
         creations = [each for each in writes if isinstance(each, Create)]
         other_creations = creations[1:]
         first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
@@ -84,14 +91,17 @@ class ChildWriter:
         await self._write_all(key, uid, other_creations)
 
     async def _write_all(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
-        """Carry out these writes at the same time. Raises the first error once all have ended."""
+        """Carry out these writes at the same time. Raises the first error once all have ended. uid: of the job."""
         results = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
         for each in results:
             if isinstance(each, BaseException):
                 raise each
 
     async def _write(self, key: JobKey, uid: str, write: Write) -> None:
-        """Carry out one write. Raises CallError, and NameTaken for a child whose name another owner's object has."""
+        """Carry out one write, and store the answer in the cache. uid: of the job.
+
+        Raises CallError, and NameTaken for a child whose name another owner's object has.
+        """
         match write:
             case Create(body):
                 await self._create(key, uid, body)
@@ -103,7 +113,12 @@ class ChildWriter:
                 await self._delete(key, child, child_uid)
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
-        """Create a child. An existing one counts as ours if our job owns it; else raises NameTaken. uid: of the job."""
+        """Create a child, and store the answer.
+
+        A child that exists counts as ours if our job owns it; else raises NameTaken.
+
+        uid: of the job. body: of the child.
+        """
         kind, name = body["kind"], body["metadata"]["name"]
         path = collection_path(self._prefixes[kind], key.namespace)
         if kind == "Secret":
@@ -123,7 +138,10 @@ class ChildWriter:
         self._store_answer(kind, raw)
 
     async def _create_keys(self, path: str, body: Object) -> None:
-        """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
+        """Create a Secret with new SSH keys.
+
+        An existing Secret has the job's uid in its name, so it is kept and never read.
+        """
         try:
             await self._calls.create(path, {**body, "stringData": new_ssh_files()})
         except Conflict as error:
@@ -131,7 +149,10 @@ class ChildWriter:
                 raise
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
-        """Delete the child with this uid. The cache forgets it, except for a pod that terminates first."""
+        """Delete the child with this uid. It is dropped from the cache; a pod that terminates first is stored as such.
+
+        A child that does not exist any more, or was replaced, is dropped from the cache only.
+        """
         try:
             raw = await self._calls.delete(
                 f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}", uid=uid
@@ -142,7 +163,7 @@ class ChildWriter:
         if child.kind != "Pod":  # the answer is a Status for most kinds
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
         elif (pod := _pod.decode(raw)).metadata.deletion_timestamp is not None:
-            self._cache.put_pod(pod, answer=True)
+            self._cache.put_pod(pod, from_own_write=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
         """Delete a job and, in the background, its children. A deleted or replaced job is left alone."""
@@ -154,19 +175,22 @@ class ChildWriter:
             return
 
     async def _write_status(self, key: JobKey, version: str, status: Object) -> None:
-        """Write the status if the job has not changed since `version`. Raises Conflict if it has."""
+        """Write the status if the job has not changed since `version`, and store the answer.
+
+        Raises Conflict if it has.
+        """
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
         body = {"metadata": {"resourceVersion": version}, "status": status}
         raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
-        self._cache.put_job(key.api, kind.kind, _job.decode(raw), answer=True)
+        self._cache.put_job(key.api, kind.kind, _job.decode(raw), from_own_write=True)
 
     def _store_answer(self, kind: str, raw: bytes) -> None:
         """Store the object that the API server returned for a write, ahead of the watch."""
         if kind == "Pod":
-            self._cache.put_pod(_pod.decode(raw), answer=True)
+            self._cache.put_pod(_pod.decode(raw), from_own_write=True)
         else:
-            self._cache.put_other(kind, _other.decode(raw), answer=True)
+            self._cache.put_other(kind, _other.decode(raw), from_own_write=True)
 
 
 def _is_pod(write: Write) -> bool:
@@ -183,7 +207,9 @@ _SSH_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/nul
 
 
 def new_ssh_files() -> dict[str, str]:
-    """Return the files of a ~/.ssh: a new key pair that opens every host with these files, and a new host key."""
+    """Return name -> text of the files of a ~/.ssh: a new key pair that opens every host with these files, a new host
+    key.
+    """
     (private, public), (host, _) = _new_key_pair(), _new_key_pair()
     return {
         "id_ecdsa": private,

@@ -56,7 +56,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
-    """Inject each fault in turn, then wait until the job completes. Raises Stood if the job makes no progress."""
+    """Inject each fault in turn, then let the job complete. Raises Stood if it makes no progress within PATIENCE_S."""
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, event in enumerate(events):
         await asyncio.sleep(event.after_s)
@@ -73,7 +73,11 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
 
 
 async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
-    """Wait until a round that began after the fault made a few steps; any round after a fault that hit nothing."""
+    """Wait until the job trains after a fault: for _QUIET steps, in a round that began after it.
+
+    After a fault that hit nothing or ends no process, any round counts. Faults that last are waited for first. Raises
+    Stood.
+    """
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
         await injectors.settle()
@@ -83,7 +87,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
 
 
 def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
-    """Train the same job without faults. Return its final model."""
+    """Train the same job in one process without faults; return the weights of its final model. home: must not exist."""
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

@@ -53,7 +53,10 @@ STAGES = (
 
 
 def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Run the chosen stages; return 1 if one of them did not end well, and 2 for an unknown stage."""
+    """Run the chosen stages one after another, and write their results to the folder --out.
+
+    Returns 0; 1 if a stage did not end well, 2 for an unknown stage.
+    """
     args = _parser().parse_args(argv)
     names = [stage.name for stage in stages]
     chosen = args.only.split(",") if args.only else names
@@ -78,6 +81,7 @@ def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) ->
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="hack/gpu/check.sh", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what is measured (%(default)s)")
     parser.add_argument("--size", choices=("default", "large", "tiny"), default="default", help="of the model")
@@ -87,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(stage: Stage, args: argparse.Namespace, out: Path, limit_s: float) -> StageEnd:
+    """Run one stage in fresh folders on disk and in /dev/shm, which are removed afterwards. Return how it ended.
+
+    args: of the command line. out: folder of results and log. limit_s: time left for it, seconds; below 1 it is not
+    run.
+    """
     if limit_s < 1:
         return StageEnd(stage.name, "not run", 0.0, f"the {BUDGET_S:g} s of the whole run were over")
     folder, memory = tempfile.mkdtemp(prefix="gpu-check-"), tempfile.mkdtemp(prefix="gpu-check-", dir="/dev/shm")
@@ -98,6 +107,10 @@ def _run(stage: Stage, args: argparse.Namespace, out: Path, limit_s: float) -> S
 
 
 def _run_in(stage: Stage, args: argparse.Namespace, out: Path, limit_s: float, folders: Sequence[str]) -> StageEnd:
+    """Run one stage as a process with its own session, and kill the session afterwards. Return how it ended.
+
+    folders: arguments that name the stage's folders. limit_s: seconds; after them the stage has timed out.
+    """
     command = [sys.executable, "-m", stage.module, "--stage", stage.name]
     command += ["--device", args.device, "--size", args.size, "--results", str(out / "results.jsonl"), *folders]
     log, began_s = out / "stages.log", time.monotonic()

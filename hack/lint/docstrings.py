@@ -2,7 +2,8 @@
 
 A docstring explains an argument by a sentence that begins with its name: `limit: items per page, 0 for all.` If the
 argument is renamed and the sentence is not, readers look for an argument that nobody can pass. Such a name must be an
-argument of the function or of a function around it, or a field, attribute or argument of the class.
+argument of the function or of a function around it, or a field, attribute or argument of the class. It may also be an
+element of the result that the docstring has named in brackets before.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-# One or more names at the begin of a sentence or of a line, then a colon.
-_EXPLAINED = re.compile(r"(?:^|(?<=[.;)] ))\s*([a-z_]\w*(?:(?:, | and )[a-z_]\w*)*): (?=\S)", re.MULTILINE)
+# One or more names at the begin of a sentence, then a colon.
+_EXPLAINED = re.compile(r"(?:^|(?<=[.)] ))([a-z_]\w*(?:(?:, | and )[a-z_]\w*)*): (?=\S)", re.MULTILINE)
+_BRACKETED = re.compile(r"\(([^()]*)\)")  # such as the elements of a tuple: "Return (pods, hosts)."
+_WRAPPED = re.compile(r"(?<!\n)\n(?!\n)\s*")  # the end of a line within a paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,11 @@ def _below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[Unknown
 
 def _check(path: str, owner: _Function | ast.ClassDef, known: Collection[str]) -> Iterator[UnknownArgument]:
     """Yield the explained names of one docstring that are not known. `name` also explains an attribute `_name`."""
-    for match in _EXPLAINED.finditer(ast.get_docstring(owner) or ""):
+    text = _WRAPPED.sub(" ", ast.get_docstring(owner) or "")
+    for match in _EXPLAINED.finditer(text):
+        elements = {word for group in _BRACKETED.findall(text[: match.start()]) for word in re.findall(r"\w+", group)}
         for name in re.split(", | and ", match[1]):
-            if name not in known and f"_{name}" not in known:
+            if name not in elements and name not in known and f"_{name}" not in known:
                 yield UnknownArgument(path, owner.lineno, owner.name, name)
 
 
@@ -94,7 +99,7 @@ def main(root: Path = ROOT) -> int:
     """Print every such name in the product and in hack. Return 1 if there is one."""
     unknown = [
         each
-        for package in (*FLOORS, "hack")
+        for package in (*LAYERS, "hack")
         for path in sorted((root / package).rglob("*.py"))
         if "__pycache__" not in path.parts
         for each in unknown_arguments(path.relative_to(root).as_posix(), ast.parse(path.read_text()))

@@ -41,7 +41,10 @@ def parent_name(group: PodGroup) -> str:
 
 
 def _min_groups(policy: object) -> int:
-    """Return how many child groups start together; 0 if each starts by itself. policy: may have any type."""
+    """Return `gang.minGroupCount` of a scheduling policy: how many child groups start together.
+
+    policy: may have any type. 0, for groups that start by themselves, if it is absent or not in 1.._MAX_GROUPS.
+    """
     gang = policy.get("gang") if isinstance(policy, dict) else None
     count = gang.get("minGroupCount") if isinstance(gang, dict) else None
     return count if type(count) is int and 0 < count <= _MAX_GROUPS else 0
@@ -60,6 +63,7 @@ class CompositeGroups:
     """The CompositePodGroups of all namespaces, and the PodGroups below them."""
 
     def __init__(self) -> None:
+        """Start without any group."""
         self._composites: dict[_Name, _Composite] = {}
         self._composites_below: dict[_Name, dict[str, None]] = {}  # parent -> names of CompositePodGroups
         self._gangs_below: dict[_Name, dict[GangKey, tuple[str, str]]] = {}  # parent -> gang -> (created, uid)
@@ -67,7 +71,10 @@ class CompositeGroups:
         self._trees: dict[str, dict[str, dict[GangKey, None]]] = {}  # namespace -> root -> its gangs, as computed
 
     def put(self, group: PodGroup) -> Collection[GangKey]:
-        """Add or update a CompositePodGroup. Return the gangs whose terms may have changed."""
+        """Add or update a CompositePodGroup.
+
+        Returns the PodGroups below it, whose terms may have changed; () for no change.
+        """
         meta, spec = group.metadata, group.spec
         terms = Ancestor(meta.name, constraint_level(spec.scheduling_constraints), _min_groups(spec.scheduling_policy))
         composite, name = _Composite(terms, parent_name(group)), (meta.namespace, meta.name)
@@ -80,13 +87,13 @@ class CompositeGroups:
         return self._changed_below(name)
 
     def drop(self, namespace: str, name: str) -> Collection[GangKey]:
-        """Remove a CompositePodGroup. Return the gangs whose terms may have changed."""
+        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed."""
         self._unlink((namespace, name))
         self._composites.pop((namespace, name), None)
         return self._changed_below((namespace, name))
 
     def put_gang(self, key: GangKey, parent: str, created: str, uid: str) -> None:
-        """Add or update a PodGroup. parent: "" for one in no tree."""
+        """Add or update a PodGroup. parent: name of its CompositePodGroup; "" for one in no tree. created: RFC 3339."""
         if self._parents.get(key, "") != parent:
             self.drop_gang(key)
         if parent:
@@ -95,7 +102,7 @@ class CompositeGroups:
             self._trees.pop(key.namespace, None)
 
     def drop_gang(self, key: GangKey) -> None:
-        """Remove a PodGroup."""
+        """Remove a PodGroup from its tree. Does nothing for one in no tree."""
         if (parent := self._parents.pop(key, None)) is None:
             return
         gangs = self._gangs_below[key.namespace, parent]
@@ -105,7 +112,12 @@ class CompositeGroups:
         self._trees.pop(key.namespace, None)
 
     def with_terms(self, key: GangKey, sizing: Sizing) -> Sizing:
-        """Return what a PodGroup states, with the terms of the tree that it is in."""
+        """Return what a PodGroup states, with the terms of the CompositePodGroups above it; unchanged for one in no
+        tree.
+
+        If the tree has a fault, the terms of the ancestors do not count, and the fault is among the ignored terms. If
+        only an ancestor is still missing, the terms of the known ancestors count.
+        """
         if not (parent := self._parents.get(key)):
             return sizing
         chain = self._chain(key.namespace, parent)
@@ -123,7 +135,10 @@ class CompositeGroups:
         return replace(sizing, wish=wish, lacks_parent=chain.lacks_parent)
 
     def tree(self, namespace: str, root: str) -> Collection[GangKey]:
-        """Return the PodGroups of a tree, the oldest first, at most MAX_TREE_GANGS. root: the outermost ancestor."""
+        """Return the PodGroups of a tree, the oldest first, at most MAX_TREE_GANGS; cached until the tree changes.
+
+        root: name of the outermost CompositePodGroup; an unknown name gives an empty result.
+        """
         trees = self._trees.setdefault(namespace, {})
         if root not in trees:
             ages = self._ages_below((namespace, root))
@@ -141,7 +156,10 @@ class CompositeGroups:
         return 0 if composite is None else composite.terms.min_groups
 
     def _unlink(self, name: _Name) -> None:
-        """Take a CompositePodGroup from below its parent."""
+        """Remove a CompositePodGroup from the children of its parent.
+
+        Does nothing if it is unknown or has no parent.
+        """
         composite = self._composites.get(name)
         if composite is None or not composite.parent:
             return
@@ -156,7 +174,10 @@ class CompositeGroups:
         return self._ages_below(name).keys()
 
     def _ages_below(self, name: _Name) -> dict[GangKey, tuple[str, str]]:
-        """Return (created, uid) of the PodGroups below a CompositePodGroup. Each name is visited once."""
+        """Return PodGroup -> (created, uid) for all PodGroups below a CompositePodGroup.
+
+        Ends also if the names form a circle.
+        """
         found: dict[GangKey, tuple[str, str]] = {}
         visited, waiting = {name}, [name]
         while waiting:
@@ -168,7 +189,10 @@ class CompositeGroups:
         return found
 
     def _chain(self, namespace: str, parent: str) -> _Chain:
-        """Return the known ancestors of a PodGroup with this parent."""
+        """Return the known ancestors of a PodGroup. parent: the name of its own parent.
+
+        The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known.
+        """
         ancestors: list[Ancestor] = []
         while parent:
             if any(each.name == parent for each in ancestors):

@@ -31,7 +31,11 @@ class GangGroup:
 
 
 def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], marks: Mapping[str, str]) -> bool:
-    """Return True if a rule holds for a member with these marks. one_of: it needs one of them, unless it is empty."""
+    """Return True if a member is in the groups of a rule: all marks and keys of the rule are among its marks.
+
+    one_of: (key, value) pairs of the rule, of which the member needs at least one; empty: none is needed. marks: the
+    member's marks, key -> value.
+    """
     if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
         return False
     return not one_of or not one_of.isdisjoint(marks.items())
@@ -40,7 +44,11 @@ def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], marks: Mapping[str, 
 def group_members(
     rules: Sequence[GroupRule], members: Iterable[GangMember], tier_of: Callable[[Level], int]
 ) -> dict[str, GangGroup]:
-    """Return uid -> group of the members in a group. members: in rank order. The first matching rule counts."""
+    """Return uid -> group of each member that matches a rule. The first matching rule counts; other members are absent.
+
+    members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a size and no keys cuts
+    its members by rank into groups of that size. A member without a rank counts by its place among them.
+    """
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
     for member in members:
@@ -89,7 +97,10 @@ class _MemberSummary:
 
 
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
-    """Merge the statements of a gang's members: the largest number and the first text of each kind count."""
+    """Merge the statements of a gang's members: the largest number and the first text of each kind count.
+
+    A number that no member states is 0 (multiple: 1), a text "".
+    """
     memberships = [member.membership for member in members]
     return _MemberSummary(
         wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
@@ -143,15 +154,16 @@ class Gang:
 
     @property
     def _summary(self) -> _MemberSummary:
-        """Return the statements of the members together. They are read dozens of times a request, and change with
-        members only.
+        """Return the merged statements of the members, cached until members change.
+
+        They are read dozens of times a request.
         """
         if self._cached_summary is None:
             self._cached_summary = _summarize(list(self.members.values()))
         return self._cached_summary
 
     def join(self, member: GangMember) -> None:
-        """Add or update a member."""
+        """Add a member, or replace the member that has the same uid."""
         before = self.members.get(member.uid)
         self.members[member.uid] = member
         self._cached_living = None
@@ -159,12 +171,16 @@ class Gang:
             self._cached_summary = None
 
     def leave(self, uid: str) -> bool:
-        """Remove a member. Returns False for an unknown member."""
+        """Remove a member. Returns False if no member has this uid."""
         self._cached_summary = self._cached_living = None
         return self.members.pop(uid, None) is not None
 
-    def start(self, now_s: float, patience_s: float) -> None:
-        """Note the min of a gang of which a member holds a host. Members may still come for `patience_s` seconds."""
+    def note_member_has_host(self, now_s: float, patience_s: float) -> None:
+        """Record that a member holds a host; may be called again.
+
+        The first call sets `started_s`. Each call within `patience_s` seconds from then copies the stated min to
+        `min_pods_at_start`; later calls change nothing. now_s: by the monotonic clock.
+        """
         if self.started_s is None:
             self.started_s = now_s
         if now_s - self.started_s <= patience_s:
@@ -176,8 +192,10 @@ class Gang:
         return self.min_pods if self.started_s is None else min(self.min_pods, self.min_pods_at_start)
 
     def waiting(self) -> list[GangMember]:
-        """Return the members without a node, in rank order: masters first, then by index, then by name."""
-        return sorted((m for m in self.members.values() if m.is_waiting), key=rank_order)
+        """Return the members without a node that are not being deleted, sorted by role (masters first), rank and
+        name.
+        """
+        return sorted((m for m in self.members.values() if m.is_waiting), key=rank_sort_key)
 
     @property
     def stated_terms(self) -> object:
@@ -189,7 +207,7 @@ class Gang:
 
     @property
     def min_by_role(self) -> tuple[tuple[str, int], ...]:
-        """The number of pods of each role that must start, from the PodGroup.
+        """The number of pods of each role that must start, from the PodGroup: (role, pods); () if none is stated.
 
         As in Volcano, such numbers count only if the gang's own min covers all of them.
         """
@@ -197,21 +215,26 @@ class Gang:
         return roles if not roles or self.min_pods >= sum(count for _, count in roles) else ()
 
     def could_start(self, *, gates_lifted: bool) -> bool:
-        """Return True if enough members may be bound. gates_lifted: True if our gates will be lifted.
+        """Return True if a member without a gate of other programs waits, and enough such members exist.
 
-        A gang of gated pods that cannot start gets no room: its owner could hold the room for any time by a gate.
+        Enough: one of them has a node, or they reach the gang's min and the min of each role. gates_lifted: True if our
+        gates will be lifted, so that members with our gate alone count. A gang of gated pods that cannot start gets no
+        room: its owner could hold the room for any time by a gate.
         """
         able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
         is_enough = any(m.node for m in able) or self._reaches_min(able)
         return is_enough and any(m.is_waiting for m in able)
 
     def _reaches_min(self, members: Sequence[GangMember]) -> bool:
-        """Return True if some members are as many as must start together, in total and of each role."""
+        """Return True if these members are at least as many as must start together, in total and of each role."""
         roles = Counter(m.membership.role for m in members)
         return len(members) >= self.min_pods and all(roles[role] >= count for role, count in self.min_by_role)
 
     def living(self) -> Sequence[GangMember]:
-        """Return the members that run or may still run."""
+        """Return the members that are not being deleted, waiting ones included.
+
+        The list is cached: do not change it.
+        """
         if self._cached_living is None:
             self._cached_living = [member for member in self.members.values() if not member.terminating]
         return self._cached_living
@@ -304,9 +327,7 @@ class Gang:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The levels that all members must keep to: the levels required of the gang, and the levels of its runs of
-        ranks.
-        """
+        """The levels of the gang and of its runs of ranks, which all members must keep to."""
         return self.terms.levels
 
     @property
@@ -320,9 +341,9 @@ class Gang:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
+        """The runs of ranks that stay under one switch each: (tier of the switch, ranks of a run), the outermost first.
 
-        A run in a wider domain than the runs around it is ignored.
+        A run in a wider domain than the runs around it is ignored, and so is a run on one host.
         """
         found: list[tuple[int, int]] = []
         for layer in self.terms.layers:
@@ -337,14 +358,14 @@ class Gang:
         return self.terms.group_rules
 
     def groups_by_uid(self) -> dict[str, GangGroup]:
-        """Return uid -> group, of the living members that are in one."""
+        """Return uid -> group of the living members that are in a group; other members are absent."""
         rules = self.group_rules
-        return group_members(rules, sorted(self.living(), key=rank_order), self.known_tier) if rules else {}
+        return group_members(rules, sorted(self.living(), key=rank_sort_key), self.known_tier) if rules else {}
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
-        """The axes of parallelism, the outermost first, and the number of ranks along each. Runs of ranks take
-        precedence.
+        """The mesh of parallelism: (axis, ranks along it), the outermost axis first. () without a mesh, and with runs
+        of ranks.
         """
         return () if self.layers else self.terms.mesh
 
@@ -413,7 +434,9 @@ class Gang:
         return self.places_all_members or bool(self.layers)
 
     def ignored_terms(self) -> list[str]:
-        """Return a sentence for each term of the gang's wishes that is not kept."""
+        """Return a sentence for each term of the gang's wishes that is not kept, without duplicates; [] if all are
+        kept.
+        """
         found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
             for level in self._unknown_levels(wish):
@@ -423,7 +446,9 @@ class Gang:
         return list(dict.fromkeys(found))
 
     def _ignored_parts(self, wish: Wish) -> Iterator[str]:
-        """Yield a sentence for each part of a wish that contradicts another part or the gang's size."""
+        """Yield a sentence for each part of a wish that contradicts another part or the gang's size; nothing if none
+        does.
+        """
         if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
             yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
         if wish.mesh and not self._matches_mesh(wish.mesh):
@@ -438,7 +463,11 @@ class Gang:
         return [level for level in levels if level is not None and self.tier_of(level) is None]
 
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
-        """Return True unless it is known that the gang has another number of ranks than the mesh."""
+        """Return False if the mesh has another number of ranks than the gang has accelerators.
+
+        True if no number of members is announced, or the members have different numbers of accelerators. axes: (axis,
+        ranks along it).
+        """
         gpus = {member.gpus for member in self.members.values() if member.gpus}
         return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
 
@@ -483,7 +512,7 @@ class Gang:
         return created, self.version, uid
 
 
-def rank_order(member: GangMember) -> tuple[str, float, str]:
+def rank_sort_key(member: GangMember) -> tuple[str, float, str]:
     """Return the sort key of a member: by role, then by rank, then by name.
 
     Ranks count within a role, and members without a rank come last. Masters have the role "" and so come first.

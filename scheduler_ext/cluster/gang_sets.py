@@ -21,7 +21,7 @@ class GangSets:
         self._oldest: dict[_SetName, list[Gang]] = {}  # the oldest gangs of a set, until one of its gangs changes
 
     def update(self, key: GangKey, gang: Gang | None) -> None:
-        """Take in a changed gang. gang: None for one that is gone."""
+        """Store to which set a changed gang belongs. gang: None for a deleted gang, which is removed from its set."""
         name = (key.namespace, gang.together_name) if gang is not None and gang.together_name else None
         before = self._set_of.pop(key, None)
         if before is not None:
@@ -35,7 +35,10 @@ class GangSets:
             self._oldest.pop(name, None)
 
     def oldest(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
-        """Return the MAX_TOGETHER oldest gangs of a set, the oldest first. gangs: all gangs of the cluster."""
+        """Return the gangs of a set, the oldest first, at most MAX_TOGETHER; [] for an unknown set.
+
+        gangs: all gangs of the cluster. The result is cached until a gang of the set changes.
+        """
         key = namespace, name
         if key not in self._oldest:
             members = [gang for other in self._keys.get(key, ()) if (gang := gangs.get(other)) is not None]

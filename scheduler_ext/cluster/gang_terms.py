@@ -100,9 +100,10 @@ def _first(values: Iterable[Value], default: Value) -> Value:
 
 
 def _merge_layers(of_group: tuple[Layer, ...], of_members: Iterable[Wish]) -> tuple[Layer, ...]:
-    """Merge the runs of ranks of the PodGroup with those of the member with most layers, one within the other.
+    """Merge the runs of ranks of the PodGroup with those of the member that states most, one within the other.
 
-    Of two sizes that do not divide each other the larger counts.
+    of_group: of the PodGroup, () for none. of_members: the members' wishes. Of two sizes that do not divide each other
+    the larger counts. () if nobody states runs.
     """
     of_member = max((wish.layers for wish in of_members), key=lambda each: (len(each), repr(each)), default=())
     if of_group and of_member:
@@ -111,7 +112,7 @@ def _merge_layers(of_group: tuple[Layer, ...], of_members: Iterable[Wish]) -> tu
 
 
 def common_multiple(multiples: Iterable[int]) -> int:
-    """Return the least common multiple of what is asked for; the largest of them if it is above MAX_MULTIPLE."""
-    asked = tuple(multiples)
-    common = lcm(*asked)
-    return common if common <= MAX_MULTIPLE else max(asked)
+    """Return the least common multiple of some numbers >= 1; the largest of them if it is above MAX_MULTIPLE."""
+    numbers = tuple(multiples)
+    common = lcm(*numbers)
+    return common if common <= MAX_MULTIPLE else max(numbers)

@@ -19,7 +19,7 @@ _WHY = {
 
 
 def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
-    """Yield a sentence for each term of a member's wish that is not kept."""
+    """Yield a sentence for each term of a member's wish, and of its gang, that is not kept; nothing if all are kept."""
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish
     if wish.source and member.no_opinion_reason in _WHY:
@@ -55,7 +55,7 @@ def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
 
 
 def _overruled_preferences(gang: Gang) -> Iterator[str]:
-    """Yield a sentence for each preference that gives way to a hard term."""
+    """Yield a sentence for each preference that gives way to a hard term, with the source of that term."""
     firm = _first(gang, attrgetter("requires")).requires
     layered, grouped = _first(gang, attrgetter("layers")), _first(gang, attrgetter("groups"))
     for wish in gang.preferences:
@@ -70,7 +70,8 @@ def _overruled_preferences(gang: Gang) -> Iterator[str]:
 def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
     """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
 
-    A scheduler that asks only about pods with accelerators binds such members on any node.
+    A scheduler that asks only about pods with accelerators binds such members on any node. The sentence names the first
+    such member only.
     """
     if gang.tier is None or not gang.has_accelerators or not view.fabric.tiers:
         return
@@ -80,7 +81,11 @@ def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
 
 
 def _strays(view: ClusterView, gang: Gang, tier: int) -> list[str]:
-    """Return the names of members without an accelerator that run outside the domain of the others."""
+    """Return the names of bound members without an accelerator outside the domain of the bound members with one,
+    sorted.
+
+    tier: of the domain. Empty if no member with an accelerator is bound.
+    """
     row, rows = view.fabric.switch_of[min(tier, view.fabric.tiers)], view.snapshot.row_of
     if (domains := view.levels.label_domains(gang.required_levels)) is not None:
         row = domains.row_domains

@@ -53,9 +53,11 @@ class LabelDomains:
 
 
 def domains_of_label(fabric: Fabric, level: str, tier: int, values: Mapping[int, str | None]) -> LabelDomains | None:
-    """Return the domains of a node label; None if each of them is one switch of its tier.
+    """Return the domains of a node label, one for each value; None if the hosts of each value are under one switch of
+    `tier`.
 
-    tier: as tier_of_label() returns it. values: host id -> label value, for hosts of the map that have a node.
+    tier: as tier_of_label() returns it, not None. values: host id -> label value, for hosts of the map that have a
+    node. Hosts with None are in no domain.
     """
     hosts_by_value: dict[str, list[int]] = {}
     for host, value in values.items():
@@ -75,6 +77,7 @@ class Levels:
     """The tiers of levels, as nodes and the map are now."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
+        """Start without a map: `use` sets it. snapshot: the nodes whose labels are read, also later."""
         self._snapshot = snapshot
         self._fabric: Fabric | None = None
         self._offer_version = -1
@@ -85,12 +88,15 @@ class Levels:
         self._label_domains: dict[str, LabelDomains] = {}  # of labels whose domains are wider than a switch
 
     def use(self, fabric: Fabric) -> None:
-        """Use this map from now on."""
+        """Use this map from now on. Forgets every tier that was computed for the map before."""
         self._fabric = fabric
         self._forget()
 
     def tier_of(self, level: Level) -> int | None:
-        """Return the tier of a level; None for one that is not there."""
+        """Return the tier of a level: 0 for one host, 1 for a leaf.
+
+        None if the level is neither a number, nor a known word, nor a label that any mapped node has.
+        """
         if isinstance(level, int):
             return level
         if level == labels.HOSTNAME:
@@ -99,9 +105,9 @@ class Levels:
         return self._tiers[level]
 
     def rows_outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
-        """Mark the rows of nodes that are in no domain of at least one of the levels; None if there is no such node.
+        """Mark the rows of mapped nodes that lack the label of at least one of these levels; None if no node lacks one.
 
-        Only a level that is a node label has such nodes.
+        Levels that are numbers or host names have no such rows.
         """
         found: NDArray[np.bool_] | None = None
         for level in levels:
@@ -113,7 +119,11 @@ class Levels:
         return found
 
     def label_domains(self, levels: Iterable[Level]) -> LabelDomains | None:
-        """Return the domains within all of some levels; None if switches of the map are such domains."""
+        """Return the domains of the levels that are node labels with domains wider than a switch; None if no level is
+        such.
+
+        With several such levels, a domain is the set of rows with equal values of all of them.
+        """
         found: list[LabelDomains] = []
         for level in levels:
             if isinstance(level, str) and level != labels.HOSTNAME:
@@ -128,7 +138,10 @@ class Levels:
         return LabelDomains(tuple(tiers), tiers, numbers)
 
     def _look_up(self, level: str) -> None:
-        """Compute the tier of a level, unless it is known for the nodes as they are. At most MAX_LEVELS are kept."""
+        """Compute and store the tier of a node label, unless it is stored for the nodes as they are now.
+
+        At most MAX_LEVELS are stored; the oldest is dropped first.
+        """
         if self._offer_version != self._snapshot.offer_version:
             self._offer_version = self._snapshot.offer_version
             self._forget()
@@ -145,9 +158,11 @@ class Levels:
         self._label_domains.clear()
 
     def _compute_tier(self, level: str) -> int | None:
-        """Return the tier whose switches the values of a node label follow; None without one.
+        """Return the highest tier whose switches each have nodes of one value of a label; None if no mapped node has
+        the label.
 
-        A word such as `leaf` counts, too.
+        A word such as `leaf` gives its own tier then. Also stores which rows lack the label, and domains wider than a
+        switch.
         """
         self._unlabelled_rows[level] = None
         if self._fabric is None:

@@ -30,8 +30,11 @@ _MAX_TERMS = 16
 
 
 def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Return a pod's required anti-affinity to its own kind, written as host ports, so that free room is counted
+    """Return a pod's required anti-affinity to pods like itself as pseudo host ports, so that free room is counted
     correctly.
+
+    Only terms by host name whose selector matches the pod itself. () if there are none. Two pods with the same entry
+    cannot share a host, as with a host port.
     """
     affinity = pod.spec.affinity
     rules = (affinity.pod_anti_affinity if affinity else None) or {}
@@ -46,8 +49,9 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def max_per_host(pod: Pod) -> int | None:
-    """Return how many pods of its kind a host may hold while another host holds none, by hard spread constraints; else
-    None.
+    """Return how many pods of its kind a host may hold while another host holds none; None for no limit.
+
+    The smallest maxSkew of the hard spread constraints by host name whose selector matches the pod itself.
     """
     skews = [
         rule["maxSkew"]
@@ -74,7 +78,10 @@ def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape
 
 
 def _namespaces_of_term(term: Mapping[str, Any], namespace: str) -> object:
-    """Return the namespaces that a term is about; None when the pod's own is not surely among them."""
+    """Return the namespaces that an affinity term is about: "all", or a sorted list that contains the pod's own.
+
+    None if the pod's own namespace is not surely among them. namespace: of the pod.
+    """
     names, selector = term.get("namespaces") or [], term.get("namespaceSelector")
     if selector == {}:
         return "all"
@@ -97,7 +104,10 @@ def _selects(selector: object, pod: Pod) -> bool:
 
 
 def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
-    """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have."""
+    """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have.
+
+    have: the pod's labels.
+    """
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):
         case "In":
@@ -175,7 +185,10 @@ class GangMember:
 
 
 def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> GangMember | None:
-    """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""
+    """Read a pod; None if it is finished and takes no room. Raises BadQuantity or TooComplex if it cannot be read.
+
+    gpu_resources: names of the resources that count as a GPU.
+    """
     if pod.status.phase in _FINISHED:
         return None
     shape = add_anti_affinity(shape_of(pod), pod)
@@ -206,7 +219,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
 
 
 def _controller_of(pod: Pod) -> Controller | None:
-    """Return the controller of a pod; None without one, and for a field of more than MAX_NAME_CHARACTERS."""
+    """Return the controller of a pod; None if it has none, or if a field is longer than MAX_NAME_CHARACTERS."""
     owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
     if owner is None:
         return None
@@ -220,7 +233,10 @@ def error_text(error: KubeError) -> str:
 
 
 def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
-    """Return why the planner has no opinion about a pod, as a metric label; "" if it has one."""
+    """Return why the planner has no opinion about a pod, as a metric label; "" if it has one.
+
+    belongs: the gang and wish that the pod states.
+    """
     if _has_claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # the node object does not show the devices of a claim
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
@@ -239,7 +255,10 @@ def _has_claims(pod: Pod) -> bool:
 
 
 def _nomination_obstacle(pod: Pod) -> str:
-    """Return why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
+    """Return why only the scheduler's plugins can judge where this pod fits, as a metric label; "" if we can.
+
+    Pod affinity, volumes that not every node can mount, and resource claims are such reasons.
+    """
     affinity = pod.spec.affinity
     if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
         return "PodAffinity"
@@ -249,7 +268,10 @@ def _nomination_obstacle(pod: Pod) -> str:
 
 
 def _nominated_by_us(pod: Pod) -> bool:
-    """Return True if our nominator alone owns status.nominatedNodeName, by the API server's record of field owners."""
+    """Return True if our nominator alone owns status.nominatedNodeName, by the pod's managedFields.
+
+    Entries that cannot be decoded are ignored.
+    """
     owners = set()
     for entry in pod.metadata.managed_fields or ():
         if b"f:nominatedNodeName" not in bytes(entry.fields_v1):

@@ -33,7 +33,8 @@ CATCH_UP_S = 10.0  # a difference that lasts longer is no delay of a watch
 def offers_unknown_room(view: ClusterView, member: GangMember, names: Sequence[str]) -> bool:
     """Return True if the scheduler names a node that no watch has shown, or on which this pod does not fit by our view.
 
-    The view must be settled, as it is after a question to the planner.
+    names: the nodes of the request. The view must be up to date (`view.settle`), as it is after a question to the
+    planner.
     """
     row_of = view.snapshot.row_of
     rows = [row_of.get(name, -1) for name in names]
@@ -49,7 +50,8 @@ class LaggingView:
     def should_retry(self, view: ClusterView, member: GangMember, names: Sequence[str], now_s: float) -> bool:
         """Return True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
 
-        The answer is True for CATCH_UP_S at most, until the scheduler once offers no unknown room.
+        The first call for a pod that is offered unknown room starts a time of CATCH_UP_S, after which the answer is
+        False. A call in which no unknown room is offered ends that time. names: the nodes of the request.
         """
         if not offers_unknown_room(view, member, names):
             self._since_s.pop(member.uid, None)
@@ -82,7 +84,10 @@ class PodGroupWaits:
         self._waiting: dict[str, dict[GangKey, float]] = {}  # namespace -> gang -> until when it waits, in that order
 
     def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
-        """Return whether a gang waits for its PodGroup. The first call starts the wait."""
+        """Return whether a gang waits for its PodGroup, at most POD_GROUP_WAIT_S.
+
+        The first call for such a gang starts the wait.
+        """
         if not gang.names_missing_pod_group:
             self._waiting.get(gang.key.namespace, {}).pop(gang.key, None)
             return PodGroupState.KNOWN
@@ -91,13 +96,13 @@ class PodGroupWaits:
         return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
 
     def waits_s(self, key: GangKey, now_s: float) -> float:
-        """Return for how long a gang's PodGroup is awaited, in seconds; 0 for a gang that does not wait."""
+        """Return the seconds since a gang's wait for its PodGroup began; 0 for a gang that never waited."""
         return now_s - self._since_s.get(key, now_s)
 
     def _begin(self, key: GangKey, now_s: float) -> None:
         """Begin the wait for a gang's PodGroup.
 
-        A namespace with MAX_WAITING_GANGS waits gets no further one: it counts as over.
+        If MAX_WAITING_GANGS gangs of its namespace wait already, the wait of this gang counts as over at once.
         """
         waiting = self._waiting.setdefault(key.namespace, {})
         while waiting and (first := next(iter(waiting))) and waiting[first] <= now_s:
@@ -110,9 +115,10 @@ class PodGroupWaits:
         waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
-        """Drop the start times of gangs that no longer exist.
+        """Drop the waits of gangs that do not exist any more. gangs: all gangs.
 
-        A namespace's place among MAX_WAITING_GANGS stays taken until its wait ends, so deleting pods frees none early.
+        Such a gang still counts against MAX_WAITING_GANGS until its wait would end, so deleting pods frees no place
+        early.
         """
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
         for waiting in self._waiting.values():
@@ -145,7 +151,7 @@ class RejectedHosts:
         self._observations: dict[tuple[GangKey, PodShape], _Observation] = {}
 
     def rows_by_shape(self, key: GangKey) -> Mapping[PodShape, Marks]:
-        """Return the rows that count as rejected for a gang, by shape."""
+        """Return shape -> marks of the rows that count as rejected for a gang. Shapes without such rows are absent."""
         return {
             shape: observation.rejected
             for (gang, shape), observation in self._observations.items()
@@ -153,7 +159,11 @@ class RejectedHosts:
         }
 
     def note_missing(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
-        """Note which rows with room the scheduler did not name, and return the rows that count as rejected."""
+        """Note which rows the scheduler did not offer, and return the marks of the rows that count as rejected.
+
+        missing: marks of the rows that have room and were not offered. A row counts as rejected if it is missing in two
+        calls that are at least CONFIRM_S apart.
+        """
         observation = self._observations.pop((key, shape), None)
         if observation is None:
             observation = _Observation(now_s, now_s, missing, np.zeros_like(missing))
@@ -167,7 +177,10 @@ class RejectedHosts:
         return observation.rejected
 
     def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
-        """Note that the scheduler names some rows: they are not rejected. True if one of them counted as rejected."""
+        """Note that the scheduler offers these rows, so they are not rejected.
+
+        True if one of them counted as rejected before.
+        """
         observation = self._observations.get((key, shape))
         if observation is None:
             return False
@@ -178,11 +191,14 @@ class RejectedHosts:
         return was_rejected
 
     def has_observation(self, key: GangKey, shape: PodShape) -> bool:
-        """Return True if a host with room was missing for such a pod."""
+        """Return True if missing hosts are noted for pods of this gang and shape, rejected or not."""
         return (key, shape) in self._observations
 
     def expire(self, now_s: float) -> list[GangKey]:
-        """Forget observations older than FORGET_S, and return the gangs that had rejected hosts."""
+        """Forget pairs of gang and shape without a call of `note_missing` for FORGET_S.
+
+        Returns the gangs that had rejected hosts.
+        """
         old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
         return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]
 

@@ -48,12 +48,18 @@ class GangChanges:
         self._placed_uids[key] = None
 
     def add_placed(self, key: GangKey, uid: str) -> None:
-        """Note that nothing but the place of one member has changed, or its nomination."""
+        """Note that only the node or the nomination of one member has changed.
+
+        An earlier `add` of the gang stays in force.
+        """
         if (uids := self._placed_uids.setdefault(key, set())) is not None:
             uids.add(uid)
 
     def placed_uids(self, key: GangKey) -> set[str] | None:
-        """Return the members whose places are all that has changed in a gang; None if more has changed."""
+        """Return the uids of the members whose place is all that has changed in a gang.
+
+        None if the gang has changed in another way, too, or not at all.
+        """
         return self._placed_uids.get(key)
 
     def clear(self) -> None:
@@ -68,6 +74,7 @@ class ClusterView:
     """The cluster as the watches have shown it."""
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
+        """Start with an empty cluster. gpu_resources: names of the resources that count as a GPU."""
         self.fabric: Fabric = EMPTY
         self.snapshot = ClusterSnapshot(gpu_resources)
         self.gangs: dict[GangKey, Gang] = {}
@@ -100,7 +107,12 @@ class ClusterView:
     # Sightings.
 
     def put_pod(self, pod: Pod) -> KubeError | None:
-        """Add or update a pod. Returns why it cannot be read, None for one that can."""
+        """Add or update a pod, and mark its gang as changed.
+
+        A pod that is finished or cannot be read is removed instead.
+
+        Returns the error for a pod that cannot be read, else None.
+        """
         try:
             member = member_of(pod, self._gpu_resources)
         except (BadQuantity, TooComplex) as error:
@@ -125,7 +137,7 @@ class ClusterView:
         return None
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a deleted or finished pod."""
+        """Remove a pod and release its room. Does nothing for an unknown uid."""
         self.assumed_pods.forget(uid)
         self.unconfirmed_nominations.pop(uid, None)
         self.snapshot.release(uid)
@@ -134,7 +146,10 @@ class ClusterView:
             self._leave(member)
 
     def put_group(self, dialect: Dialect, group: PodGroup) -> None:
-        """Add or update a PodGroup of one dialect."""
+        """Store what a PodGroup of one dialect states: its min, roles, queue and terms.
+
+        They replace its earlier statements.
+        """
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
@@ -156,7 +171,11 @@ class ClusterView:
         self._set_sizing(key, sizing)
 
     def _in_tree(self, key: GangKey, sizing: Sizing, parent: str) -> Sizing:
-        """Note the parent of a PodGroup, and return its terms with those of its tree. parent: "" for none."""
+        """Store the parent of a PodGroup, and return its statements with the terms of its tree.
+
+        sizing: its own statements. parent: the name of its CompositePodGroup; "" for a PodGroup in no tree, whose
+        statements are returned unchanged.
+        """
         self.composites.put_gang(key, parent, sizing.created, sizing.uid)
         if not parent:
             self._sizings_in_trees.pop(key, None)
@@ -165,7 +184,7 @@ class ClusterView:
         return self.composites.with_terms(key, sizing)
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
-        """Remove a PodGroup. The annotations of its pods count from now on."""
+        """Remove a PodGroup. The annotations of its pods count from now on. Does nothing for an unknown one."""
         key = GangKey(namespace, name, dialect.value)
         self.composites.drop_gang(key)
         self._sizings_in_trees.pop(key, None)
@@ -180,7 +199,10 @@ class ClusterView:
         self._update_trees(self.composites.drop(namespace, name))
 
     def _update_trees(self, keys: Collection[GangKey]) -> None:
-        """Take over the terms of trees that have changed."""
+        """Store the terms of PodGroups whose tree has changed, and mark their gangs as changed. keys:
+
+        PodGroups with a parent.
+        """
         for key in keys:
             self._set_sizing(key, self.composites.with_terms(key, self._sizings_in_trees[key]))
             if key in self.gangs:  # the terms of a sibling may have changed, too
@@ -189,7 +211,8 @@ class ClusterView:
     def put_owner(self, kind: str, owner: Owner) -> None:
         """Add or update a Job or StatefulSet, which states how many pods it will have.
 
-        Such pods start together only if their own annotations require it.
+        kind: "Job" or "StatefulSet". The number is the smaller of a Job's parallelism and completions, or the replicas;
+        1 if the owner states none. Such pods start together only if their own annotations require it.
         """
         spec, meta = owner.spec, owner.metadata
         if kind == "Job":
@@ -205,7 +228,7 @@ class ClusterView:
         self._set_sizing(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
 
     def put_node(self, node: Node) -> None:
-        """Add or update a node."""
+        """Add or update a node. If its name or its InternalIP is new, the next `settle` lays the tables out again."""
         name = node.metadata.name
         ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
         if self._ips.get(name) != ip:
@@ -227,7 +250,11 @@ class ClusterView:
     # Answers.
 
     def settle(self, now_s: float) -> None:
-        """Bring the tables up to date before a decision: expire assumed pods, and lay out again if hosts changed."""
+        """Bring the tables up to date before a decision. now_s: by the monotonic clock.
+
+        Drops assumed pods that have expired, ends the wait for members that did not come, updates the sets of changed
+        gangs, notes which gangs have started, and lays the tables out again if the hosts have changed.
+        """
         for uid in self.assumed_pods.expire(now_s):
             member = self.pods.get(uid)
             if member is not None:
@@ -238,12 +265,16 @@ class ClusterView:
             gang = self.gangs.get(key)
             self.sets.update(key, gang)
             if gang is not None and any(self.node_of(member) for member in gang.members.values()):
-                gang.start(now_s, MAX_PATIENCE_S)
+                gang.note_member_has_host(now_s, MAX_PATIENCE_S)
         if self._stale_layout:
             self._lay_out()
 
     def assume(self, member: GangMember, node: str, now_s: float) -> None:
-        """Remember that this pod was just sent to this node, until the watch shows where it went."""
+        """Charge a node with a pod that was just sent there, until the watch shows where it went, or the assumption
+        expires.
+
+        Does nothing for a pod that is bound or unknown.
+        """
         if member.node or member.uid not in self.pods:
             return
         self.assumed_pods.assume(member.uid, node, now_s)
@@ -251,7 +282,7 @@ class ClusterView:
         self.changed_gangs.add_placed(member.membership.key, member.uid)
 
     def forget_assumed(self, member: GangMember) -> None:
-        """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
+        """Release the node to which a pod was assumed to go, because the scheduler does not offer that node."""
         self.assumed_pods.forget(member.uid)
         self._charge(member)
         self.changed_gangs.add(member.membership.key)
@@ -259,21 +290,22 @@ class ClusterView:
     def host_of(self, member: GangMember) -> int | None:
         """Return the host id that a member holds: bound, assumed, or nominated by another program.
 
-        None while it holds none.
+        None if it holds none, or if its node is not in the tables.
         """
         return self.snapshot.row_of.get(self.node_of(member))
 
     def our_nomination(self, member: GangMember) -> str:
-        """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet;
-        else "".
+        """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet.
+
+        "" if it nominated none, or has cleared the nomination.
         """
         return self.unconfirmed_nominations.get(member.uid, member.nominated if member.nominated_by_us else "")
 
     def node_of(self, member: GangMember) -> str:
-        """Return the node on which a member takes room; "" for none.
+        """Return the node on which a member takes room: bound, assumed, or nominated; "" if it takes none.
 
-        Our own nomination of a gang's member is only a plan, which a gang ahead may take back. Our own nomination of a
-        pod without a gang counts as taken room.
+        Our own nomination of a gang's member is only a plan, which a gang ahead may take back, so it takes no room. Our
+        own nomination of a pod without a gang does. A nomination for an unknown node takes none.
         """
         if member.node:
             return member.node
@@ -318,7 +350,9 @@ class ClusterView:
     def _wait_for_members(self, now_s: float) -> None:
         """Update until when room is reserved for members that do not exist yet.
 
-        A new member prolongs the time. After that time no room is reserved.
+        Each new member prolongs the time to PATIENCE_S from now, at most MAX_PATIENCE_S after the gang was first
+        incomplete. After that time no room is reserved, and the gang is marked as changed. A complete gang is not
+        waited for.
         """
         for key in self._gangs_with_new_members:
             gang = self.gangs[key]
@@ -340,7 +374,10 @@ class ClusterView:
         self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
 
     def _awaits_workers(self, gang: Gang, now_s: float) -> bool:
-        """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come."""
+        """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come.
+
+        False if more than MAX_AWAITED_WORKERS are missing, or MAX_LEADER_WAIT_S after the group was first incomplete.
+        """
         since_s = self._incomplete_since_s.get(gang.key, -math.inf)
         missing = gang.total - len(gang.living())
         if not gang.is_leader_worker_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
@@ -348,10 +385,10 @@ class ClusterView:
         return any(m.membership.rank == 0 and self.node_of(m) for m in gang.living())
 
     def _join(self, member: GangMember, version: str, old: GangMember | None) -> None:
-        """Add a pod to its gang.
+        """Add a pod to its gang, which is created with its first pod, and mark the gang as changed.
 
-        old: the pod as it was; None for a pod not known before. A known pod that changed its gang does not prolong the
-        waiting.
+        version: resourceVersion of the pod; a new gang keeps it, 0 if it is no number. old: the pod as it was; None for
+        a new pod. Only a new pod prolongs the wait for further members.
         """
         key = member.membership.key
         gang = self.gangs.get(key)
@@ -371,7 +408,10 @@ class ClusterView:
             self.changed_gangs.add(key)
 
     def _leave(self, member: GangMember) -> None:
-        """Remove a member from its gang, and the gang with its last member."""
+        """Remove a member from its gang, and the gang with its last member.
+
+        Does nothing if the gang does not have it.
+        """
         key = member.membership.key
         gang = self.gangs.get(key)
         if gang is None or not gang.leave(member.uid):
@@ -384,7 +424,10 @@ class ClusterView:
             self._gangs_with_new_members.pop(key, None)
 
     def _set_sizing(self, key: GangKey, sizing: Sizing | None) -> None:
-        """Note the sizes that a PodGroup or owner states for a gang; None if it states none any more."""
+        """Store the sizes that a PodGroup or owner states for a gang, and mark the gang as changed if they differ.
+
+        sizing: None removes them.
+        """
         if sizing is None:
             self._sizings.pop(key, None)
         else:
@@ -395,10 +438,14 @@ class ClusterView:
             self.changed_gangs.add(key)
 
     def _lay_out(self) -> None:
-        """Lay the tables out again: the map's hosts under the names of their nodes, then the nodes off the map."""
+        """Rebuild the fabric and the tables: the map's hosts under the names of their nodes, then the nodes off the
+        map.
+
+        Host ids get a new meaning, so `layout_version` is raised.
+        """
         names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
         by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
-        known = renamed(self._map, by_key)
+        known = with_node_names(self._map, by_key)
         on_map = set(known.hosts)
         self.fabric = with_unmapped_hosts(known, sorted(name for name in self._ips if name not in on_map))
         self.snapshot.set_row_order(self.fabric.hosts)
@@ -407,8 +454,12 @@ class ClusterView:
         self._stale_layout = False
 
 
-def renamed(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
-    """Return the same fabric with its hosts named like their nodes. A host without a node keeps its name."""
+def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
+    """Return the fabric with the hosts named like their nodes. by_key: name or InternalIP of a host -> name of its
+    node.
+
+    A host without a node keeps its name.
+    """
     hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
     return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
 
@@ -439,7 +490,7 @@ class AssumedPods:
         return entry[0] if entry else ""
 
     def expire(self, now_s: float) -> list[str]:
-        """Drop the assumptions that are too old, and return their uids."""
+        """Drop the assumptions whose time is over, and return the uids of their pods, the oldest first."""
         expired = []
         for uid, (_, until_s) in self._assumed.items():
             if until_s > now_s:
@@ -467,7 +518,11 @@ class Preferences:
         self._tables: dict[_TableKey, Rows] = {}
 
     def of(self, member: GangMember) -> Rows | None:
-        """Return a score for each row, the larger the better; None when all rows are equal for the pod."""
+        """Return the pod's score of each node row, the larger the better; None if all rows are equal for the pod.
+
+        The scores come from its preferred node affinity and from PreferNoSchedule taints. The table is cached and
+        shared: do not change it.
+        """
         if not member.preferred_terms and not self._snapshot.soft_tainted:
             return None
         if self._offer_version != self._snapshot.offer_version:
@@ -482,7 +537,10 @@ class Preferences:
         return table
 
     def _table(self, tolerations: tuple[tuple[str, str, str, str], ...], wishes: tuple[tuple[int, Term], ...]) -> Rows:
-        """Return the score of each node row for pods with these tolerations and preferred terms."""
+        """Return the score of each node row for pods with these terms; 0 for a row without a node.
+
+        tolerations: (key, operator, value, effect). wishes: (weight, term) of the preferred node affinity.
+        """
         table = np.zeros(len(self._snapshot.order), np.int32)
         keys = sorted({key for _, (on_labels, _) in wishes for key, _, _ in on_labels})
         by_name = any(on_fields for _, (_, on_fields) in wishes)

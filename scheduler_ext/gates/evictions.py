@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from turnout.jobs.gang import Dialect, Remedy
 from turnout.jobs.reservation import Reservation, ReservationReason
-from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.gates.release import GatedGang, Preemption
@@ -51,10 +51,10 @@ def _can_be_nominated(gated_gang: GatedGang, pod: GatedPod) -> bool:
 def plan_preemption(
     plans: Plans, gang: Gang, previous_hosts: Mapping[str, str], evicted_uids: Collection[str], wall_s: float
 ) -> Preemption | None:
-    """Choose the hosts of a gang that may preempt and the victims on them; None where preemption would not help.
+    """Choose the hosts of a gang that may preempt and the victims on them; None if preemption would not help.
 
-    previous_hosts: uid -> node for which pods were evicted before, empty for none. evicted_uids: uids of evicted pods,
-    which the watch may still show as running. wall_s: seconds since 1970.
+    previous_hosts: uid -> node for which pods were evicted before, empty for none; they are used again if that is
+    enough. evicted_uids: uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
     """
     view = plans.view
     members = [m for m in planned_members(gang) if m.is_waiting]
@@ -77,7 +77,11 @@ def plan_preemption(
 def _preempt_on_new_hosts(
     plans: Plans, gang: Gang, members: Sequence[GangMember], evicted_uids: Collection[str], wall_s: float
 ) -> Preemption | None:
-    """Choose the cheapest hosts for a gang and the victims on them; None where preemption would not help."""
+    """Choose the cheapest hosts for a gang and the victims on them; None if preemption would not help.
+
+    None also if a gang of the same or a higher priority is planned there. members: the waiting members. evicted_uids:
+    uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
+    """
     view = plans.view
     lowest_member = min(members, key=lambda m: (m.priority, m.uid))
     plan = plan_with_preemption(plans, gang, lowest_member, wall_s)
@@ -97,12 +101,12 @@ def _preempt_on_new_hosts(
 
 
 def _count_leaving(view: ClusterView, pods: PodsOnRows, priority: int, evicted_uids: Collection[str]) -> int:
-    """Count the pods of a lower priority that already leave the hosts of some pods."""
+    """Count the pods of a lower priority on the rows of `pods` that terminate or were evicted already."""
     return sum(1 for m in lower_pods(view, pods, priority) if m.terminating or m.uid in evicted_uids)
 
 
 def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bool:
-    """Return True if a gang of the same or a higher priority is planned on these hosts: its pods arrive soon."""
+    """Return True if another gang of the same or a higher priority is planned on these rows: its pods arrive soon."""
     for plan in plans.current_plans():
         other = plans.view.gangs.get(plan.key)
         if other is None or plan.key == gang.key or other.priority < gang.priority:
@@ -131,7 +135,10 @@ class StuckGang:
 
 
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
-    """Return how a gang is stuck; None while it has its min, may still get its places, or holds no host."""
+    """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
+
+    None if the gang has its min, has no member that runs, has no plan, or has a plan without a refusal.
+    """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
         return None
@@ -150,9 +157,10 @@ class GangRepair:
 
 
 def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair | None:
-    """Choose the members that are evicted for the remedy that the gang's owner named; None if the gang is to wait.
+    """Choose the members that are evicted for the remedy that the gang's owner named.
 
-    A gang is moved only if all of it fits beside its present hosts, so that it never gives up places for none.
+    A gang is moved only if all of it fits on free room while its present pods still run, so it never loses its places
+    without new ones. None if the remedy is to wait, or if it is to move and no such room exists.
     """
     remedy = gang.repair.remedy
     moved = remedy is Remedy.MOVE
@@ -167,8 +175,10 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair |
 
 
 def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
-    """Return nodes on which the whole gang fits beside every plan and every pod, its own pods included; () for none."""
-    members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
+    """Return the nodes on which the whole gang fits beside all plans and pods, its own pods included, sorted; () if
+    none.
+    """
+    members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_sort_key))
     lacking = max(0, gang.min_pods - len(members))
     request = replace(
         plans.request_of(gang),
@@ -200,8 +210,8 @@ def end_of_reservation(
 ) -> ReservationEnd | None:
     """Return why a reservation ends now; None while it goes on.
 
-    gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long that is so. wall_s: seconds
-    since 1970.
+    gang: the holder; None if no member and no PodGroup of it exists. absent_s: the seconds since the holder ceased to
+    exist. wall_s: seconds since 1970.
     """
     if gang is None:
         # All pods of a gang that moves may be deleted before its controller makes new ones.

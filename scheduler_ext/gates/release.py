@@ -14,7 +14,7 @@ from enum import Enum
 
 from turnout.kube.objects import Lease
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate
 from turnout.scheduler_ext.planner.plans import Plans
@@ -64,13 +64,14 @@ def observe_gated_gang(
     now_s: float,
     awaits_pod_group: bool = False,
 ) -> GatedGang:
-    """Gather the facts that decide on a gang's gates. The planner is asked only once the gang's min exists.
+    """Gather the facts that decide on a gang's gates.
 
-    gated_pods: by uid, as the API server showed them last. lifted_uids: uids whose gate is lifted, though the watch may
-    not show it yet. schedulers: the names of the schedulers whose pods are nominated. awaits_pod_group: True while the
-    gang's PodGroup is awaited, whose terms are not known.
+    The planner is asked only if the gang has started or as many startable members exist as its min. gated_pods: uid ->
+    pod as the API server showed it last. lifted_uids: uids whose gate is lifted, though the watch may not show it yet.
+    schedulers: the names of the schedulers whose pods are nominated. awaits_pod_group: True while the gang's PodGroup
+    is awaited, whose terms are not known.
     """
-    living = sorted(gang.living(), key=rank_order)
+    living = sorted(gang.living(), key=rank_sort_key)
     gated = [m for m in living if m.uid in gated_pods]
     ungated = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
     startable_pods = len(ungated) + sum(1 for m in gated if not gated_pods[m.uid].other_gates)
@@ -100,8 +101,9 @@ def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
 
 
 def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
-    """Return the missing object if only a PodGroup or an owner can state how many must start, or if the PodGroup is
-    awaited; None if the size is known.
+    """Return the refusal that names a missing PodGroup or owner, if only it states how many members must start.
+
+    Also while the PodGroup is awaited. None if the size is known.
     """
     if gang.lacks_pod_group or awaits_pod_group:
         what = f"its PodGroup {gang.key.name}"
@@ -114,7 +116,11 @@ def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
 
 
 def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:
-    """Return uid -> node for the waiting members of a gang, and the refusal of its plan; ({}, None) without a plan."""
+    """Return (uid -> node of the waiting members, refusal of the plan or None); ({}, None) without a plan.
+
+    Members that are assumed or nominated elsewhere keep that node. Without a map a gang with a required level is
+    refused.
+    """
     view = plans.view
     if not view.fabric.mapped_count and gang.requires_level:
         return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")
@@ -140,10 +146,11 @@ Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 
 
 def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
-    """Decide the next writes for a gang, all of which may be sent at once, and why the other members wait.
+    """Decide the next writes for a gang. Returns (the writes, why the other members wait or None). Raises nothing.
 
-    Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
-    and none after a refused eviction. Raises nothing.
+    All writes are of one type: nominations first; lifts or evictions only once no nomination is left to write.
+    Nominations and lifts may be sent at once. Evictions are sent one after the other, and none after a refused
+    eviction. If no member may start and nothing is preempted, our nominations are cleared.
     """
     refusal = _start_refusal(gated_gang)
     lifts = () if refusal is not None else _lifts(gated_gang)
@@ -161,7 +168,11 @@ def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
 
 
 def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Refusal]:
-    """Nominate a gang for the hosts of the victims, so that the scheduler reserves them for the gang; then evict."""
+    """Return the nominations for the victims' hosts; the evictions once all nominations are written; and why the gang
+    waits.
+
+    The nominations come first, so that the scheduler reserves the hosts for the gang.
+    """
     nominations = tuple(
         Nominate(pod, node)
         for pod in gated_gang.gated_pods
@@ -175,7 +186,7 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may start; None when the min may start."""
+    """Return why no member may start; None if the gang has started, or enough members exist and have a place."""
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
     if (
@@ -199,7 +210,9 @@ def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
 
 
 def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
-    """Return the lifts of all members that may start, in rank order.
+    """Return the lifts for the members that may start, in rank order.
+
+    Members with a gate of another program are left out.
 
     A started gang is completed up to its min even by members without a seat. A gang with a required level is not: such
     a member could land on any node.
@@ -223,7 +236,11 @@ def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
 
 
 def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
-    """Return True if the nomination is still to be written. A nomination of another program stays."""
+    """Return True if the pod's nomination must be written, or cleared if the lift has no node, before the gate is
+    lifted.
+
+    A nomination of another program stays.
+    """
     pod = lift.pod
     if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):
         return False
@@ -243,16 +260,20 @@ class PlacerState(Enum):
 
 
 def silence_s(lease: Lease | None, wall_s: float) -> float:
-    """Return the time since the holder renewed a Lease; infinite if there is no Lease or no time in it.
+    """Return the seconds since the holder renewed a Lease; infinite if there is no Lease or no time in it.
 
-    A holder whose clock is ahead of ours is not silent.
+    wall_s: seconds since 1970. A holder whose clock is ahead of ours is not silent (0).
     """
     renewed_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
     return math.inf if renewed_s is None else max(0.0, wall_s - renewed_s)
 
 
 def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
-    """Return whether a process places gated pods. bound_s: the silence after which no process places them."""
+    """Return whether a process places gated pods, by the nominator's Lease.
+
+    lease: None if it does not exist. bound_s: the seconds without a renewal after which no process places them. wall_s:
+    seconds since 1970.
+    """
     silent_s = silence_s(lease, wall_s)
     term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
     if silent_s <= _TERMS * term_s:

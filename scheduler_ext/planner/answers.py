@@ -38,9 +38,10 @@ NO_ROOM_LEFT = Refusal(RefusalReason.NO_ROOM, "no room is left for this member")
 
 
 def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
-    """Narrow the nodes to the planned one, or say why there is none. Never raises.
+    """Narrow the nodes of a pod to the planned node, or say why there is none. Never raises.
 
-    names: nodes that passed every earlier filter; the answer keeps only such nodes.
+    names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
+    does not decide on. A single name that is the pod's nomination is kept only if it is the planned node.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -67,7 +68,10 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
 def _answer_without_plan(
     plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], rules: Rules, now_s: float
 ) -> Answer | None:
-    """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides."""
+    """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides.
+
+    names: the nodes of the request.
+    """
     is_single = gang.key.dialect == Dialect.ALONE.value
     if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
         return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
@@ -80,7 +84,11 @@ def _answer_without_plan(
 def _answer_in_level(
     plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> Answer:
-    """Answer for a member of a gang that must stay within a level: no other node replaces the planned one."""
+    """Answer for a member of a gang that must stay within a level: no other node replaces the planned node.
+
+    names: the nodes of the request. The refusal asks for a retry while planned hosts are missing among them for the
+    first time.
+    """
     if _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
         node = plans.view.node_of(member) or _planned_node(plans, plan, member)
         return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
@@ -94,16 +102,17 @@ def _answer_in_level(
 
 
 def _refusal_of(plan: GangPlan | None) -> Refusal:
-    """Return why a member has no place in a plan."""
+    """Return why a member has no place: the refusal of the gang's plan, else NO_ROOM_LEFT."""
     return (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
 
 
 def scores_of(
     plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float, max_scores: int
 ) -> list[tuple[str, int]]:
-    """Score the named nodes: 10 for the planned one, and less with every tier away from the gang. Never raises.
+    """Score the named nodes: 10 for the planned node, and less with every tier away from the gang. Never raises.
 
-    Returns at most `max_scores` names, the best first, with integers 1..10; zeros are left out.
+    Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. [] if there
+    is no map, or the planner has no opinion about the pod.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -129,10 +138,11 @@ def scores_of(
 
 
 def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
-    """Return the named nodes on which the whole gang could run once less important pods have left, in their order.
+    """Return those of the named nodes on which the scheduler may preempt for this member, in their order.
 
-    All of them where the planner has no opinion, but those reserved for another gang; none where the gang would not
-    start whatever leaves.
+    If the plan with preemption places the member on a named node, only this node; else the named nodes that the plan
+    uses. [] if the gang finds no plan even with preemption. All names if the planner has no opinion; for a pod without
+    a gang, all but the nodes reserved for others. wall_s: seconds since 1970.
     """
     view, names = plans.view, list(names)
     gang = view.gangs.get(member.membership.key)
@@ -155,7 +165,7 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return the gangs with fewer members on hosts than must start together, and with members that wait."""
+    """Return the started gangs with a waiting member and fewer members on hosts than must start together."""
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -180,7 +190,7 @@ class GangState(Enum):
 
 
 def gang_states(plans: Plans) -> Mapping[GangState, int]:
-    """Return the number of gangs in each state. Pods without a gang are not counted."""
+    """Return the number of gangs in each state; each state is a key. Pods without a gang are not counted."""
     partial = {gang.key for gang in partial_gangs(plans)}
     counts = dict.fromkeys(GangState, 0)
     for key, gang in plans.view.gangs.items():
@@ -192,7 +202,7 @@ def gang_states(plans: Plans) -> Mapping[GangState, int]:
 
 
 def violations(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule, int]]:
-    """Return the gangs whose bound pods now break a rule, with the number of those pods.
+    """Return gang -> (broken rule, number of bound pods) for the gangs whose bound pods now break a rule.
 
     A gang that breaks both rules counts for WHOLE. Nothing enforces the rules while the extender is down, or when
     members leave later.
@@ -210,7 +220,9 @@ def violations(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule, i
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:
-    """Return True if bound members leave the level of their gang."""
+    """Return True if bound members are in more than one domain of their gang's level, or outside of every such
+    domain.
+    """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
     domains = view.levels.label_domains(gang.required_levels)
@@ -224,9 +236,10 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
 
 
 def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], now_s: float) -> Answer:
-    """Choose for a pod without a gang the named node that has the least free room besides it.
+    """Choose for a pod without a gang the named node that has the least free room besides it, so that large holes stay
+    free.
 
-    So large holes stay free. If it fits nowhere, the scheduler chooses among the nodes that are not reserved.
+    If it fits on no named node, the scheduler chooses among the named nodes that are not reserved for others.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -240,7 +253,9 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 
 
 def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
-    """Return the named nodes that are not reserved for another gang; a refusal if there are none."""
+    """Return the named nodes that are not reserved for another gang; no opinion if none is reserved, a refusal if all
+    are.
+    """
     reserved = plans.reservations.nodes_against(gang.key, gang.priority)
     nodes = [name for name in names if name not in reserved] if reserved else names
     if len(nodes) == len(names):
@@ -252,7 +267,9 @@ def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
 
 
 def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None) -> Answer:
-    """Choose another node when the planned host is not among the candidates.
+    """Choose another node if the planned host is not among the candidates, which are `names`.
+
+    Refuse the pod if none has room.
 
     Another host of the plan comes first, then a new plan of the whole gang among the candidates, then the host nearest
     to the rest of the gang. The planned host may be taken by a member that another replica placed and no watch has
@@ -307,9 +324,11 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 def _awaits_missing_hosts(
     plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
-    """Return True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
+    """Return True while planned hosts are not offered and are not yet known as rejected: the scheduler should ask
+    again.
 
-    Hosts that count as rejected are excluded from the next plan of the gang, until they are offered again.
+    Notes the missing hosts. Once all of them count as rejected, the gang's plan is withdrawn, and the next plan leaves
+    these hosts out until they are offered again. names: the nodes of the request. plan: None if the gang has none.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
@@ -331,9 +350,10 @@ def _awaits_missing_hosts(
 
 
 def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan) -> list[int]:
-    """Return the planned hosts that the scheduler does not offer.
+    """Return the ids of planned hosts that the scheduler does not offer; [] if all are offered.
 
-    Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere.
+    Until a member holds a host, the hosts of all members of this shape count, because the whole gang can still go
+    elsewhere. Then only the member's own host counts. names: the nodes of the request.
     """
     if not plan.hosts:
         return []
@@ -346,9 +366,11 @@ def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[
 
 
 def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], refusal: Refusal) -> Answer:
-    """Return the refusal of a pod for lack of room.
+    """Return the answer that refuses a pod for lack of room, with the hosts that are rejected or reserved in the
+    detail.
 
-    A preemption may help on the nodes in whose domain the gang would be allowed.
+    A preemption may help on all nodes, or for a gang with a level on the nodes in whose domain the gang would be
+    allowed. names: the nodes of the request. refusal: why there is no place.
     """
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
@@ -366,9 +388,10 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:
-    """Mark the hosts of each domain that could hold the whole gang if the domain were empty.
+    """Mark the rows of the domains that could hold the gang's min of pods like `member` if they were empty.
 
-    widest: the highest tier that the gang allows.
+    If counted members hold hosts, only their domain is marked; no row if they are in several domains. widest: the
+    highest tier that the gang allows.
     """
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)
@@ -390,16 +413,20 @@ MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 
 
 def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
-    """Answer about all nodes: the refusal is None if the pod can go to one, or if there is no opinion. Never raises."""
+    """Answer about all nodes: without a refusal if the pod can go to some node, or the planner has no opinion.
+
+    Never raises.
+    """
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
 
 
 def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
-    """Refuse until the pod is asked about again: the watched state may be old, and newer state may allow the pod.
+    """Return a refusal that makes the scheduler ask again: the watched state may be old, and newer state may allow the
+    pod.
 
-    wall_s: time of this answer, in seconds since 1970. pause_s: how long the answer is held back, because an idle
-    scheduler asks again at once.
+    refusal: the answer by this state. wall_s: time of the answer, in seconds since 1970. pause_s: how long the answer
+    is held back, because an idle scheduler asks again at once.
 
     kube-scheduler writes the reason into the pod's status, and tries a refused pod again when its status changes. So
     the time in the text makes every answer different. No node is left for a preemption, so that nothing is preempted on
@@ -412,16 +439,19 @@ def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
 def answer_prioritize(
     plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float
 ) -> list[tuple[str, int]]:
-    """Return at most MAX_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
+    """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
+
+    Never raises.
+    """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
 def answer_preempt(
     plans: Plans, member: GangMember, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
-    """Keep only the nodes on which the whole gang could run once less important pods have left.
+    """Return the entries of `victims` whose node may be used for a preemption. An empty answer stops the preemption.
 
-    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, for the run time
-    of other pods; 0 counts the same run time for all.
+    victims: node -> the pods that would leave. wall_s: seconds since 1970, for the run time of other pods; 0 counts the
+    same run time for all.
     """
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}

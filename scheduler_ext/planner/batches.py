@@ -74,9 +74,10 @@ class Work:
 
 
 def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
-    """Place the pods of one shape as their gang wishes: in holes, as a mesh, in layers, evenly or in multiples.
+    """Place the pods of one shape as their gang wishes: in holes, as a mesh, in runs of ranks, evenly or in multiples.
 
-    room: as for `topology/place.py`. ranks_a_pod: the accelerators of one pod.
+    room: pods of the shape that each host takes. ask: how many pods, and near which hosts. ranks_a_pod: the
+    accelerators of one pod, >= 1. Returns a refusal if fewer pods than the min of `ask` find a host.
     """
     if gang.fills_holes:
         return place_in_smallest_holes(fabric, room, ask)
@@ -107,13 +108,13 @@ class Progress:
     refusal: Refusal | None = None  # why members above the min found no place
 
     def copy(self) -> Progress:
-        """Return a copy that does not change with this one."""
+        """Return an independent copy."""
         found = Progress([], {}, Counter())
         found.restore(self)
         return found
 
     def restore(self, earlier: Progress) -> None:
-        """Take over the values of an earlier state."""
+        """Take over copies of all values of an earlier state."""
         self.anchors, self.used_rooms = list(earlier.anchors), list(earlier.used_rooms)
         self.hosts_by_group = {group: list(hosts) for group, hosts in earlier.hosts_by_group.items()}
         self.roles, self.full_batches = earlier.roles.copy(), earlier.full_batches.copy()
@@ -134,7 +135,13 @@ def start_progress(request: GangRequest) -> Progress:
 def place_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place the batches one after another; refuse the gang where a batch of its min finds no place."""
+    """Place the batches one after another, and return the plan.
+
+    Its refusal is set, and it has no hosts, if the min finds no place.
+
+    Later batches are placed near earlier ones and do not use their room. room_of: the room that the gang may use. work:
+    counts the steps; a gang of many shapes is refused when they are spent.
+    """
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     progress = start_progress(request)
     refusal = _place_in_turn(fabric, request, batches, room_of, ranks, progress, work)
@@ -148,7 +155,9 @@ def place_batches(
 
 
 def count_needed(request: GangRequest, batches: Sequence[PodBatch]) -> int:
-    """Return how many pods of these batches the min needs, of those that exist or are to come."""
+    """Return how many pods of these batches must find a host so that the gang reaches its min, at most all of them; 0
+    if none.
+    """
     gang = request.gang
     # Members that hold a host, or that are not planned.
     counted = len(gang.living()) - sum(len(batch.members) for batch in batches)
@@ -164,7 +173,10 @@ def _place_in_turn(
     progress: Progress,
     work: Work,
 ) -> Refusal | None:
-    """Place batch after batch; return why one that the min needs has no place. Changes `progress`."""
+    """Place batch after batch, and add the places to `progress`. Returns why a batch that the min needs has no place.
+
+    A batch above the min without a place is skipped; of a whole group all batches are. ranks: uid -> rank in the gang.
+    """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
     before_group = progress  # the progress before the first batch of the current group
@@ -200,7 +212,10 @@ def finished_plan(
     ranks: Mapping[str, int],
     bases: Mapping[str, int],
 ) -> GangPlan:
-    """Return the plan of all members that found a place. ranks: uid -> rank. bases: role -> rank of its index 0."""
+    """Return the plan of all members that found a place.
+
+    ranks: uid -> rank. bases: role -> rank of its index 0.
+    """
     hosts = progress.hosts
     return GangPlan(
         request.gang.key,
@@ -223,7 +238,11 @@ def _seat_members(
     ranks: Mapping[str, int],
     progress: Progress,
 ) -> None:
-    """Assign the members of a batch to its slots, and add them to `progress`. slots: a host for each pod found."""
+    """Assign the members of a batch to its slots, and add them to `progress`, with a refusal if there are too few
+    slots.
+
+    slots: a host for each pod that found room. ranks: uid -> rank.
+    """
     if len(slots) < batch.pods:
         detail = f"{len(slots)} of {batch.pods} pods find room"
         progress.refusal = progress.refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
@@ -238,7 +257,11 @@ def _seat_members(
 
 
 def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
-    """Return how many pods of a batch must find a host so that each of its roles reaches its min."""
+    """Return how many pods of a batch must find a host so that each of its roles reaches its min; 0 without mins of
+    roles.
+
+    present_roles: pods of each role that have a place already.
+    """
     if not request.gang.min_by_role:
         return 0
     own = Counter(member.membership.role for member in batch.members)
@@ -254,10 +277,10 @@ def _place_batch(
     room_of: RoomOf,
     ranks: Mapping[str, int],
 ) -> list[int] | Refusal:
-    """Return hosts for one batch, one entry per pod, in rank order.
+    """Return hosts for one batch, one entry for each pod that finds a host; a refusal if fewer than needed find one.
 
-    Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule allows
-    less.
+    min_pods: pods that must find a host. ranks: uid -> rank. Nominated members keep their host if it has room. A group
+    is placed whole or not at all, unless its rule allows less.
     """
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
@@ -289,9 +312,11 @@ def _hosts_beside_members(
     ranks: Mapping[str, int],
     merits: Merits,
 ) -> list[int]:
-    """Return hosts that complete a multiple, or that are under the leaf of neighbours, one for each pod placed so.
+    """Return hosts that complete a multiple, or that are under the leaf of neighbours: one for each pod that finds such
+    a host.
 
     Their room is subtracted from `room`. nominated: uid -> host of the members that have a place in the batch already.
+    ranks: uid -> rank. merits: tables that decide between equally good hosts.
     """
     if request.gang.multiple == 1:
         return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
@@ -308,7 +333,8 @@ def _hosts_beside_members(
 def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
     """Return the packing request for some pods of a batch.
 
-    min_pods: pods that must find a place. anchor_hosts: hosts of the members that the pods stay near.
+    pods: to be placed. min_pods: pods that must find a place. anchor_hosts: hosts of the members that the pods stay
+    near, one entry for each member.
     """
     gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
     max_pods = pods
@@ -320,7 +346,9 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:
-    """Remove the room that a group may not use: outside its span or level, and in domains of exclusive groups."""
+    """Set `room` to 0 where a group may not go: outside its span or level, and in domains that an exclusive group
+    shares with none.
+    """
     group = batch.gang_group
     if batch.span is not None:
         room[: batch.span[0]] = room[batch.span[1] :] = 0
@@ -350,7 +378,11 @@ def _hosts_beside_neighbours(
     ranks: Mapping[str, int],
     merits: Merits,
 ) -> list[int]:
-    """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
+    """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring or mesh.
+
+    [] if the gang does not wish it, has groups or runs of ranks, or no member holds a host. Subtracts from `room`.
+    nominated: uid -> host of members that have a place in the batch already. ranks: uid -> rank.
+    """
     gang = request.gang
     if not request.beside_neighbours or gang.fills_holes or gang.layers or batch.gang_group is not None:
         return []

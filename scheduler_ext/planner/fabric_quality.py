@@ -20,10 +20,10 @@ EXCESS_CLASSES = ("0", "1", "2", "3+")  # classes of excess leaves
 
 
 def excess_leaves(view: ClusterView) -> Mapping[GangKey, int]:
-    """Return how many leaves more than the fewest the bound pods of each gang use.
+    """Return gang -> leaves that its bound pods use more than needed, >= 0.
 
-    The fewest is the number of leaves that would hold as many pods of each shape if all nodes were empty. A gang with
-    a bound pod off the map has no number, and neither has a pod without a gang.
+    Needed is the number of leaves that would hold as many pods of each shape if all nodes were empty. A gang with a
+    bound pod off the map is absent, and so is a pod without a gang.
     """
     found: dict[GangKey, int] = {}
     fabric, fewest = view.fabric, _FewestLeaves(view)
@@ -58,7 +58,10 @@ class _FewestLeaves:
         self._sums: dict[PodShape, NDArray[np.int64]] = {}  # the pods that the 1, 2, ... largest leaves hold
 
     def of(self, shape: PodShape, pods: int) -> int:
-        """Return the number of leaves, at least 1; all leaves if they do not hold so many pods."""
+        """Return the fewest leaves that hold so many pods of a shape if all nodes are empty, at least 1.
+
+        One more than all leaves if these do not hold so many pods.
+        """
         if shape not in self._sums:
             fabric = self._view.fabric
             capacity = np.where(fabric.mapped, self._view.snapshot.capacity(shape), 0).astype(np.int64)
@@ -67,7 +70,8 @@ class _FewestLeaves:
 
 
 def largest_gang_gpus(view: ClusterView, gpu_resources: Collection[str]) -> Mapping[str, int]:
-    """Return, for each tier from the leaves up, the GPUs of the free whole hosts under the best switch of the tier.
+    """Return tier ("1" for leaves) -> the GPUs of the free whole hosts under the best switch of the tier; {} without a
+    map.
 
     A host counts if no pod uses its GPUs and it admits pods that tolerate the taint of their own GPU resource. The
     tiers end with the first at which all mapped hosts are under one switch.
@@ -92,7 +96,10 @@ def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
 
 
 def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return by row the GPUs of a resource, those of them that are free, and whether the node admits pods with them."""
+    """Return three arrays by row:
+
+    GPUs of a resource, those of them that are free, and True if the node admits pods with them.
+    """
     shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
     admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
     column = np.flatnonzero(snapshot.vector(shape))

@@ -58,10 +58,12 @@ class NominationChoices:
 def nominate(
     plans: Plans, keys: Iterable[GangKey], choices: NominationChoices, since_s: Mapping[str, float], now_s: float
 ) -> list[Nomination]:
-    """Decide the nominations to write for the pods of some gangs, in the order of the scheduler's questions. Never
-    raises.
+    """Decide the nominations to write for the pods of some gangs, in the order of the scheduler's questions.
 
-    since_s: uid -> when our nomination was first shown on the pod, or last expired.
+    Never raises.
+
+    keys: gangs to look at; unknown ones are skipped. since_s: uid -> when our nomination was first shown on the pod, or
+    last expired, by the clock of `now_s` (monotonic).
     """
     view = plans.view
     nominations: list[tuple[int, str, Nomination]] = []
@@ -88,16 +90,16 @@ def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
 
 
 def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
-    """Return uid -> node for the waiting members of a gang.
+    """Return uid -> node for the waiting members of a gang; a member without a place is absent.
 
-    Return {} without a map or a plan, and for a gang below its min if incomplete gangs are held. A pod without a gang
-    reserves its node at once, so that the next pod cannot use the same room.
+    {} without a map or a plan, and for a gang below its min if incomplete gangs are held. A pod without a gang reserves
+    its node at once, so that the next pod cannot use the same room.
     """
     names = plans.view.fabric.hosts
     if not plans.view.fabric.mapped_count:
         return {}
     if gang.key.dialect == Dialect.ALONE.value:
-        return _node_of_single_pod(plans, gang, choices, now_s)
+        return _nodes_of_single_pod(plans, gang, choices, now_s)
     if choices.rules.hold_incomplete and len(gang.living()) < gang.min_pods:
         return {}
     plan = plans.plan_of(gang.key, now_s)
@@ -110,9 +112,11 @@ def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: 
     return hosts
 
 
-def _node_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
-    """Return uid -> node for a pod without a gang, and assume the place at once, so that the next pod finds the room
-    taken.
+def _nodes_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
+    """Return {uid: node} for a pod without a gang; {} if it does not wait, is not ours to place, or finds no room.
+
+    A newly chosen place is assumed at once, so that the next pod finds the room taken; not for a gated pod, or a pod
+    with a nomination obstacle.
     """
     plans.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
@@ -143,7 +147,10 @@ def _decide_nomination(
     since_s: Mapping[str, float],
     now_s: float,
 ) -> Nomination | None:
-    """Return the change of one pod's nomination; None for no change. node: the planned node, "" for none."""
+    """Return the change of one pod's nomination; None for no change, and if another program nominated the pod.
+
+    node: the planned node, "" for none. since_s: uid -> when our nomination was first shown, or last expired.
+    """
     if member.nominated and not member.nominated_by_us:
         return None
     since = since_s.get(member.uid)
@@ -179,7 +186,9 @@ class PathAnnotation:
 def plan_annotations(
     view: ClusterView, current_paths: Mapping[str, str], uids: Iterable[str], now_s: float
 ) -> list[PathAnnotation]:
-    """Decide which switch paths to write on some pods, in the order of the pods.
+    """Decide which switch paths to write on some pods, in the order of `uids`.
+
+    Pods that need no path or have it are left out.
 
     current_paths: uid -> the path that the pod carries now, "" for none.
     """
@@ -196,7 +205,7 @@ def plan_annotations(
 
 
 def path_above(fabric: Fabric, node: str) -> str:
-    """Return the switches above a node as root/.../leaf; "" when the map does not know the node."""
+    """Return the switches above a node as root/.../leaf; "" if the map does not know the node."""
     host = fabric.index.get(node)
     if host is None or not fabric.mapped[host]:
         return ""

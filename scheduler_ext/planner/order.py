@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
@@ -66,7 +66,8 @@ class GangPosition:
 def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     """Return a gang's place in the order of all gangs.
 
-    Where no min is stated, as for plain Jobs, every member that exists counts as needed.
+    If no min is stated, as for plain Jobs, every member that exists counts as needed. Gangs of one set share the lowest
+    priority and the youngest age of the set.
     """
     members = planned_members(gang)
     with_host = [(m, host) for m in members if (host := view.host_of(m)) is not None]
@@ -101,8 +102,8 @@ def position_after(
     """Return a gang's place in the order after some members got their planned hosts.
 
     plan, position: as they were before. changed_uids: the members whose place has changed. member_uids: the members
-    that existed when the plan was made. None where all members have to be looked at: one of them went elsewhere or has
-    no host, the gang is complete, or its place in the order depends on more than the number of its members.
+    that existed when the plan was made. None if `position_of` must compute it anew: a member went elsewhere or has no
+    host, the gang is complete, or its place depends on more than the number of its members.
     """
     seated_uids = changed_uids & plan.hosts.keys()
     for uid in changed_uids:
@@ -130,7 +131,10 @@ def position_after(
 
 
 def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> int:
-    """Return how many more members need a host so that a gang reaches its min, and each role its own min."""
+    """Return how many more members need a host so that a gang reaches its min, and each role its own min.
+
+    waiting: members without a host. min_pods: 0 if no min is stated; then all waiting members count.
+    """
     needed = max(0, min_pods - (len(gang.living()) - len(waiting))) if min_pods else len(waiting)
     if not gang.min_by_role:
         return needed
@@ -145,11 +149,12 @@ def hosted_members(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]
 
 
 def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_members: PlacedMembers) -> list[OrderedSeat]:
-    """Return a plan's seats in order: the seats of existing members, then open seats by rank.
+    """Return a plan's seats, the first to be served first: seats of existing members, then open seats by rank.
 
-    Seats that complete what running members have begun come first. If the gang needs one seat of a unit, it needs all
-    of them. Of a gang that has started, only its min comes before every other gang: up to a whole multiple of pods on
-    a host, as the gang stated both when it started. placed_members: those that hold a host.
+    Seats that complete what running members have begun come first. If the gang needs one seat of a unit
+    (`seat_units.py`) for its min, it needs all of them. Of a gang that has started, only its min comes before every
+    other gang: up to a whole multiple of pods on a host, as the gang stated both when it started. placed_members: those
+    that hold a host.
     """
     units = seat_units(gang, plan, placed_members)
     seats = _rank_seats(gang, plan, position, units)
@@ -162,7 +167,9 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
 
 
 def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatUnits) -> list[OrderedSeat]:
-    """Return a plan's seats in order. Each has its own place in the order of all gangs."""
+    """Return a plan's seats in order, each with its place in the order of all gangs: needed for the min, above it, or
+    growth.
+    """
     above = (int(SeatClass.WAITING), position.first_order[1], True, *position.first_order[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
     seats: list[OrderedSeat] = []
@@ -178,9 +185,9 @@ def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatU
 
 
 def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
-    """Return all gangs of its set, itself included, the oldest first; an empty list if it is in no set.
+    """Return all gangs of a gang's set, itself included, the oldest first; [] if it is in no set.
 
-    A gang that comes after MAX_TOGETHER others is placed without them.
+    [] also for a gang that comes after MAX_TOGETHER others: it is placed without them.
     """
     name = gang.together_name
     if not name:
@@ -199,7 +206,11 @@ def has_started(view: ClusterView, gang: Gang) -> bool:
 def waiting_partners(
     view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]
 ) -> Mapping[GangKey, str]:
-    """Return why gangs of a set cannot start, by gang: too many others of the set have no place or do not exist."""
+    """Return gang -> why it cannot start, for gangs of a set: too many others have no place or do not exist; {} if all
+    can start.
+
+    together: the gangs of the set. plan_of: returns the current plan of a gang.
+    """
     if together and together[0].ancestors:
         return held_back(view, together, partial(can_start, view, plan_of))
     detail = missing_partner(view, together, plan_of)
@@ -215,7 +226,8 @@ def can_start(view: ClusterView, plan_of: Callable[[GangKey], GangPlan | None], 
 def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
     """Return why the gangs of a set cannot start: one of them has no place or does not exist; "" if they can start.
 
-    The set contains the gangs that koordinator's groups list, and as many gangs as our own annotation states.
+    together: the gangs of the set. plan_of: returns the current plan of a gang. The set contains the gangs that
+    koordinator's groups list, and as many gangs as our own annotation states.
     """
     if not together:
         return ""
@@ -236,10 +248,11 @@ def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
 def rows_outside_shared_domain(
     view: ClusterView, work: Work, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows outside the domain that a gang shares with others; None where no other is there, or all rows do.
+    """Mark the rows outside the domain that a gang shares with the other gangs of its set.
 
-    work: counts the steps. plan_of: returns the current plan of another gang: its places count as taken by its members.
-    If the gangs must have one domain and no domain has room, all rows are marked.
+    None if the set has no other gang, or every row is allowed. If the gangs must have one domain and no domain has
+    room, all rows are marked. work: counts the steps. plan_of: returns the current plan of another gang: its places
+    count as taken by its members. room_of: the room that the gangs may use.
     """
     together = gangs_of_set(view, gang)
     if len(together) < 2:
@@ -264,7 +277,7 @@ def rows_outside_shared_domain(
 def _merged_request(
     view: ClusterView, merged: Gang, together: Sequence[Gang], plans: Mapping[GangKey, GangPlan]
 ) -> GangRequest:
-    """Return the request for all gangs of a set. plans: of the other gangs; planned members count as placed."""
+    """Return the request for all gangs of a set. plans: of the other gangs, whose planned members count as placed."""
     request = build_request(view, merged, ())
     planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
     seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)
@@ -278,7 +291,7 @@ def _merged_request(
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
     """Return one gang with the members of all gangs of a set, and with the strictest level of their PodGroups.
 
-    Its min is the sum of the pods with which the gangs start.
+    together: the set, `gang` included. Its min is the sum of the pods with which the gangs start.
     """
     members = {uid: member for other in together for uid, member in other.members.items()}
     min_pods = sum(max(other.min_pods, len(other.living())) for other in together)
@@ -290,12 +303,11 @@ def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
 
 
 def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: AbstractSet[str]) -> GangPlan | None:
-    """Return the plan after a change of its gang; None when the gang has to be planned again.
+    """Return the plan after a change of its gang; None if the gang has to be planned again.
 
-    member_uids: uids of the members that existed when the plan was made.
-
-    A new plan is needed when a member went elsewhere, lost its place or finds no seat. It is also needed when a member
-    is deleted and no new member is expected.
+    member_uids: uids of the members that existed when the plan was made. A new plan is needed if a member went
+    elsewhere, lost its place or finds no seat. It is also needed if a member is deleted and no new member is expected.
+    Seats of members that hold their planned hosts are removed from the plan.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
     missing = view.missing_pods(gang)
@@ -333,9 +345,13 @@ def _seat_new_members(
     open_seats: dict[int, Seat],
     waiting_hosts: dict[str, int],
 ) -> dict[str, Seat] | None:
-    """Return uid -> seat of new members; None if one finds no seat. The seats move from open ones to waiting hosts."""
+    """Return uid -> seat of new members; None if one of them finds no open seat.
+
+    Each seat is removed from `open_seats` (rank -> seat). The host of a member that still waits is added to
+    `waiting_hosts` (uid -> host).
+    """
     seats: dict[str, Seat] = {}
-    for member in sorted(members, key=rank_order):
+    for member in sorted(members, key=rank_sort_key):
         seat = _choose_seat(view, gang, member, plan, open_seats, waiting_hosts)
         if seat is None:
             return None
@@ -349,7 +365,7 @@ def _seat_new_members(
 def _waiting_hosts(view: ClusterView, members: Iterable[GangMember], plan: GangPlan) -> dict[str, int] | None:
     """Return uid -> planned host of the members without a host.
 
-    Return None if a member has no planned host, or holds another host than the planned one.
+    None if such a member has no planned host, or if another member holds another host than the planned one.
     """
     hosts: dict[str, int] = {}
     for member in members:
@@ -366,7 +382,10 @@ def _waiting_hosts(view: ClusterView, members: Iterable[GangMember], plan: GangP
 def _is_unchanged(
     view: ClusterView, members: Sequence[GangMember], plan: GangPlan, member_uids: AbstractSet[str]
 ) -> bool:
-    """Return True if no member is new or deleted, and no member with a seat holds a host already."""
+    """Return True if no member is new or deleted, and exactly the members without a host have a seat in the plan.
+
+    member_uids: uids of the members that existed when the plan was made.
+    """
     if len(members) != len(member_uids) or not all(member.uid in member_uids for member in members):
         return False
     return all((view.host_of(member) is None) == (member.uid in plan.hosts) for member in members)
@@ -382,7 +401,8 @@ def _choose_seat(
 ) -> Seat | None:
     """Return the open seat for a new member: the seat of its rank, else the seat nearest to its ring neighbours.
 
-    None if no open seat has its shape, or its host.
+    None if no open seat has its shape, or if it holds another host than every such seat. open_seats: rank -> seat.
+    waiting_hosts: uid -> planned host of waiting members.
     """
     holds = view.host_of(member)
     fit = [seat for seat in open_seats.values() if seat.shape == member.shape and holds in (None, seat.host)]
@@ -398,7 +418,8 @@ def _choose_seat(
 def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
     """Return the rank of a new member in the plan's numbering; None if its index or the plan's bases are unknown.
 
-    The numbering is circular: the rank before the first rank is the last rank.
+    The numbering is circular: the rank before the first rank is the last rank. A role that the plan does not know gets
+    ranks before or after all others, by name; None if its name lies between theirs.
     """
     index, role = member.membership.rank, member.membership.role
     if index is None or not plan.bases:
@@ -415,9 +436,13 @@ def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
 def _hosts_of_neighbours(
     member: GangMember, members: Iterable[GangMember], waiting_hosts: Mapping[str, int], view: ClusterView
 ) -> Sequence[int]:
-    """Return the hosts of the members before and after a member, among those that have a host."""
+    """Return the hosts of the ring neighbours of a member: at most one before and one after it, of those that have a
+    host.
+
+    waiting_hosts: uid -> planned host of waiting members.
+    """
     ring_members = sorted(
-        (m for m in members if m is member or m.uid in waiting_hosts or view.host_of(m) is not None), key=rank_order
+        (m for m in members if m is member or m.uid in waiting_hosts or view.host_of(m) is not None), key=rank_sort_key
     )
     index = ring_members.index(member)
     ring = (ring_members[index - 1], ring_members[(index + 1) % len(ring_members)])

@@ -26,10 +26,10 @@ from turnout.topology.place import anchors_refusal
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
-    """Return the batches in the order of placing.
+    """Return the batches of a request in the order of placing; [] if no pod is to be placed.
 
     Groups that complete a multiple on a host come first, then groups that have begun, then large groups. Of each group
-    the heavy shapes come first.
+    the heavy shapes come first. Members that do not exist yet are counted in the first batch.
     """
     groups_by_uid = request.gang.groups_by_uid()
     by_key: dict[tuple[GangGroup | None, PodShape], list[GangMember]] = {}
@@ -70,7 +70,10 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
 def _begun_cuts(
     request: GangRequest, groups_by_uid: Mapping[str, GangGroup]
 ) -> tuple[set[GangGroup], set[tuple[GangGroup | None, PodShape]]]:
-    """Return the groups of which a member runs, and the (group, shape) that lack pods of a multiple on a host."""
+    """Return (groups of which a member runs, pairs (group, shape) that lack pods of a multiple on a host).
+
+    groups_by_uid: uid -> group.
+    """
     of_members = (groups_by_uid.get(member.uid) for member, _ in request.placed_members)
     begun = {gang_group for gang_group in of_members if gang_group is not None}
     gaps = gaps_of_multiples(request.gang, request.placed_members, groups_by_uid)
@@ -78,7 +81,8 @@ def _begun_cuts(
 
 
 def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
-    """Return True if nominations and placed members together leave the level of the gang or of one of its groups.
+    """Return True if nominated and placed members together are not in one domain of the gang's level, or of a group's
+    level.
 
     The level or the map may have changed after the nominations were written.
     """
@@ -96,7 +100,7 @@ def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
 
 
 def take_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
-    """Return uid -> host of the members that keep their nominated host. Takes their room from `room`."""
+    """Return uid -> host of the members of a batch whose nominated host has room. Subtracts them from `room`."""
     nominated: dict[str, int] = {}
     for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
@@ -119,11 +123,12 @@ def domains_with_room(
     widest: int,
     free_sizes: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the host ids [first, end) of domains with room for each shape by itself: the lowest first, then the
-    tightest for the first shape, then those whose hosts with room have least free.
+    """Yield the host ids [first, end) of the domains with room for each shape by itself.
 
-    rooms: of each shape, by host id. counts: pods of each shape. placed_hosts: hosts of placed members; the domain
-    contains them. widest: the highest tier that is tried. free_sizes: how much each host has free, None for unknown.
+    The lowest come first, then the tightest for the first shape, then those whose hosts with room have least free.
+    rooms: for each shape, pods that each host takes. counts: pods of each shape. placed_hosts: hosts of placed members;
+    the domain contains them. widest: the highest tier that is tried. free_sizes: how much each host has free; None if
+    unknown. Nothing without a map, or if a placed host is off the map.
     """
     if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
@@ -147,7 +152,8 @@ def domains_of_level(
 ) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
 
-    placed_hosts: hosts of placed members; the domain contains them.
+    placed_hosts: hosts of placed members; the domain contains them. room: pods that each host takes. Nothing if the
+    placed members are not in one domain.
     """
     if anchors_refusal(fabric, tier, placed_hosts) is not None:
         return
@@ -162,10 +168,10 @@ def domains_of_level(
 
 
 def label_domains_with_room(request: GangRequest, domains: LabelDomains, room_of: RoomOf) -> list[int]:
-    """Return the numbers of the domains with room for a pod of the heaviest shape: those with room for all first, of
-    these the tightest.
+    """Return the numbers of the domains with room for at least one pod of the first batch.
 
-    Where members have a place, only their domain counts.
+    Domains with room for that whole batch come first, of these the tightest. If members have a place, only their domain
+    counts. [] if no domain has room, or nothing is to be placed.
     """
     hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     batches = split_into_batches(request)
@@ -187,9 +193,11 @@ def share_domain(
     room_of: Callable[[PodShape, PodsOnRows], Rows],
     span: tuple[int, int],
 ) -> Rows | None:
-    """Return how many pods of the first of two shapes each host takes, so that all of the second fit; else None.
+    """Return how many pods of the first of two shapes each host takes, so that all pods of both shapes fit.
 
-    None also for more shapes, and for a domain that is too large to try every way.
+    None if no such numbers exist, for another number of shapes, and for a domain that is too large to try every way.
+    counts: pods of each shape. rooms: for each shape, the pods that each host takes. span: host ids [first, end) of the
+    domain.
     """
     first, end = span
     if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
@@ -259,8 +267,9 @@ def share_hosts(
 ) -> list[Rows] | None:
     """Return for each of several shapes how many pods each host takes at most, so that all pods of all shapes fit.
 
-    None where no such shares exist, or where the search would take more than `max_steps`. The search is exact: it tries
-    every number of pods of each shape on each host of the domain. counts: pods of each shape. spend: counts the steps.
+    None if no such numbers exist, or if the search would take more than `max_steps`. The search is exact: it tries
+    every number of pods of each shape on each host of the domain. counts: pods of each shape. span: host ids [first,
+    end) of the domain. spend: called with the steps of work.
     """
     first, end = span
     order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last
@@ -288,9 +297,11 @@ def _host_ways(
     spend: Callable[[int], None],
     max_steps: int,
 ) -> list[HostWay]:
-    """Return, for each host of the domain, every number of pods of the shapes that it holds.
+    """Return every way to fill a host of the domain: numbers of pods of all shapes but the last, and the hosts that
+    take them.
 
-    Return nothing if that takes too many steps, or if there are too many.
+    [] if that takes more than `max_steps`, or if there are more than MAX_WAYS. counts: pods of each shape. span: host
+    ids [first, end) of the domain. spend: called with the steps of work.
     """
     first, end = span
     ways: list[HostWay] = []
@@ -315,9 +326,10 @@ def _host_ways(
 
 
 def _choose_ways(ways: Sequence[HostWay], counts: Sequence[int], hosts: int) -> list[HostWay] | None:
-    """Return the pods of each shape for each host so that all pods fit; None if that is not possible.
+    """Return one way for each host so that all pods fit; None if that is not possible.
 
-    The table holds, for each number of pods of the first shapes placed so far, the most room of the last shape.
+    counts: pods of each shape. hosts: number of hosts. The table holds, for each number of pods of the first shapes
+    placed so far, the most room of the last shape.
     """
     table = np.full([count + 1 for count in counts[:-1]], _NONE, np.int64)
     table[(0,) * table.ndim] = 0
@@ -359,7 +371,7 @@ def assign_switches(
 
     sizes: pods of each group. room: pods that each switch takes. fixed: group -> the switch of its placed members.
     exclusive: True for a group that shares its switch with no other group. steps: how many times a group may be tried
-    under a switch. Up to eight groups, every distinct assignment is tried.
+    under a switch. Up to eight groups, every distinct assignment is tried. Groups and switches are indexes.
     """
     search = _SwitchSearch(sizes, list(room), fixed, exclusive, steps)
     return [search.chosen[group] for group in range(len(sizes))] if search.assign(0) else None
@@ -371,12 +383,16 @@ class _SwitchSearch:
     def __init__(
         self, sizes: Sequence[int], room: list[int], fixed: Mapping[int, int], exclusive: Sequence[bool], steps: int
     ) -> None:
+        """Prepare a search. The arguments are those of `assign_switches`; `room` is changed."""
         self.chosen: dict[int, int] = {}  # group -> switch
         self._sizes, self._room, self._fixed, self._exclusive, self._steps = sizes, room, fixed, exclusive, steps
         self._order = sorted(range(len(sizes)), key=lambda group: (group not in fixed, -sizes[group], group))
 
     def assign(self, position: int) -> bool:
-        """Assign the groups from a position in the order on. False if they do not fit, or no step is left."""
+        """Assign the groups from a position in the order on, and store them in `chosen`.
+
+        False if they do not fit, or no step is left.
+        """
         if position == len(self._order):
             return True
         group, tried_states = self._order[position], set[tuple[int, bool]]()
@@ -397,7 +413,7 @@ class _SwitchSearch:
         return False
 
     def _candidates(self, group: int) -> list[int]:
-        """Return the switches for a group, the tightest first."""
+        """Return the switches for a group, the tightest first; only its own switch for a group with a fixed one."""
         if group in self._fixed:
             return [self._fixed[group]]
         return sorted(range(len(self._room)), key=lambda switch: (self._room[switch], switch))
@@ -411,9 +427,10 @@ class _SwitchSearch:
 def fit_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, span: tuple[int, int]
 ) -> list[PodBatch] | None:
-    """Return the batches with a switch for each, so that all fit; None where no such choice was found.
+    """Return the batches, each limited to one switch, so that all fit; None if no such choice was found.
 
-    Only groups of one shape and one tier are assigned: the room of different shapes under a switch is not a sum.
+    span: host ids [first, end) of the domain. Only groups of one shape and one tier are assigned: the room of different
+    shapes under a switch is not a sum.
     """
     groups = [batch.gang_group for batch in batches]
     tier = _common_level(batches)
@@ -442,7 +459,10 @@ def fit_batches(
 
 
 def _common_level(batches: Sequence[PodBatch]) -> int | None:
-    """Return the tier that all groups require; None if their tiers differ, or if a group has several batches."""
+    """Return the tier that all groups require, or None if they require none.
+
+    None also if their tiers or shapes differ, or if a group has several batches.
+    """
     groups = [batch.gang_group for batch in batches]
     tiers = {None if group is None else group.tier for group in groups}
     has_one_shape = len({batch.shape for batch in batches}) == 1

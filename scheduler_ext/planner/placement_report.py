@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
-from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import Controller, GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
@@ -28,7 +28,7 @@ _SCORED = ("cpu", "memory")  # the default resources of LeastAllocated; the reso
 
 def bound_members(gang: Gang) -> list[GangMember]:
     """Return the members that are bound to a node and stay, in rank order."""
-    return sorted((member for member in gang.living() if member.node), key=rank_order)
+    return sorted((member for member in gang.living() if member.node), key=rank_sort_key)
 
 
 def is_whole(view: ClusterView, gang: Gang) -> bool:
@@ -38,7 +38,10 @@ def is_whole(view: ClusterView, gang: Gang) -> bool:
 
 
 def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
-    """Return the notice about a whole gang; None if the map knows none of its nodes, or it is no gang."""
+    """Return the notice that a gang is placed, with its switches and the default's estimate.
+
+    None for a pod without a gang, if a bound member has no known host, or if the map knows none of the nodes.
+    """
     bound = bound_members(gang)
     hosts = [host for member in bound if (host := view.host_of(member)) is not None]
     if gang.key.dialect == Dialect.ALONE.value or len(hosts) != len(bound) or not bound:
@@ -54,7 +57,8 @@ def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
 
 
 def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
-    """Return the host of each bound member in rank order, as default scheduling would choose it on the same capacity.
+    """Return the host id of each bound member in rank order, as default scheduling would choose it on the same
+    capacity.
 
     The capacity is the free capacity plus the use of the gang itself. None if the gang does not fit so.
     """
@@ -100,7 +104,14 @@ def _least_allocated(
     tie_breaks: NDArray[np.float64],
     pods: int,
 ) -> list[int] | None:
-    """Place this many equal pods one by one, and take their room from `free`. None if they do not fit."""
+    """Place `pods` equal pods one by one on the row with the largest free share.
+
+    Returns their rows; None if they do not fit.
+
+    Their room is subtracted from `free`. free, allocatable: by row and resource. vector: the request of one pod.
+    columns: marks of the resources that count. fits: marks of the rows that take a pod now. tie_breaks: by row, the
+    smaller first.
+    """
 
     def share(row: int) -> float:
         return float((free[row, columns] / allocatable[row, columns]).mean()) if columns.any() else 0.0
@@ -136,7 +147,9 @@ def _count(number: int, name: str) -> str:
 
 
 def _owner(gang: Gang, first: GangMember) -> Controller:
-    """Return the object that owns the gang: the controller of its pods, else its PodGroup, else its first pod."""
+    """Return the object that the Event is about: the controller of `first`, else the gang's PodGroup, else `first`
+    itself.
+    """
     if first.controller is not None:
         return first.controller
     version = POD_GROUP_VERSIONS.get(Dialect(gang.key.dialect))

@@ -31,9 +31,10 @@ GangOnRows = tuple[int, PodsOnRows]  # the loss of a gang that stops, and its po
 
 
 def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: float) -> GangPlan:
-    """Return the plan that the gang would get if pods of a lower priority left. The plan is not stored.
+    """Return the plan that the gang would get if pods of a lower priority than `member` left. The plan is not stored.
 
-    Of the domains of the lowest tier that could hold the gang, the one with the least loss for other gangs is chosen.
+    Of the domains of the lowest tier that could hold the gang, the domain with the least loss for other gangs is
+    chosen. The plan has a refusal if the gang does not fit even then. wall_s: seconds since 1970.
     """
     view, work = plans.view, Work()
 
@@ -64,16 +65,21 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
 def spare_gangs(
     fabric: Fabric, request: GangRequest, room_of: RoomOf, plan: GangPlan, others: Sequence[GangOnRows], work: Work
 ) -> GangPlan:
-    """Return a plan for which fewer other gangs stop, none if that is possible; `plan` where the work is spent.
+    """Return a plan for which as few other gangs stop as possible; the best plan so far when the work is spent.
 
-    room_of: the room as if all other gangs had left. plan: made in this room. others: the gangs to spare, the most
-    important first. Each gang is spared if a plan in a domain of the same tier exists beside it. Then each gang that
-    stops is exchanged for one spared gang that is less important and loses less, if that is possible.
+    room_of: the room as if all other gangs had left. plan: made in this room; returned if nothing better is found.
+    others: the gangs to spare, the most important first. Each gang is spared if a plan in a domain of the same tier
+    exists beside it. Then each gang that stops is exchanged for one spared gang that is less important and loses less,
+    if that is possible.
     """
     plan_count = 0
 
     def plan_beside(running_gangs: Sequence[int]) -> GangPlan | None:
-        """Return a plan beside some of the other gangs; None if there is none, or the work is spent."""
+        """Return a plan beside some of the other gangs, in a domain of no higher tier; None if there is none, or the
+        work is spent.
+
+        running_gangs: indexes of `others`.
+        """
         nonlocal plan_count
         if work.steps_left <= 0 or plan_count >= _MAX_PLANS:
             return None
@@ -97,9 +103,11 @@ def spare_gangs(
 
 
 def _lower_gangs(view: ClusterView, priority: int, wall_s: float) -> list[GangOnRows]:
-    """Return the gangs with pods below a priority: the highest priority first, then the greatest loss.
+    """Return (loss in GPU seconds, pods) of the gangs with pods below a priority: highest priority first, then greatest
+    loss.
 
-    A pod without a gang is a gang of one. Pods that are being deleted are left out: they cost nothing.
+    A pod without a gang is a gang of one. Pods that are being deleted are left out: they cost nothing. wall_s: seconds
+    since 1970.
     """
     pods: dict[GangKey, list[tuple[int, PodShape]]] = {}
     keys: dict[GangKey, tuple[int, int]] = {}

@@ -80,6 +80,9 @@ class Plans:
         hold_incomplete: bool = False,
         strict_queues: frozenset[str] = frozenset(),
     ) -> None:
+        """Start without plans. hold_incomplete: no plan for a gang below its min. strict_queues: names of queues of
+        strict order.
+        """
         self.view = view
         self.distance_rule = rule
         self.hold_incomplete = hold_incomplete
@@ -102,7 +105,11 @@ class Plans:
     # Questions.
 
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
-        """Return the plan of one gang, planned after all gangs ahead of it; None when no member waits for a plan."""
+        """Return the plan of one gang, planned after all gangs ahead of it; None if no member waits for a plan.
+
+        If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the plans made
+        so far.
+        """
         self.sync(now_s)
         gang = self.view.gangs.get(key)
         if gang is None:
@@ -143,7 +150,9 @@ class Plans:
         return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_order)]
 
     def try_place(self, request: GangRequest, only_rows: Iterable[int] | None = None) -> GangPlan:
-        """Place a gang beside all other plans without keeping the result.
+        """Place a gang beside all other plans, and return the plan without storing it.
+
+        It has a refusal if the gang does not fit.
 
         only_rows: the only rows that may be used; None for all. Growth seats of other gangs are used only if nothing
         else is left.
@@ -173,7 +182,9 @@ class Plans:
         return self._request_at(gang, position_of(self.view, gang).first_order, unplaced_uids)
 
     def _request_at(self, gang: Gang, order: Order, unplaced_uids: Iterable[str] = ()) -> GangRequest:
-        """Build the planner's request for a gang at a place in the order. unplaced_uids: as for request_of()."""
+        """Build the planner's request for a gang at a place in the order. unplaced_uids: members that count as if they
+        had no host.
+        """
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
         rows = len(self.view.fabric.hosts)
@@ -199,7 +210,9 @@ class Plans:
         )
 
     def reserve(self, reservation: Reservation) -> None:
-        """Reserve nodes for a gang, and plan the gangs of a lower priority on these nodes again."""
+        """Reserve nodes for a gang, and withdraw the plans of gangs of a lower priority on these nodes, to be planned
+        again.
+        """
         if not self.reservations.put(reservation):
             return
         row_of = self.view.snapshot.row_of
@@ -212,7 +225,7 @@ class Plans:
                 self.replan(plan.key)
 
     def reservation_against(self, gang: Gang) -> Reservation | None:
-        """Return a reservation that keeps a gang off some nodes, of strict order first; None when there is none."""
+        """Return a reservation that keeps a gang off some nodes, that of strict order first; None if there is none."""
         if (domain := self._domain_kept_against(gang)) is not None:
             return domain.reservation
         return self.reservations.against(gang.key, gang.priority)
@@ -243,14 +256,14 @@ class Plans:
     # Keeping up.
 
     def sync(self, now_s: float) -> None:
-        """Take in the changes since the last call: gangs, layout, room."""
+        """Apply the changes of the cluster since the last call to the plans. now_s: by the monotonic clock."""
         self.view.settle(now_s)
         for key in self.rejected_hosts.expire(now_s):
             self.view.changed_gangs.add(key)
         self.sync_room()
 
     def sync_room(self) -> None:
-        """Take in the changes of gangs, layout and room once the view is settled."""
+        """Apply the changes of gangs, layout and room to the plans, for a view that is up to date (`view.settle`)."""
         view = self.view
         if view.layout_version != self._layout_version:
             self._layout_version = view.layout_version
@@ -271,7 +284,7 @@ class Plans:
             self._requeue_refused()
 
     def _update_gang(self, key: GangKey) -> None:
-        """Update the plan of a changed gang, or mark the gang to be planned."""
+        """Update the plan of a changed gang, withdraw it if the gang needs none, or mark the gang to be planned."""
         gang, stored = self.view.gangs.get(key), self._plans.get(key)
         if gang is not None and stored is not None and self._give_seats(gang, stored):
             return
@@ -298,10 +311,10 @@ class Plans:
         self._unplanned[key] = position_of(self.view, gang).first_order
 
     def _give_seats(self, gang: Gang, stored: StandingPlan) -> bool:
-        """Take the seats of members that are on their planned hosts now out of a plan.
+        """Remove the seats of members that are on their planned hosts now from the gang's plan.
 
-        False if more has changed, so that the whole gang has to be looked at. The work is that of the change, not that
-        of the gang.
+        False, and nothing is changed, if more has changed, so that the whole gang has to be looked at. The work is that
+        of the change, not that of the gang.
         """
         uids = self.view.changed_gangs.placed_uids(gang.key)
         if uids is None or stored.plan.refusal is not None:
@@ -345,7 +358,7 @@ class Plans:
     def _plan_until(self, last: Order | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
-        If the steps do not suffice, each namespace with such gangs gets an equal share of them.
+        If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them.
         """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)
@@ -364,7 +377,10 @@ class Plans:
                 return
 
     def _plan_gangs_of_set(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
-        """Plan one gang and the gangs of its set. Return the gangs that make room for them. work: counts the steps."""
+        """Plan one gang and the gangs of its set. Returns the other gangs that lost room to them and need a new plan.
+
+        work: counts the steps; None for no limit.
+        """
         partners = gangs_of_set(self.view, self.view.gangs[key])
         current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
         with_hosts = {other for other, plan in current.items() if plan.hosts}
@@ -391,7 +407,8 @@ class Plans:
     def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
         """Plan one gang. Return the gangs that lost reserved room to it and need a new plan.
 
-        The gang itself is included if it took more room than was free. work: charged with the steps; None for no limit.
+        The gang itself is included if it took more room than was free. work: the steps are counted there, too; None for
+        no limit.
         """
         gang = self.view.gangs[key]
         self._unplanned.pop(key, None)
@@ -456,7 +473,7 @@ class Plans:
     # Standing plans.
 
     def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
-        """Keep a plan and reserve room for it."""
+        """Store a plan and reserve room for it. stated_terms: the gang's statements; None for those of now."""
         member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
         seats = order_seats(gang, plan, position, hosted_members(self.view, gang))
         stored = StandingPlan(plan, position, stated_terms or gang.stated_terms, member_uids, seats)
@@ -467,14 +484,14 @@ class Plans:
         return stored
 
     def _replace(self, gang: Gang, stored: StandingPlan, plan: GangPlan) -> StandingPlan:
-        """Store the rest of a plan, and reserve no more room than it needs."""
+        """Store a reduced or updated plan in place of `stored`, with the gang's place in the order as it is now."""
         position = position_of(self.view, gang)
         if plan is stored.plan and position == stored.position:
             return stored
         return self._put(gang, plan, position, stored.stated_terms)
 
     def _remove(self, key: GangKey) -> bool:
-        """Remove a plan. True if it reserved any room."""
+        """Remove a gang's plan and release its room. True if it reserved any room."""
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
         if kept_room:
@@ -502,7 +519,7 @@ class Plans:
     def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
         """Take seats back from rows that cannot hold all of them, the last in order first.
 
-        Return the gangs that need a new plan.
+        Returns the gangs that need a new plan. Rows with enough room stay unchanged.
         """
         rows = list(rows)
         surplus: dict[GangKey, set[str | int]] = {}
@@ -515,7 +532,10 @@ class Plans:
         return {moved for row in rows for moved in self._take_back_on_row(row)}
 
     def _give_up(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
-        """Take some seats out of a gang's plan, and all others of their units. lost: uids, and ranks of open seats."""
+        """Take some seats out of a gang's plan, and all others of their units but those of its min that are not lost.
+
+        lost: uids, and ranks of open seats.
+        """
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))
         of_rows = stored.seats_by_row.values()
@@ -524,8 +544,9 @@ class Plans:
         self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost) - (needed - set(lost))))
 
     def _take_back_on_row(self, row: int) -> list[GangKey]:
-        """Take seats back from a row that cannot hold all of them, the last in order first. Returns the gangs that need
-        a plan.
+        """Take seats back from a row that cannot hold all of them, the last in order first.
+
+        Returns the gangs that need a plan.
 
         A gang that loses a seat of its min loses its plan. A gang that loses a seat above its min keeps the other
         seats.
@@ -554,6 +575,6 @@ class Plans:
 
 
 def plans_by(rules: Rules) -> Plans:
-    """Return the plans of an empty cluster, made by the admin's rules."""
+    """Return the plans of an empty cluster that follow the admin's rules."""
     rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
     return Plans(ClusterView(rules.gpu_resources), rule, rules.hold_incomplete, rules.strict_queues)

@@ -75,7 +75,8 @@ def cheapest_hosts(
 ) -> PreemptionCost | None:
     """Return the hosts of one domain that hold `need` pods at the least loss found; None if no victims are enough.
 
-    wants: the request of one pod, each amount above 0. free: by host, in the same resources. For few gangs every
+    wants: the request of one pod, each amount above 0. free: host -> free amounts of the same resources. victims: pods
+    that may leave. losses: of each gang of a victim. moves: counted down; None for MAX_MOVES. For few gangs every
     combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
     is near the least.
     """
@@ -100,6 +101,7 @@ class _VictimSearch:
         losses: Mapping[GangKey, GangLoss],
         moves: MoveBudget,
     ) -> None:
+        """Prepare the tables. The arguments are those of `cheapest_hosts`; `moves` is counted down."""
         victims = sorted(victims, key=lambda victim: victim.gang)
         victims = sorted(
             sorted(victims, key=lambda victim: victim.created, reverse=True), key=lambda victim: victim.priority
@@ -121,7 +123,7 @@ class _VictimSearch:
     # One set of victims.
 
     def pods_by_host(self, removed: Mask) -> NDArray[np.int64]:
-        """Return how many pods each host holds once these victims are removed."""
+        """Return how many pods each row of `free` holds once these victims are removed, in the order of the hosts."""
         have = self.free.copy()
         np.add.at(have, self.host[removed], self.amounts[removed])
         found: NDArray[np.int64] = (have // self.wants).min(axis=1).clip(0)
@@ -132,11 +134,11 @@ class _VictimSearch:
         return int(self.pods_by_host(removed).sum())
 
     def price(self, removed: Mask) -> int:
-        """Return the loss of other gangs, in GPU seconds."""
+        """Return the loss of other gangs if these victims are removed, in GPU seconds."""
         return int(np.where(self._lost_pods(removed) > self.above_min, self.gang_loss, self._lost_gpu_s(removed)).sum())
 
     def add_stopped_gangs(self, removed: Mask) -> Mask:
-        """Return the set with all pods of the gangs that stop."""
+        """Return the set of victims with all pods of the gangs that it stops."""
         closed: Mask = removed | (self._lost_pods(removed) > self.above_min)[self.gang]
         return closed
 
@@ -151,7 +153,11 @@ class _VictimSearch:
     # Searching.
 
     def improve(self, all_pods: Mask) -> Mask:
-        """Find a set of victims, then leave out each of its gangs in turn while that makes the set cheaper."""
+        """Find a set of victims that is enough, then leave out each of its gangs in turn while that makes the set
+        cheaper.
+
+        all_pods: the set of all victims, which is the start if the search finds nothing.
+        """
         start = self.add_stopped_gangs(self.terminating.copy())
         found = self._reach_need(start, -1)
         best = self._drop_unneeded(all_pods if found is None else found)
@@ -165,7 +171,11 @@ class _VictimSearch:
         return best
 
     def _reach_need(self, removed: Mask, spare: int) -> Mask | None:
-        """Add the best move until enough pods fit; None if no move is left. The gang `spare` loses no pod."""
+        """Add the best move to a set until enough pods fit, and return the cheapest set that is enough; None if none is
+        found.
+
+        removed: the set to start with. spare: row of a gang that loses no further pod; -1 for none.
+        """
         best: Mask | None = None
         while (fit := self.count_pods(removed)) < self.need:
             found = self._best_move(removed, fit, spare)
@@ -177,7 +187,11 @@ class _VictimSearch:
         return removed if best is None or self.price(removed) < self.price(best) else best
 
     def _best_move(self, removed: Mask, fit: int, spare: int) -> tuple[Mask, Mask | None] | None:
-        """Return the set after the move with the least loss per pod, and after the cheapest move that is enough."""
+        """Return (set after the move with the least loss per pod, set after the cheapest move that is enough or None).
+
+        None if no move makes room, or no moves are left. fit: pods that fit now. spare: row of a gang that loses no
+        further pod; -1 for none.
+        """
         before, best, last = self.price(removed), None, None
         best_key, last_price = (0.0, 0), 0
         for move in self._moves_from(removed):
@@ -197,7 +211,9 @@ class _VictimSearch:
         return None if best is None else (best, last)
 
     def _moves_from(self, removed: Mask) -> Iterator[Mask]:
-        """Yield the pods of each gang, and for each host the pods that make room for one more pod."""
+        """Yield the moves from a set: all further pods of each gang, and for each host the pods that make room for one
+        more pod.
+        """
         for gang in np.unique(self.gang[~removed]).tolist():
             yield (self.gang == gang) & ~removed
         lost, spent = self._lost_pods(removed), self._lost_gpu_s(removed)
@@ -209,7 +225,10 @@ class _VictimSearch:
                 yield move
 
     def _move_for_one_pod(self, host: int, removed: Mask, single_loss: NDArray[np.int64]) -> Mask | None:
-        """Return the cheapest victims on one host that make room for one more pod; None if they are too few."""
+        """Return the cheapest victims on one host that make room for one more pod; None if they are not enough.
+
+        single_loss: by victim, the loss if it leaves, in GPU seconds.
+        """
         candidates = np.flatnonzero((self.host == host) & ~removed)
         if not len(candidates):
             return None
@@ -232,7 +251,9 @@ class _VictimSearch:
         return move
 
     def _drop_unneeded(self, removed: Mask) -> Mask:
-        """Remove victims that are not needed: whole gangs first, the dearest first, then single pods."""
+        """Remove victims from a set that are not needed, and return it: first whole gangs, the most expensive first,
+        then pods.
+        """
         gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equal losses the last to leave first
         for gang in gangs[np.argsort(-self.gang_loss[gangs], kind="stable")].tolist():
             less = removed & ((self.gang != gang) | self.terminating)
@@ -247,7 +268,11 @@ class _VictimSearch:
     # Every combination.
 
     def search_all(self, best: Mask) -> Mask:
-        """Try every combination of gangs, and of members above a min, that is cheaper than the best so far."""
+        """Return the cheapest combination of gangs and of members above a min that is enough; `best` if none is
+        cheaper.
+
+        Returns `best` also if there are more than _EXACT_ITEMS of them. Stops when the moves are spent.
+        """
         items: list[tuple[int, int, Mask]] = []  # loss, gang, pods that leave
         pods = np.arange(len(self.gang))
         for gang in range(len(self.above_min)):
@@ -289,12 +314,12 @@ def cheap_hosts(
     wall_s: float,
     multiple: int = 1,
 ) -> Rows | None:
-    """Return how many pods each host may take, so that pods of a lower priority lose least; None for no opinion.
+    """Return how many pods each row may take, so that pods of a lower priority lose least; None if no domain is enough.
 
-    room: pods that each host would hold if all of them left. placed_hosts: hosts of the gang's placed members; the
-    domain contains them. widest: the widest tier allowed, None for any. wall_s: seconds since 1970; a pod runs since
-    its creation. multiple: pods on one host come in multiples of this. Of pods below the gang's priority, those of the
-    lowest priority leave first.
+    need: pods like `member` to place. room: pods that each row would hold if all of the lower priority left.
+    placed_hosts: hosts of the gang's placed members; the domain contains them. widest: the widest tier allowed, None
+    for any. wall_s: seconds since 1970; a pod runs since its creation. multiple: pods on one host come in multiples of
+    this. Of pods below the gang's priority, those of the lowest priority leave first.
     """
     need, room = -(-need // multiple), room // multiple
     candidates = _candidate_domains(view, need, room, placed_hosts, widest)
@@ -334,7 +359,11 @@ def _cheapest_domain(
     budget: MoveBudget,
     multiple: int,
 ) -> PreemptionCost | None:
-    """Return the cost of the cheapest domain; None where these victims are not enough. need, room: in multiples."""
+    """Return the cost of the cheapest of the candidate domains; None if these victims are enough in no domain.
+
+    need, room: in multiples of `multiple` pods. candidates: spans of host ids [first, end). victims: by row. losses: of
+    each gang of a victim.
+    """
     columns, wants = _requested_resources(view, member.shape, multiple)
     best, best_pods, now = None, 0, view.snapshot.room(member.shape) // multiple
     living = [victim for row_victims in victims.values() for victim in row_victims if not victim.terminating]
@@ -358,7 +387,12 @@ def _cheapest_domain(
 def _candidate_domains(
     view: ClusterView, need: int, room: Rows, placed_hosts: Sequence[int], widest: int | None
 ) -> list[tuple[int, int]]:
-    """Return the domains of the lowest tier that hold all pods if every victim leaves, as spans of host ids."""
+    """Return the domains of the lowest tier that hold all pods if every victim leaves, as spans of host ids [first,
+    end).
+
+    need: pods. room: pods that each row would hold then. placed_hosts: the domain contains them. widest: the widest
+    tier allowed, None for any. [] if no domain is large enough, or a placed host is off the map.
+    """
     fabric = view.fabric
     if any(host >= fabric.mapped_count for host in placed_hosts):
         return []
@@ -375,7 +409,10 @@ def _candidate_domains(
 
 
 def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> tuple[list[int], list[int]]:
-    """Return the columns of the resources that pods of a shape request, and the amounts for so many pods."""
+    """Return (columns of the resources that a shape requests, the amounts that `pods` such pods request).
+
+    Resources that no node has are left out.
+    """
     column_of = {name: column for column, name in enumerate(view.snapshot.columns)}
     requested = [(column_of[name], amount * pods) for name, amount in shape.requests if name in column_of]
     return [column for column, _ in requested], [amount for _, amount in requested]
@@ -384,7 +421,10 @@ def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> t
 def _victims_by_row(
     view: ClusterView, member: GangMember, columns: Sequence[int], wall_s: float
 ) -> dict[int, list[Victim]]:
-    """Return the pods of a lower priority, by row."""
+    """Return row -> pods of a lower priority than `member`.
+
+    columns: of the resources that count. wall_s: seconds since 1970.
+    """
     found: dict[int, list[Victim]] = {}
     takes: dict[PodShape, tuple[int, ...]] = {}
     for uid, charge in view.snapshot.charges.items():
@@ -403,9 +443,9 @@ def _victims_by_row(
 
 
 def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
-    """Return (GPU-seconds lost if a gang stops, pods that it can lose without stopping).
+    """Return the loss of a gang that stops, and how many pods it can lose before it stops.
 
-    Pods that start one by one, without a min, can all be lost singly.
+    Pods without a min, or of an unknown gang, can all be lost singly. wall_s: seconds since 1970.
     """
     gang = view.gangs.get(key)
     if gang is None:
@@ -420,10 +460,10 @@ def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
 def estimate_cost(
     need: int, room: Rows, victims: Mapping[int, list[Victim]], losses: Mapping[GangKey, GangLoss], first: int, end: int
 ) -> float:
-    """Return the approximate loss in the domain of rows [first, end): its cheapest hosts, a gang's loss shared by its
-    pods.
+    """Return the approximate loss in the domain of rows [first, end), in GPU seconds, as the sum of its cheapest hosts.
 
-    room: by row, pods that each host would hold if all victims left. Domains are searched in the order of the estimate.
+    A gang's loss is shared by its pods. need: pods to place. room: by row, pods that each host would hold if all
+    victims left. victims: by row. losses: of each gang of a victim. Domains are searched in the order of the estimate.
     """
     pods_of_gang = Counter[GangKey]()
     for row in range(first, end):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from turnout.kube.node_capacity import Rows
-from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, Merits, PodBatch, Seat
 from turnout.topology.fabric import Fabric, common_tier
@@ -22,10 +22,10 @@ from turnout.topology.rank_order import in_rank_order as ranks_along
 
 
 def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
+    """Return (uid -> rank in the whole gang, role -> rank of its index 0).
 
-    A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
-    twice, the rank is the place in rank order, and no role has a base.
+    A member's rank is its own index after all indexes of the roles before its own. If an index is unknown or given
+    twice, the rank is the place in rank order, and the second mapping is empty.
     """
     top = Counter[str]()
     for member in members:
@@ -37,11 +37,11 @@ def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, i
     own = {(m.membership.role, m.membership.rank) for m in members if m.membership.rank is not None}
     if len(own) == len(members):
         return {m.uid: bases[m.membership.role] + (m.membership.rank or 0) for m in members}, bases
-    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
+    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_sort_key))}, {}
 
 
 def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """Return the lowest ranks that no member has, for members that do not exist yet."""
+    """Return the `missing` lowest ranks that no member has, ascending, for members that do not exist yet."""
     had = set(ranks.values())
     found: list[int] = []
     at = 0
@@ -55,14 +55,16 @@ def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
 def seating_order(
     members: Sequence[GangMember], min_by_role: Sequence[tuple[str, int]], present: Iterable[GangMember]
 ) -> list[GangMember]:
-    """Return members in the order in which they get seats: of each role first as many as must start, then by rank.
+    """Return members in the order in which they get seats: of each role first as many as must start, then the rest by
+    rank.
 
-    present: members that have a place, which count in their roles.
+    min_by_role: (role, how many of its pods must start). present: members that have a place, which count in their
+    roles.
     """
     min_pods, counts = dict(min_by_role), Counter(member.membership.role for member in present)
     first: list[GangMember] = []
     rest: list[GangMember] = []
-    for member in sorted(members, key=rank_order):
+    for member in sorted(members, key=rank_sort_key):
         role = member.membership.role
         counts[role] += 1
         (first if counts[role] <= min_pods.get(role, 0) else rest).append(member)
@@ -82,12 +84,13 @@ def hosts_beside_neighbours(
     pulls: PodTraffic | None = None,
     merits: Merits = (),
 ) -> list[int]:
-    """Return hosts under the leaves of some ranks' neighbours, one for each pod that finds one so, in no order.
+    """Return hosts under the leaves of some ranks' neighbours, one entry for each pod that finds such a host, in no
+    order.
 
-    ranks: of the pods to place. absent: other ranks that have no place. host_of_rank: rank -> host of placed members.
-    tier: the widest allowed. pulls: the traffic between members of a mesh; None for a ring. merits: as for an Ask.
-
-    Takes the pods' room from `room`, which it changes.
+    ranks: of the pods to place. absent: other ranks without a place. host_of_rank: rank -> host of placed members.
+    tier: the widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: tables that decide
+    between equal rows. Subtracts the pods from `room`. [] if the placed members are off the map, or in no common domain
+    of the tier.
     """
     anchors = sorted(set(host_of_rank.values()))
     if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
@@ -119,7 +122,8 @@ def seat_batch(
 ) -> tuple[dict[str, int], list[Seat]]:
     """Decide which member gets which slot: nominated hosts first, then neighbours in rank become neighbours in the map.
 
-    Returns uid -> host of the members, and the seats of members that do not exist yet.
+    slots: a host for each pod that found room. ranks: uid -> rank. Returns (uid -> host of the members, the seats of
+    members that do not exist yet). Members without a slot are absent.
     """
     free = Counter(slots)
     seats = _nominated_seats(request, batch, free)
@@ -137,7 +141,10 @@ def seat_batch(
 
 
 def _nominated_seats(request: GangRequest, batch: PodBatch, free: Counter[int]) -> dict[str, int]:
-    """Return uid -> host of the members whose nominated host is free. Takes their slots from `free`."""
+    """Return uid -> host of the members whose nominated host is free.
+
+    Subtracts them from `free` (host -> free slots).
+    """
     seats: dict[str, int] = {}
     for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
@@ -156,10 +163,9 @@ def _hosts_of_ranks(
     numbers: Sequence[int],
     fixed: Mapping[int, int],
 ) -> Mapping[int, int]:
-    """Return rank -> host for some ranks: in a mesh by its traffic, else along the ring.
+    """Return rank -> host for the ranks in `numbers`: in a mesh by its traffic, else along the ring.
 
-    slots: hosts for the pods. free: host -> its unused slots. numbers: the ranks to place. fixed: rank -> host of
-    seated members.
+    slots: a host for each pod. free: host -> its unused slots. fixed: rank -> host of seated members.
     """
     host_of_rank: Mapping[int, int] | None = None
     if not fixed:
@@ -179,7 +185,11 @@ def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
 def _join_mesh(
     fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: PodTraffic
 ) -> dict[int, int] | None:
-    """Return rank -> host for members that join a mesh; None where some of them have no number in it."""
+    """Return rank -> host for members that join a mesh; None if a rank is outside of the mesh.
+
+    free: host -> its unused slots. numbers: the ranks to place. fixed: rank -> host of seated members. pulls: the
+    traffic between the pods of the mesh.
+    """
     if any(rank >= len(pulls) for rank in (*numbers, *fixed)):
         return None
     leaf_of = fabric.switch_of[1]
@@ -200,7 +210,10 @@ def _join_mesh(
 def _seat_whole_mesh(
     fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], numbers: Sequence[int]
 ) -> dict[int, int] | None:
-    """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
+    """Return rank -> host of a mesh that is seated at once, in the order that sends least over the switches.
+
+    None if the gang is no mesh, or not all of it is seated now. slots: a host for each pod. numbers: the ranks.
+    """
     mesh = request.gang.mesh
     if not mesh or not is_complete(mesh, len(slots), batch.ranks_a_pod) or len(numbers) < len(slots):
         return None

@@ -14,8 +14,9 @@ from turnout.topology.model import Refusal, RefusalReason
 def refuse_incomplete(request: GangRequest) -> Refusal | None:
     """Refuse a gang whose PodGroup states groups until its min exists: until then the group of a pod is unknown.
 
-    Also refuse a gang that has enough pods in total but too few of one role. Groups that pods state themselves are not
-    waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    Also refuse a gang that has enough pods in total but too few of one role. None if it may be placed, if a member
+    holds a host, or if no PodGroup or owner is known. Groups that pods state themselves are not waited for: a
+    LeaderWorkerSet may create its workers after its leader runs.
     """
     gang, present = request.gang, len(request.gang.living())
     if gang.sizing is None or request.placed_members:
@@ -35,7 +36,7 @@ def refuse_incomplete(request: GangRequest) -> Refusal | None:
 
 
 def refuse_outside_level(request: GangRequest) -> Refusal | None:
-    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
+    """Refuse a gang of which a member runs on a host that lacks the label of the required level; else return None."""
     marks = request.rows_outside_level.get(None)
     anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     if marks is None or not any(marks[host] for host in anchors):
@@ -46,7 +47,10 @@ def refuse_outside_level(request: GangRequest) -> Refusal | None:
 def refuse_too_few_groups(
     request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
 ) -> Refusal | None:
-    """Refuse a gang of which fewer groups find a place than its rules state, while no member runs."""
+    """Refuse a gang of which fewer groups find a place than its rules state. None if enough do, or if a member runs.
+
+    full_batches: group -> how many of its batches found room for all pods.
+    """
     rules = request.gang.group_rules
     if request.placed_members or not any(rule.least for rule in rules):
         return None
@@ -72,6 +76,8 @@ def refuse_places(
 ) -> Refusal | None:
     """Refuse places that cut what running members have begun: a run of ranks, or a multiple on a host.
 
+    None if nothing is cut.
+
     hosts: uid -> host of the members that found a place. ranks: uid -> rank of all members.
     """
     return _refuse_cut_runs(fabric, request, hosts, ranks) or _refuse_odd_hosts(request, batches, hosts, open_seats)
@@ -80,10 +86,11 @@ def refuse_places(
 def _refuse_cut_runs(
     fabric: Fabric, request: GangRequest, hosts: Mapping[str, int], ranks: Mapping[str, int]
 ) -> Refusal | None:
-    """Refuse places that cut a run of ranks which running members have begun under one switch.
+    """Refuse places that put a run of ranks under a second switch after running members have begun it under one.
 
-    The packing counts pods and does not know which run a pod is in. Where the switch of a begun run has no room for the
-    rest of the run, its pods have to wait.
+    The packing counts pods and does not know which run a pod is in. If the switch of a begun run has no room for the
+    rest of the run, its pods have to wait. hosts: uid -> host of the members that found a place. ranks: uid -> rank.
+    None if no run is cut.
     """
     if request.gang.group_rules:
         return None
@@ -106,7 +113,7 @@ def _refuse_odd_hosts(
     """Refuse places that leave more hosts without a whole multiple than the remainder of all pods needs.
 
     A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
-    may find no room for the pod beside it.
+    may find no room for the pod beside it. hosts: uid -> host of the members that found a place.
     """
     multiple = request.gang.multiple
     if multiple == 1:

@@ -13,7 +13,7 @@ from turnout.jobs.gang import GangKey, Remedy
 from turnout.jobs.wishes.model import Level
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_sort_key
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -88,7 +88,8 @@ class GangRequest:
     def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
         """Return the tables that decide between equally good rows: preferences of the shape, then the tightest fit.
 
-        besides: pods of the gang that have a place already.
+        besides: pods of the gang that have a place already. () if there are neither preferences nor a measure of free
+        room.
         """
         preference = self.preferences.get(shape)
         preferences = () if preference is None else (preference,)
@@ -131,7 +132,10 @@ class GangPlan:
 
 
 def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
-    """Return a plan without some seats: lost holds uids of members, and ranks of open seats."""
+    """Return a plan without some seats.
+
+    lost: uids of members, and ranks of open seats.
+    """
     remaining_hosts = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
         plan,
@@ -143,13 +147,15 @@ def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
 
 
 def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
-    """Return the sort key of a gang's plans, the best first: whole, with most members, on the fewest switches."""
+    """Return the sort key of a gang's plans, the best first: without a refusal, with most members, on the fewest
+    switches.
+    """
     used = ring_cost(fabric, list(plan.hosts.values())).switches
     return plan.refusal is not None, -len(plan.hosts), sum(used)
 
 
 def is_planned(member: GangMember, gang: Gang) -> bool:
-    """Return True if the plan of its gang states where this member goes.
+    """Return True if the plan of its gang decides where this member goes.
 
     In a gang with accelerators, a member without an accelerator is planned only if it has a wish or the gang has a
     required level.
@@ -164,7 +170,7 @@ def planned_members(gang: Gang) -> list[GangMember]:
 
 
 def _is_planned(member: GangMember, has_accelerators: bool, places_all: bool, has_level: bool) -> bool:
-    """Return True if a member's place is planned here.
+    """Return True if the plan of its gang decides where a member goes.
 
     has_accelerators: the gang uses GPUs. places_all: all of its members must be placed together. has_level: a required
     topology level applies to the gang.
@@ -207,9 +213,9 @@ class PodBatch:
 
 
 def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, int]:
-    """Return (members that the min needs, members above the min) that do not exist yet.
+    """Return (members that the min needs, members above the min) that do not exist yet and for which room is reserved.
 
-    The second number is 0 if it is larger than max_growth.
+    The second number is 0 if it is larger than max_growth. Both are 0 for a gang with groups.
     """
     missing = 0 if gang.group_rules else view.missing_pods(gang)
     needed = min(missing, max(0, gang.min_pods - len(gang.living())))
@@ -217,11 +223,11 @@ def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, 
 
 
 def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
-    """Return how many members a running gang has lost below its min and that will not be created again.
+    """Return how many members of its min a running gang has lost for good: they are not expected to be created again.
 
-    The gang is moved or given up if its min is lost. Its plan must have room for these members, so that it does not
-    return as a part. Return 0 for a gang whose remedy is WAIT, and for a gang that never ran. needed: members that the
-    min needs and that do not exist yet.
+    Such a gang is moved or given up. Its plan must have room for these members, so that it does not return as a part. 0
+    for a gang whose remedy is WAIT, and for a gang that never ran. needed: members that the min needs and that are
+    expected.
     """
     runs = gang.started_s is not None or any(view.host_of(member) is not None for member in gang.living())
     if gang.repair.remedy is Remedy.WAIT or not runs:
@@ -230,7 +236,9 @@ def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
 
 
 def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) -> GangRequest:
-    """Return the gang's request for its existing members. The caller adds the counts of pods that do not exist yet.
+    """Return the gang's request for its existing members.
+
+    Counts of pods that do not exist yet are 0: the caller adds them.
 
     unplaced_uids: members that count as if they had no host and no nomination.
     """
@@ -251,8 +259,8 @@ def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) 
             row = view.snapshot.row_of.get(node)
             if row is not None:
                 nominated[member.uid] = row
-    waiting.sort(key=rank_order)
-    placed_members.sort(key=lambda each: rank_order(each[0]))
+    waiting.sort(key=rank_sort_key)
+    placed_members.sort(key=lambda each: rank_sort_key(each[0]))
     rows_by_shape = {member.shape: view.preferences.of(member) for member in reversed(waiting)}
     preferences = {shape: rows for shape, rows in rows_by_shape.items() if rows is not None}
     return GangRequest(
@@ -267,7 +275,10 @@ def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) 
 
 
 def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDArray[np.bool_]]:
-    """Mark the rows in no domain of the levels that the gang requires, and of the levels that its groups require."""
+    """Return marks of the rows in no domain of a required level, by index of the group rule; None: of the whole gang.
+
+    Levels without such rows are absent.
+    """
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
     marks_by_rule = {rule: view.levels.rows_outside(levels_of_rule) for rule, levels_of_rule in levels.items()}
@@ -277,7 +288,7 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
 def exclusive_rows(
     view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows in domains that other gangs of the same exclusive set use; None without an exclusive level.
+    """Mark the rows in domains that other gangs of the same exclusive set use; None if the gang has no exclusive level.
 
     planned: returns the host ids in the plan of a gang, nothing for a gang that comes after this one. Only gangs of the
     same namespace count.
@@ -311,9 +322,10 @@ def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -
 
 
 def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
-    """Limit the room of each host to the hard spread constraint, less the members of the gang that are there.
+    """Return the room of each host within the hard spread constraint, less the gang's members that are there.
 
-    group: its smallest constraint counts. anchors: the host of each placed member.
+    group: its smallest constraint counts. anchors: the host of each placed member. room: returned itself if no
+    constraint is to be respected.
     """
     max_per_host = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
     if not max_per_host or not request.spread_evenly:
@@ -327,7 +339,10 @@ def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int
 def exclude_rows(
     room_of: RoomOf, rejected_rows: Mapping[PodShape, NDArray[np.bool_]], *excluded_rows: NDArray[np.bool_] | None
 ) -> RoomOf:
-    """Return a room function that gives 0 on the rows rejected for a shape, and on rows excluded for the gang."""
+    """Return a room function that gives 0 on the rows rejected for a shape, and on rows excluded for the gang.
+
+    rejected_rows: shape -> marks. excluded_rows: marks for all shapes; None for no row.
+    """
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
         """Return the room of each row for a shape, with 0 on rejected and excluded rows.
@@ -344,18 +359,21 @@ def exclude_rows(
 
 
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    """Return a room function that gives 0 outside of the hosts [first, end)."""
+    """Return a room function that gives 0 outside of the host ids [first, end)."""
 
-    def inside(shape: PodShape, besides: PodsOnRows) -> Rows:
+    def room_inside(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = np.zeros_like(all_room := room_of(shape, besides))
         room[first:end] = all_room[first:end]
         return room
 
-    return inside
+    return room_inside
 
 
 def limit_per_host(room_of: RoomOf, shape: PodShape, max_pods: Rows) -> RoomOf:
-    """Return a room function that limits each host to so many pods of one shape. max_pods: by host."""
+    """Return a room function that limits each host to so many pods of one shape; other shapes are not limited.
+
+    max_pods: by host id.
+    """
 
     def at_most(other: PodShape, besides: PodsOnRows) -> Rows:
         room = room_of(other, besides)

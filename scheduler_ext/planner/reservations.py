@@ -43,9 +43,9 @@ class Reservations:
         return self._by_holder.get(holder)
 
     def put(self, reservation: Reservation) -> bool:
-        """Reserve these nodes for the holder, and no other nodes. True if that excludes others from more nodes.
+        """Store a reservation in place of an earlier one of its holder. True if nodes or priority changed.
 
-        False also if there are MAX_RESERVATIONS already.
+        False if nodes and priority are unchanged, and if there are MAX_RESERVATIONS already: then it is not stored.
         """
         holder, before = reservation.holder, self._by_holder.get(reservation.holder)
         if before == reservation or (before is None and len(self._by_holder) >= MAX_RESERVATIONS):
@@ -58,13 +58,13 @@ class Reservations:
         return True
 
     def release(self, holder: GangKey) -> None:
-        """Give back the nodes of a gang."""
+        """Remove the reservation of a gang. Does nothing if it has none."""
         self._rows.pop(holder, None)
         if self._by_holder.pop(holder, None) is not None:
             self.release_count += 1
 
     def expire(self, wall_s: float) -> list[Reservation]:
-        """Give back the nodes of reservations that have ended, and return these. wall_s: seconds since 1970."""
+        """Remove the reservations whose time is over, and return them. wall_s: seconds since 1970."""
         ended = [each for each in self if each.until_s <= wall_s]
         for each in ended:
             self.release(each.holder)
@@ -85,9 +85,9 @@ class Reservations:
         return {node for each in self if each.excludes(key, priority) for node in each.nodes}
 
     def rows_against(self, gang: Gang, row_of: Mapping[str, int], rows: int) -> NDArray[np.bool_] | None:
-        """Mark the rows that are reserved against a gang; None if there are none.
+        """Mark the rows that are reserved against a gang; None if no reservation bars it.
 
-        row_of: the row of a node. rows: the number of rows.
+        row_of: node -> row. rows: the number of rows.
         """
         marks: NDArray[np.bool_] | None = None
         for each in self:
@@ -97,7 +97,10 @@ class Reservations:
         return marks
 
     def _rows_of(self, reservation: Reservation, row_of: Mapping[str, int]) -> NDArray[np.intp]:
-        """Return the rows of a reservation's nodes, as far as these are known."""
+        """Return the rows of a reservation's nodes, cached until `clear_rows`. Unknown nodes are left out.
+
+        row_of: node -> row.
+        """
         rows = self._rows.get(reservation.holder)
         if rows is None:
             rows = np.array([row for node in reservation.nodes if (row := row_of.get(node)) is not None], np.intp)
@@ -140,9 +143,9 @@ class StrictOrder:
         return self.queues.of(gang.key.namespace, gang.queue)
 
     def keep_for(self, view: ClusterView, gang: Gang) -> bool:
-        """Keep a domain for a gang that found no room, unless its queue keeps one for a gang ahead of it.
+        """Keep a domain for a gang that found no room, unless its queue keeps a domain for a gang ahead of it.
 
-        True if the queue keeps another domain now than before.
+        True if the queue keeps another domain than before, or none any more. False for a queue without strict order.
         """
         queue = self.queue_of(gang)
         if not queue or self._keeps_for_gang_ahead(view, queue, gang):
@@ -161,7 +164,10 @@ class StrictOrder:
         return oldest is not None and position_of(view, oldest).first_order < position_of(view, gang).first_order
 
     def choose_again(self, view: ClusterView) -> bool:
-        """Choose every domain again if nodes have changed. True if another domain is kept now, or none for a gang."""
+        """Choose every domain again if nodes have changed.
+
+        True if any domain is another one now or is not kept any more.
+        """
         if self._offer_version == view.snapshot.offer_version:
             return False
         self._offer_version, before = view.snapshot.offer_version, dict(self._domains)
@@ -192,7 +198,11 @@ class StrictOrder:
 
 
 def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
-    """Return the domain to keep; None if no domain could hold the gang, or members of it run already."""
+    """Return the domain to keep for a gang: of the lowest tier that could hold its min if empty, the one with most free
+    room.
+
+    None if no domain could hold the gang, if a member holds a host, or without a map.
+    """
     members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
@@ -216,7 +226,7 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
 def _choose_label_domain(
     view: ClusterView, gang: Gang, domains: LabelDomains, could: Rows, now: Rows
 ) -> KeptDomain | None:
-    """Return the domain of node labels to keep, where no switch could hold the gang; None if no such domain could.
+    """Return the domain of node labels to keep, for a gang that no switch could hold; None if no such domain could.
 
     could: the pods that each row could hold if it were empty. now: the pods that each row holds now.
     """

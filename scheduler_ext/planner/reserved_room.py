@@ -43,7 +43,10 @@ class StandingPlan:
         return next(seat for seat in self.seats_by_row[self.plan.hosts[uid]] if seat.uid == uid)
 
     def give(self, uids: Collection[str], position: GangPosition) -> None:
-        """Take out the seats of members that hold their hosts now. position: of the gang without these seats."""
+        """Remove the seats of members that hold their hosts now. Raises KeyError if one has no seat.
+
+        position: the gang's place in the order without these seats; if it differs, all other seats get its first order.
+        """
         for seat in [self.seat_of(uid) for uid in uids]:
             seats = self.seats_by_row[seat.host]
             seats.remove(seat)
@@ -57,7 +60,7 @@ class StandingPlan:
         self.position = position
 
     def _move(self, order: Order) -> None:
-        """Give every seat this order."""
+        """Give all seats of the plan this order."""
         for row, seats in self.seats_by_row.items():
             self.seats_by_row[row] = [OrderedSeat(order, each.host, each.shape, each.uid, each.rank) for each in seats]
         self.pods_by_order = {order: [pod for pods in self.pods_by_order.values() for pod in pods]}
@@ -71,6 +74,7 @@ class StandingPlans:
     """Plans by gang, and the room that they reserve. Clear them when the snapshot's rows change their meaning."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
+        """Start without plans. snapshot: the nodes and their free room, read at each question."""
         self._snapshot = snapshot
         self._room = ReservedRoom(snapshot)
         self._by_gang: dict[GangKey, StandingPlan] = {}
@@ -107,9 +111,10 @@ class StandingPlans:
             self._forget_row(row, key)
 
     def give_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
-        """Take the seats of members that hold their hosts now out of a plan, and release their room.
+        """Remove the seats of members that hold their hosts now from a plan, and release their room.
 
-        position: of the gang without these seats.
+        position: the gang's place in the order without these seats. Raises KeyError if the gang has no plan, or a
+        member no seat.
         """
         stored = self._by_gang[key]
         pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]
@@ -120,7 +125,7 @@ class StandingPlans:
                 self._forget_row(row, key)
 
     def remove(self, key: GangKey) -> list[PodOnRow]:
-        """Remove a plan, and return the pods for which it reserved room."""
+        """Remove a plan, and return the pods for which it reserved room. Raises KeyError if the gang has no plan."""
         stored = self._by_gang.pop(key)
         self._gangs_with_growth_seats.pop(key, None)
         pods = stored.plan.reserved_pods()
@@ -157,7 +162,10 @@ class StandingPlans:
         return self._by_gang[key]
 
     def surplus_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
-        """Return the growth seats that must go, so that the row holds the other seats."""
+        """Return the growth seats that must go, so that the row holds the other seats.
+
+        Changes nothing; [] if all seats fit.
+        """
         if not self.is_overdrawn(row):
             return []
         found: list[tuple[OrderedSeat, GangKey]] = []
@@ -178,9 +186,9 @@ class StandingPlans:
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: Order, with_growth_seats: bool = True) -> list[PodOnRow]:
-        """Return the reserved pods whose room a gang with this order may use.
+        """Return the reserved pods whose room a gang with this order may use: the seats of a later order.
 
-        with_growth_seats: also use growth seats of the gangs ahead.
+        with_growth_seats: True to use also growth seats of the gangs ahead.
         """
         found: list[PodOnRow] = []
         for stored in self:
@@ -194,7 +202,7 @@ class StandingPlans:
     def room_beside_plans(
         self, without: PodsOnRows, rows: Sequence[int] | None = None, extra_pods: PodsOnRows = ()
     ) -> RoomOf:
-        """Return a function that gives the room beside the standing plans.
+        """Return a room function that counts the room beside the standing plans.
 
         without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that
         count as placed.
@@ -209,7 +217,7 @@ class StandingPlans:
     def free_beside_plans(self, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
         """Return a function that gives how much each row has free beside the standing plans.
 
-        without, extra_pods: as for `room_beside_plans`.
+        without: reserved pods whose room may be used. extra_pods: pods that count as placed.
         """
         return lambda besides: self._room.free_sizes(without, [*extra_pods, *besides])
 
@@ -261,7 +269,8 @@ class ReservedRoom:
     def free_sizes(self, without: PodsOnRows = (), besides: PodsOnRows = ()) -> NDArray[np.int64]:
         """Return how much each row has free beside the reserved room, in one number, as a new table.
 
-        without, besides: as for `room`.
+        without: reserved pods whose room may be used. besides: pods whose room may not be used, though it is not
+        reserved.
         """
         sizes = self._snapshot.free_sizes().copy()
         rows, reserved = self._use(without, besides)
@@ -270,7 +279,10 @@ class ReservedRoom:
         return sizes
 
     def _use(self, without: PodsOnRows, besides: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the rows with use beside the pods of the snapshot, and this use by row and resource."""
+        """Return (the rows on which room is reserved, the reserved amounts by such row and resource).
+
+        without: reserved pods that are left out. besides: further pods that are included.
+        """
         rows = np.flatnonzero(self._pods)
         if besides:
             rows = np.union1d(rows, np.array([row for row, _ in besides], np.intp))
@@ -298,7 +310,7 @@ class ReservedRoom:
         return bool(np.any((self._snapshot.free_at(row) < reserved) & (reserved > 0)))
 
     def _add(self, pods: PodsOnRows, sign: int) -> None:
-        """Add reservations of pods on rows, or remove them. sign: 1 or -1."""
+        """Add reservations of pods on rows, or remove them. sign: 1 to add, -1 to remove."""
         # First, since a new resource widens the rows.
         vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
         self._widen()
@@ -316,9 +328,9 @@ class ReservedRoom:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
 
     def _block_ports(self, room: Rows, shape: PodShape, without: PodsOnRows, besides: PodsOnRows) -> None:
-        """Set the room of rows to 0 where a host port of the shape is reserved.
+        """Set `room` to 0 on rows where a host port of the shape is reserved.
 
-        without, besides: reservations to leave out and to add.
+        without: reserved pods that are left out. besides: further pods that are included.
         """
         used_ports = {row: Counter(ports) for row, ports in self._ports.items()}
         for row, other in without:

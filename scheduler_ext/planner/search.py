@@ -81,7 +81,7 @@ class _PlaceSearch:
     every_choice_counts: bool = False  # True if a term is about the sum of pods that have a place
 
     def run(self, hosts: Sequence[int]) -> bool:
-        """Search these hosts. True if `chosen` is a place for the gang."""
+        """Search places on these hosts, and store them in `chosen`. False if there are none, or the steps are spent."""
         self.hosts = list(hosts)
         self.chosen.clear()
         self.shapes_on_host.clear()
@@ -90,7 +90,12 @@ class _PlaceSearch:
         return self._assign(0)
 
     def _assign(self, placed_pods: int) -> bool:
-        """Find hosts for all pods from the next one on. placed_pods: how many pods before it have a host."""
+        """Find hosts for all pods from the next one on, and store them in `chosen`.
+
+        False if there are none, or no step is left.
+
+        placed_pods: how many pods before the next one have a host.
+        """
         at = len(self.chosen)
         if placed_pods + len(self.pods) - at < self.needed_pods or self.work.steps_left <= 0:
             return False
@@ -114,6 +119,7 @@ class _PlaceSearch:
         return False
 
     def _put(self, pod: _Pod, host: int) -> None:
+        """Store that the next pod has this host."""
         self.chosen.append(host)
         counts = list(self.shapes_on_host.get(host, (0,) * len(self.shapes)))
         counts[pod.shape] += 1
@@ -124,6 +130,7 @@ class _PlaceSearch:
             self.hosts_of_group.setdefault(pod.group, []).append(host)
 
     def _take_back(self, pod: _Pod, host: int) -> None:
+        """Undo `_put` for the pod that was placed last."""
         self.chosen.pop()
         counts = list(self.shapes_on_host[host])
         counts[pod.shape] -= 1
@@ -137,7 +144,10 @@ class _PlaceSearch:
             self.hosts_of_group[pod.group].pop()
 
     def _state(self, placed_pods: int) -> object:
-        """Return a key of the search state: with equal keys the remaining pods find hosts in both states or in none."""
+        """Return a key of the search state: with equal keys the remaining pods find hosts in both states or in none.
+
+        placed_pods: how many pods have a host so far.
+        """
         at = len(self.chosen)
         switches = tuple(self._switch_of(key) for key in self.keys_from[at])
         last = self.chosen[-1] if at and self.pods[at].is_like(self.pods[at - 1]) else -1
@@ -146,7 +156,7 @@ class _PlaceSearch:
         return at, placed_pods, frozenset(self.shapes_on_host.items()), switches, last, left_out, every_choice
 
     def _hosts_for(self, pod: _Pod) -> Iterator[int]:
-        """Yield the hosts that may take a pod. Of like pods the later one has no earlier host."""
+        """Yield the host ids that may take a pod, ascending. Of like pods the later one has no earlier host."""
         at = len(self.chosen)
         before = self.pods[at - 1] if at else None
         is_like_before = before is not None and pod.is_like(before)
@@ -164,7 +174,10 @@ class _PlaceSearch:
                 yield host
 
     def _room(self, host: int, shape: int) -> int:
-        """Return how many pods of a shape a host takes beside those that it has."""
+        """Return how many more pods of a shape a host takes beside the pods placed so far. shape: index.
+
+        Counts steps of work.
+        """
         counts = self.shapes_on_host.get(host, (0,) * len(self.shapes))
         if (rows := self.rooms.get((shape, counts))) is None:
             self.work.spend(_ROOM_STEPS + 2 * len(self.hosts) * sum(counts))
@@ -199,7 +212,7 @@ class _PlaceSearch:
         return is_first or self.chosen[-1] is None
 
     def _reaches_min_by_role(self) -> bool:
-        """Return True if each role has as many pods with a place as must start."""
+        """Return True if each role has as many pods that run or have a place as must start, at most all of its pods."""
         min_by_role = self.request.gang.min_by_role
         if not min_by_role:
             return True
@@ -212,7 +225,7 @@ class _PlaceSearch:
         return all(present[role] - without[role] >= min(pods, present[role]) for role, pods in min_by_role)
 
     def _reaches_groups(self) -> bool:
-        """Return True if as many groups of each rule have a place as must start."""
+        """Return True if as many groups of each rule have a place for all pods as must start."""
         with_place, pods = Counter[object](), Counter[object]()
         for pod, host in zip(self.pods, self.chosen, strict=True):
             pods[pod.group, pod.shape] += 1
@@ -223,7 +236,10 @@ class _PlaceSearch:
         return refuse_too_few_groups(self.request, self.batches, full) is None
 
     def _keeps_multiples(self) -> bool:
-        """Return True if of each shape and group at most one host has a remainder: that of all its pods."""
+        """Return True if of each shape and group at most one host has a remainder, that of all its pods.
+
+        As many hosts as running members have left with a remainder are allowed, too.
+        """
         multiple = self.request.gang.multiple
         if multiple == 1:
             return True
@@ -249,9 +265,11 @@ class _PlaceSearch:
 def search_places(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Return a plan that keeps every hard term; None where there is none, or the search is too large.
+    """Return a plan that keeps every hard term; None if there is none, or the search is too large or its steps are
+    spent.
 
-    Gangs of one shape without runs, groups and multiples are not searched: batch after batch finds their place.
+    Gangs of one shape without runs of ranks, groups and multiples are not searched: batch after batch finds their
+    place. room_of: the room that the gang may use. work: counts the steps, and limits them.
     """
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)
@@ -282,7 +300,10 @@ def search_places(
 
 
 def _hosts_of_domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) -> Iterator[list[int]]:
-    """Yield the hosts with room in each domain that is small enough to be searched."""
+    """Yield the ids of the usable hosts of each domain with at most MAX_HOSTS of them.
+
+    A host is usable if a pod of any shape fits. rooms: for each shape, how many pods fit on each host.
+    """
     usable = np.logical_or.reduce([room > 0 for room in rooms])
     for first, end in _domains(search, rooms):
         hosts = np.flatnonzero(usable[first:end]) + first
@@ -293,7 +314,11 @@ def _hosts_of_domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) 
 def _pods(
     request: GangRequest, batches: Sequence[PodBatch], ranks: dict[str, int], shapes: Sequence[PodShape], tiers: int
 ) -> list[_Pod]:
-    """Return the pods that need a host: batch after batch, in a batch run after run."""
+    """Return the pods that need a host: batch after batch, in a batch run after run.
+
+    ranks: uid -> rank. shapes: the different shapes of the batches. tiers: of the fabric; higher tiers of groups count
+    as this.
+    """
     found: list[_Pod] = []
     layers = () if request.gang.group_rules else request.gang.layers
     order: dict[GangGroup | None, int] = {}
@@ -311,7 +336,7 @@ def _pods(
 
 
 def _put_placed_members(search: _PlaceSearch, ranks: dict[str, int]) -> None:
-    """Let the members that hold a host fix the switch of their group and of their run."""
+    """Let the members that hold a host fix the switch of their group and of their run of ranks. ranks: uid -> rank."""
     request, fabric = search.request, search.fabric
     group_of = request.gang.groups_by_uid()
     layers = () if request.gang.group_rules else request.gang.layers
@@ -330,8 +355,10 @@ def _put_placed_members(search: _PlaceSearch, ranks: dict[str, int]) -> None:
 
 
 def _domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tuple[int, int]]:
-    """Yield the host ids [first, end) of the domains to search: those of the gang's level; without a level the lowest
-    first, then all hosts.
+    """Yield the host ids [first, end) of the domains to search.
+
+    With a level: the domains of the level. Without a level: domains with room, the lowest first, then all hosts. rooms:
+    for each shape, how many pods fit on each host.
     """
     fabric, request = search.fabric, search.request
     placed_hosts = [host for _, host in request.placed_members]

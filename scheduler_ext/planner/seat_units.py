@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
+from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangPlan
 
@@ -32,7 +32,10 @@ class SeatUnits:
         return self.unit_of.get(uid, -1) in self.begun
 
     def with_partners(self, seats: Collection[str | int]) -> set[str | int]:
-        """Return some seats and all others of their units. seats: uids of members, and ranks of open seats."""
+        """Return these seats and all other seats of their units.
+
+        seats: uids of members, and ranks of open seats, which have no unit.
+        """
         units = {unit for uid, unit in self.unit_of.items() if uid in seats}
         return {*seats, *(uid for uid, unit in self.unit_of.items() if unit in units)}
 
@@ -43,7 +46,10 @@ def has_units(gang: Gang) -> bool:
 
 
 def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers) -> SeatUnits:
-    """Return the units of a plan's seats. placed_members: those that hold a host."""
+    """Return the units of a plan's seats; without units if the gang needs none.
+
+    placed_members: those that hold a host.
+    """
     found = SeatUnits()
     if not has_units(gang):
         return found
@@ -60,9 +66,9 @@ def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers) -> Sea
 
 
 def begun_pods(gang: Gang, waiting: Sequence[GangMember], placed_members: PlacedMembers) -> int:
-    """Count the waiting members that complete what running members have begun.
+    """Count the waiting members that complete a group or a multiple that running members have begun.
 
-    placed_members: those that hold a host.
+    waiting: members without a host. placed_members: those that hold a host. 0 if the gang has no such units.
     """
     if not has_units(gang) or not waiting:
         return 0
@@ -83,9 +89,10 @@ def begun_pods(gang: Gang, waiting: Sequence[GangMember], placed_members: Placed
 def gaps_of_multiples(
     gang: Gang, placed_members: PlacedMembers, group_of: Mapping[str, GangGroup]
 ) -> dict[HostCut, int]:
-    """Return how many pods are missing to a whole multiple, for each host on which members run.
+    """Return how many pods are missing to a whole multiple, for each (shape, group, host) on which members run.
 
-    The remainder of all pods of a shape and group may run on one host: that host has no gap.
+    Hosts without a gap are absent. The remainder of all pods of a shape and group may run on one host: that host has no
+    gap. group_of: uid -> group.
     """
     multiple = gang.multiple
     if multiple == 1:
@@ -129,10 +136,14 @@ def _parts(
 def _parts_of_hosts(
     gang: Gang, plan: GangPlan, placed_members: Sequence[tuple[GangMember, int]], group_of: Mapping[str, GangGroup]
 ) -> Iterator[tuple[list[str], bool]]:
-    """Yield for each host the seats that complete a begun multiple, then each whole multiple, then the remainder."""
+    """Yield (uids of seats, True if they complete a begun multiple): for each host first these, then each whole
+    multiple.
+
+    The remainder of a host comes last. group_of: uid -> group.
+    """
     gaps = gaps_of_multiples(gang, placed_members, group_of)
     by_host: dict[HostCut, list[str]] = {}
-    for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_order):
+    for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_sort_key):
         cut = (plan.shapes[member.uid], group_of.get(member.uid), plan.hosts[member.uid])
         by_host.setdefault(cut, []).append(member.uid)
     for cut, seats in by_host.items():

@@ -29,7 +29,11 @@ def place_beside_plans(
     rows: Sequence[int] | None = None,
     extra_pods: PodsOnRows = (),
 ) -> GangPlan:
-    """Place a gang in the room beside the standing plans. without, rows, extra_pods: as for `room_beside_plans`."""
+    """Place a gang in the room beside the standing plans, and return its plan, which is not stored.
+
+    without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that count
+    as placed. work: counts the steps, and limits them.
+    """
     request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
     return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)
 
@@ -42,9 +46,10 @@ def replace_lost_seats(
     position: GangPosition,
     work: Work,
 ) -> GangPlan:
-    """Take back seats above the min for which other gangs go first, and seat those members elsewhere.
+    """Return the plan with those seats above the min moved elsewhere for which other gangs go first.
 
-    The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
+    Such a member has no place if no other seat is found. The plan was made as if every seat had the place of the gang's
+    min in the order. position: the gang's place. work: counts the steps.
     """
     lost = _lost_seats(standing_plans, request, plan, position)
     if not lost:
@@ -78,7 +83,10 @@ def replace_lost_seats(
 def _lost_seats(
     standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
 ) -> set[str | int]:
-    """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
+    """Return the seats above the min for which other gangs go first: uids of members, and ranks of open seats.
+
+    Other seats of their units are included, but no seat of the min.
+    """
     seats = order_seats(request.gang, plan, position, request.placed_members)
     certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
     lost: set[str | int] = set()

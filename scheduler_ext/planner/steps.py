@@ -30,7 +30,6 @@ from turnout.scheduler_ext.planner.batches import (
     Work,
     place_batches,
 )
-from turnout.scheduler_ext.planner.holds import holds
 from turnout.scheduler_ext.planner.pack import (
     MAX_PODS_PER_HOST,
     domains_of_level,
@@ -42,6 +41,7 @@ from turnout.scheduler_ext.planner.pack import (
     share_hosts,
     split_into_batches,
 )
+from turnout.scheduler_ext.planner.plan_check import violations_of
 from turnout.scheduler_ext.planner.refusals import refuse_incomplete, refuse_outside_level
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
@@ -68,10 +68,9 @@ Way = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, Work], GangPlan
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
     """Plan a whole gang, and check the plan against every hard term. Raises nothing.
 
-    room_of: gives the room that the gang may use. work: counts the steps of work, and limits them.
-
-    When the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard term: this is a
-    fault of the planner, and nobody is bound by it.
+    room_of: gives the room that the gang may use. work: counts the steps of work, and limits them; None for the usual
+    limit of one gang. If the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard
+    term: this is a fault of the planner, and nobody is bound by it.
     """
     work = work or Work()
     plan = checked(fabric, request, _first_plan(fabric, request, room_of, work))
@@ -85,18 +84,18 @@ def _place_in_label_domain(
 ) -> GangPlan:
     """Place a gang that no switch of its tier holds whole in one domain of the node labels that it requires.
 
-    The tightest domain that holds the gang is chosen. refused: the plan within one switch, which is kept where no
-    domain holds more members.
+    The tightest domain that holds the gang is chosen. refused: the plan within one switch; returned, with a text that
+    names the labels, if no domain holds more members.
     """
     gang, best = replace(request.gang, label_tiers=domains.tiers), refused
     for number in label_domains_with_room(request, domains, room_of):
         if work.steps_left <= 0:
             break
         outside = domains.row_domains != number
-        inside = replace(
+        domain_request = replace(
             request, gang=gang, label_domains=None, excluded_rows=union_rows(request.excluded_rows, outside)
         )
-        plan = checked(fabric, inside, _first_plan(fabric, inside, room_of, work))
+        plan = checked(fabric, domain_request, _first_plan(fabric, domain_request, room_of, work))
         if plan.refusal is None:
             return plan
         best = min(best, plan, key=partial(plan_sort_key, fabric))
@@ -108,8 +107,8 @@ def _place_in_label_domain(
 
 
 def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
-    """Return a plan that keeps every hard term as it is, and a refusal in the place of any other."""
-    if not (broken := holds(fabric, request, plan)):
+    """Return the plan if it keeps every hard term; else a plan with the refusal PLAN_REJECTED and the broken terms."""
+    if not (broken := violations_of(fabric, request, plan)):
         return plan
     refusal = Refusal(RefusalReason.PLAN_REJECTED, "; ".join(map(str, broken))[:200])
     return GangPlan(request.gang.key, refusal=refusal, broken_terms=tuple(each.term for each in broken))
@@ -118,7 +117,8 @@ def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
 def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
     """Return the plan of the first step that places the whole gang; else the plan that places most members.
 
-    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term.
+    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term. If no step finds a
+    place, every assignment of a small gang is searched. room_of: the room that the gang may use.
     """
     if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
@@ -143,7 +143,9 @@ def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Wor
 
 
 def _with_all_seats(request: GangRequest) -> GangRequest:
-    """Return the request with a seat for each member that does not exist."""
+    """Return the request with a seat for each member that does not exist: missing, lost and growth pods count as
+    missing.
+    """
     if not request.lost_pods and not request.growth_pods:
         return request
     missing_pods = request.missing_pods + request.lost_pods + request.growth_pods
@@ -151,8 +153,9 @@ def _with_all_seats(request: GangRequest) -> GangRequest:
 
 
 def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
-    """Return the request without nominations that leave a required level, and without growth of a gang that has lost
-    members.
+    """Return the request without terms that cannot hold.
+
+    Nominations are dropped if they leave a required level, and growth seats if the gang has lost members.
     """
     if request.nominated_hosts and nominations_leave_level(fabric, request):
         request = replace(request, nominated_hosts={})
@@ -222,7 +225,10 @@ STEPS = (
 
 
 def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[SoftTerm, ...]]]:
-    """Yield the request with all soft terms, then with fewer and fewer, each with the terms that are given up."""
+    """Yield (request, soft terms given up): first with all soft terms and (), then with one fewer each time.
+
+    Terms that the request does not have are skipped.
+    """
     released: tuple[SoftTerm, ...] = ()
     yield request, released
     for step in STEPS:
@@ -232,8 +238,8 @@ def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[So
 
 
 def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work) -> GangPlan:
-    """Try the ways to place a request one after another; return the first plan that places the whole gang, else the
-    best.
+    """Try the ways to place a request one after another; return the first plan without a refusal, else the best
+    plan.
     """
     best: GangPlan | None = None
     for way in _ways(request, batches):
@@ -246,13 +252,19 @@ def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room
 
 
 def _better(fabric: Fabric, best: GangPlan | None, plan: GangPlan) -> GangPlan:
-    """Return the one of two plans with a refusal that places more members; of two without hosts the second."""
+    """Return the better of two plans with a refusal: the one with more members, of two without hosts the second.
+
+    best: None for no plan yet.
+    """
     is_better = best is None or not best.hosts or plan_sort_key(fabric, plan) < plan_sort_key(fabric, best)
     return plan if best is None or is_better else best
 
 
 def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
-    """Return the ways to place these batches, in order. All keep every hard term."""
+    """Return the functions that may place these batches, in the order in which they are tried.
+
+    All keep every hard term.
+    """
     if any(batch.gang_group is not None for batch in batches):
         return _place_groups_in_one_domain, place_batches if request.gang.tier is None else _place_in_gang_level
     if len(batches) > MAX_SHAPES_TOGETHER:
@@ -265,7 +277,10 @@ def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
 def _place_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
+    """Return a plan without refusal whose pods are all in one domain, the lowest possible.
+
+    None if no domain holds all batches, or no step of work is left. room_of: the room that the gang may use.
+    """
     placed_hosts = [host for _, host in request.placed_members]
     counts = [batch.pods for batch in batches]
     rooms = [
@@ -279,14 +294,14 @@ def _place_in_one_domain(
     for first, end in domains:
         if work.steps_left <= 0:
             break
-        inside = restrict_to_domain(room_of, first, end)
-        plan = place_batches(fabric, request, batches, inside, work)
+        room_of_domain = restrict_to_domain(room_of, first, end)
+        plan = place_batches(fabric, request, batches, room_of_domain, work)
         if plan.refusal is None:
             return plan
-        limits = _limits_of_shapes(request, batches, rooms, inside, (first, end), work)
+        limits = _limits_of_shapes(request, batches, rooms, room_of_domain, (first, end), work)
         for shape, most in limits:
-            inside = limit_per_host(inside, shape, most)
-        plan = place_batches(fabric, request, batches, inside, work) if limits else plan
+            room_of_domain = limit_per_host(room_of_domain, shape, most)
+        plan = place_batches(fabric, request, batches, room_of_domain, work) if limits else plan
         if plan.refusal is None:
             return plan
     return None
@@ -296,32 +311,37 @@ def _limits_of_shapes(
     request: GangRequest,
     batches: Sequence[PodBatch],
     rooms: Sequence[Rows],
-    inside: RoomOf,
+    room_of_domain: RoomOf,
     span: tuple[int, int],
     work: Work,
 ) -> list[tuple[PodShape, Rows]]:
-    """Return the most pods of each shape on each host of a domain with which all shapes fit; nothing where none do.
+    """Return for each shape an upper limit of pods on each host, so that together all batches fit in the domain.
 
-    For two shapes the limits of one are enough. Of more shapes, half of the gang's work goes into such limits at most,
-    so that every domain is tried in the order of shapes.
+    [] if no such limits are found. For two shapes, limits of the first are enough. For more shapes, at most half of the
+    gang's work goes into such limits, so that every domain is tried in the order of shapes. rooms: for each batch, how
+    many pods fit on each host. span: host ids [first, end) of the domain.
     """
     shapes, counts = [batch.shape for batch in batches], [batch.pods for batch in batches]
     if request.gang.multiple > 1 or len(batches) > MAX_SHAPES_TOGETHER:
         return []
     if len(batches) == 2:
-        share = share_domain(shapes, counts, rooms, inside, span)
+        share = share_domain(shapes, counts, rooms, room_of_domain, span)
         if share is None:
             return []
         work.spend(8 * (span[1] - span[0]) * min(counts[0], MAX_PODS_PER_HOST))
         return [(shapes[0], share)]
-    limits = share_hosts(shapes, counts, inside, span, work.spend, work.steps_left - work.max_steps // 2)
+    limits = share_hosts(shapes, counts, room_of_domain, span, work.spend, work.steps_left - work.max_steps // 2)
     return [] if limits is None else list(zip(shapes, limits, strict=True))
 
 
 def _place_many_shapes_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Place more than MAX_SHAPES_TOGETHER shapes in one domain, in the work that is left for them."""
+    """Place more than MAX_SHAPES_TOGETHER shapes in one domain; None if no domain is found in at most SHAPES_STEPS
+    steps.
+
+    Lowers the limit of `work`.
+    """
     if work.steps_left <= 0:
         return None
     work.limit(SHAPES_STEPS)
@@ -331,7 +351,10 @@ def _place_many_shapes_in_one_domain(
 def _place_groups_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Place all groups in the lowest domain that holds them; None where no domain does, or the work is spent."""
+    """Return a plan without refusal that has all groups in one domain, the lowest possible.
+
+    None if no domain holds all groups, or no step of work is left. room_of: the room that the gang may use.
+    """
     placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     counts = [batch.pods for batch in batches]
     rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
@@ -344,13 +367,13 @@ def _place_groups_in_one_domain(
             break
         if has_one_shape and sum(counts) > int(rooms[0][first:end].sum()):
             continue
-        inside = restrict_to_domain(room_of, first, end)
-        plan = place_batches(fabric, request, batches, inside, work)
+        room_of_domain = restrict_to_domain(room_of, first, end)
+        plan = place_batches(fabric, request, batches, room_of_domain, work)
         if plan.refusal is None:
             return plan
-        with_spans = fit_batches(fabric, request, batches, inside, (first, end))
+        with_spans = fit_batches(fabric, request, batches, room_of_domain, (first, end))
         if with_spans is not None:
-            plan = place_batches(fabric, request, with_spans, inside, work)
+            plan = place_batches(fabric, request, with_spans, room_of_domain, work)
             if plan.refusal is None:
                 return plan
     return None
@@ -359,7 +382,9 @@ def _place_groups_in_one_domain(
 def _place_in_gang_level(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place as many groups as one domain of the gang's own level holds, at least its min; else refuse the gang."""
+    """Place as many groups as one domain of the gang's own level holds, at least its min; else return a plan with a
+    refusal.
+    """
     gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
     min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))
     rooms = {batch.shape: room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]}
@@ -380,7 +405,10 @@ def _place_in_gang_level(
 
 
 def request_signature(request: GangRequest) -> object:
-    """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
+    """Return a hashable key of everything but the room that decides whether a new gang fits.
+
+    Gangs with equal keys fit the same rooms.
+    """
     gang = request.gang
     batches = tuple(
         (

@@ -31,7 +31,7 @@ _CHILD, _KIND = "child", "kind"  # marks of members while a domain is chosen for
 def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return the gangs that are one set with a gang of a tree, itself included, the oldest first.
 
-    The list is empty for a gang beyond MAX_TREE_GANGS.
+    [] for a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree.
     """
     namespace, root = gang.key.namespace, gang.ancestors[0].name
     return _oldest_gangs(view, gang) if gang.key in view.composites.tree(namespace, root) else []
@@ -44,7 +44,12 @@ def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[GangKey, str]:
-    """Return why gangs of a tree may not start: too few groups of one of their ancestors can start."""
+    """Return gang -> why it may not start: too few groups of one of its ancestors can start.
+
+    Gangs that may start are absent.
+
+    together: the set of the tree. can_start: returns True for a gang that has started or has a place.
+    """
     counts = _count_starting(view, together, can_start)
     found: dict[GangKey, str] = {}
     for gang in together:
@@ -56,7 +61,12 @@ def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[
 
 
 def _count_starting(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[str, int]:
-    """Return how many groups of each CompositePodGroup can start, by its name. together: the set of the tree."""
+    """Return name of a CompositePodGroup -> how many of its child groups can start.
+
+    Names without such a group are absent.
+
+    together: the set of the tree. can_start: returns True for a gang that has started or has a place.
+    """
     namespace = together[0].key.namespace if together else ""
     starting = {gang.key for gang in together if can_start(gang)}
     children: dict[str, set[object]] = {}  # those that can start
@@ -92,7 +102,7 @@ class SharedDomains:
         return steps
 
     def delay_beyond_limit(self, gang: Gang, can_start: Callable[[Gang], bool]) -> str:
-        """Return why a gang of a tree beyond MAX_TREE_GANGS waits, "" if it may be planned.
+        """Return why a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree waits; "" if it may be planned.
 
         It follows once enough of the set below each of its ancestors can start: so it has a domain to follow.
         """
@@ -107,9 +117,10 @@ class SharedDomains:
         return f"CompositePodGroup {name} has more than {MAX_TREE_GANGS} PodGroups, and the oldest of them come first"
 
     def gained_followers(self, together: Sequence[Gang], before: Collection[GangKey], plan_of: PlanOf) -> bool:
-        """Return True if gangs beyond MAX_TREE_GANGS may follow a set that has its first places.
+        """Return True if a set has got its first places, so that gangs beyond MAX_TREE_GANGS may follow it.
 
-        before: the gangs of the set that had places before.
+        together: the set. before: the gangs of the set that had places before. plan_of: returns the current plan of a
+        gang.
         """
         if not together or before or not (ancestors := together[0].ancestors):
             return False
@@ -118,10 +129,11 @@ class SharedDomains:
         return any(plan is not None and plan.hosts for plan in plans)
 
     def rows_outside(self, gang: Gang, plan_of: PlanOf, room_of: RoomOf) -> NDArray[np.bool_] | None:
-        """Mark the rows outside the domains that a gang shares with others of its tree; None where it shares none.
+        """Mark the rows outside the domains that a gang shares with others of its tree; None if it shares none.
 
-        plan_of: returns the current plan of another gang. Where no domain has room for the gangs that must start
-        together, all rows are marked. Gangs that run in several domains already share none.
+        plan_of: returns the current plan of another gang. room_of: the room that the gangs may use. If no domain has
+        room for the gangs that must start together, all rows are marked. Gangs that run in several domains already
+        share none.
         """
         together, view = _oldest_gangs(self._view, gang), self._view
         self._steps += len(together)
@@ -145,10 +157,11 @@ class SharedDomains:
     def _choose(
         self, ancestor: Ancestor, gangs: Sequence[Gang], room_of: RoomOf, marks: NDArray[np.bool_] | None
     ) -> list[int]:
-        """Return a host in the domain that holds the gangs below an ancestor; nothing where no domain holds enough.
+        """Return one host in the domain that holds the gangs below an ancestor; [] if no domain holds enough of them.
 
-        All of them are placed as one gang with a group for each child; where that fails, or there are more than
-        MAX_MERGED_CHILDREN, the oldest children that must start are. marks: rows that may not be used.
+        All of them are placed as one gang with a group for each child. If that fails, or there are more than
+        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. marks: rows that may not be used; None
+        for no row.
         """
         name = gangs[0].key.namespace, ancestor.name
         if marks is None and name in self._full:
@@ -169,7 +182,7 @@ class SharedDomains:
 
 
 def _domain_of_rows(view: ClusterView, level: Level) -> NDArray[np.int32]:
-    """Return row -> number of its domain of a level: int32[rows]."""
+    """Return row -> number of its domain of a level; -1 for a row in no domain. An unknown level counts as a leaf."""
     if (domains := view.levels.label_domains((level,))) is not None:
         return domains.row_domains
     tier = view.levels.tier_of(level)
@@ -178,7 +191,7 @@ def _domain_of_rows(view: ClusterView, level: Level) -> NDArray[np.int32]:
 
 
 def _running_hosts(view: ClusterView, gangs: Sequence[Gang]) -> Iterator[int]:
-    """Yield a host of each gang of which a member holds one. Members that a level does not count are left out."""
+    """Yield one host of each gang of which a member holds a host. Members that a level does not count are left out."""
     for gang in gangs:
         counted = [member for member in gang.living() if member.gpus or not gang.has_accelerators]
         hosts = (view.host_of(member) for member in counted)
@@ -187,7 +200,9 @@ def _running_hosts(view: ClusterView, gangs: Sequence[Gang]) -> Iterator[int]:
 
 
 def _planned_hosts(gang: Gang, gangs: Sequence[Gang], plan_of: PlanOf) -> Iterator[int]:
-    """Yield a host of the plan of each other gang."""
+    """Yield one host of the plan of each other gang with a plan. gang: left out. plan_of: returns a gang's current
+    plan.
+    """
     for other in gangs:
         plan = plan_of(other.key) if other is not gang else None
         if plan is not None and plan.hosts:
@@ -205,7 +220,10 @@ class _Child:
 
 
 def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
-    """Return the gangs below an ancestor as one gang, with a group for each of its children."""
+    """Return the gangs below an ancestor as one gang, with a group for each of its children.
+
+    Its min is the sum of the smallest mins with which enough children start. gangs: at least one.
+    """
     members: dict[str, GangMember] = {}
     mins: dict[_Child, list[int]] = {}
     for gang in gangs:

@@ -17,11 +17,14 @@ from turnout.scheduler_ext.planner.request import PodsOnRows
 def choose_victims(
     view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
 ) -> tuple[GangMember, ...] | None:
-    """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
+    """Choose the pods below a priority that leave so that `pods` fit; None if no choice is enough, () if no more must
+    leave.
 
-    No victim is unnecessary: the most expensive gangs are spared first, then single pods above a min. A gang that would
-    fall below its min loses all its pods, because the others would hold hosts for nothing. Pods on other hosts leave
-    first. So no gang is left in parts elsewhere if this process dies between two evictions.
+    own_key: the gang for which they leave. evicted_uids: pods that leave already, though the watch may still show them.
+    wall_s: seconds since 1970. No victim is unnecessary: the most expensive gangs are spared first, then single pods
+    above a min. A gang that would fall below its min loses all its pods, because the others would hold hosts for
+    nothing. Pods on other hosts leave first, so no gang is left in parts elsewhere if this process dies between two
+    evictions.
     """
     rows = {row for row, _ in pods}
     lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
@@ -34,13 +37,13 @@ def choose_victims(
     for member in lower:
         if member.node and member.uid not in leaving_uids:
             by_gang.setdefault(_gang_of(view, member), []).append(member)
-    dearest = sorted(
+    most_expensive_first = sorted(
         by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
     )
-    victim_uids = _needed_victims(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
+    victim_uids = _needed_victims(view, ledger, {key: by_gang[key] for key in most_expensive_first}, leaving_uids)
     chosen = [m for m in lower if m.uid in victim_uids]
     removed_uids = victim_uids | leaving_uids
-    for key in dearest:
+    for key in most_expensive_first:
         if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, removed_uids):
             chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in removed_uids]
     row_of = view.snapshot.row_of
@@ -55,7 +58,7 @@ def _needed_victims(
 ) -> set[str]:
     """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
 
-    by_gang: the pods that may leave, the dearest gang first.
+    by_gang: the pods that may leave, the most expensive gang first. leaving_uids: pods that leave in any case.
     """
     leaving = set(leaving_uids)
     victim_uids = {m.uid for members in by_gang.values() for m in members}
@@ -75,6 +78,7 @@ class _RoomLedger:
     """The room on the hosts of a plan, in vectors of the resources."""
 
     def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[GangMember]) -> None:
+        """Compute what each row lacks for `pods`. lower_pods: the pods that may leave; `fits` accepts no other uid."""
         snapshot = view.snapshot
         for shape in {shape for _, shape in pods}:
             snapshot.vector(shape)  # a resource that is new makes all vectors longer
@@ -88,7 +92,10 @@ class _RoomLedger:
         }
 
     def fits(self, removed_uids: Iterable[str]) -> bool:
-        """Return True if all pods to be placed fit once these victims have left. removed_uids: of the victims."""
+        """Return True if all pods to be placed fit once these victims have left.
+
+        Raises KeyError for a uid that is not among the lower pods.
+        """
         short = {row: left.copy() for row, left in self._shortage.items()}
         for uid in removed_uids:
             row, vector = self._vectors[uid]
@@ -97,7 +104,7 @@ class _RoomLedger:
 
 
 def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[GangMember]:
-    """Return the pods below a priority that are charged to the hosts, by uid."""
+    """Return the pods below a priority that are charged to the rows of `pods`, by row, then by uid."""
     found: list[GangMember] = []
     for row in sorted({row for row, _ in pods}):
         for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
@@ -119,7 +126,10 @@ def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[G
 
 
 def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
-    """Return True if a gang has fewer members than its min once these pods have left."""
+    """Return True if a gang has fewer running members than its min once these pods have left.
+
+    False for an unknown gang.
+    """
     gang = view.gangs.get(key)
     if gang is None:
         return False

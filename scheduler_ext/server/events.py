@@ -28,6 +28,7 @@ class DecisionEvents:
     """
 
     def __init__(self, events: EventRecorder, configmap: str, clock: Clock) -> None:
+        """Prepare the queue; nothing is written before `run`. events: the recorder that sends them."""
         namespace, _, name = configmap.partition("/")
         self._map = ObjectRef("ConfigMap", "v1", namespace, name, "")
         self._events, self._clock = events, clock
@@ -37,7 +38,10 @@ class DecisionEvents:
         self.dropped = 0
 
     def notify(self, notice: Notice) -> None:
-        """Queue a notice. It is written when it is its namespace's turn. Never waits."""
+        """Queue a notice; an equal notice that waits is counted once more. Never waits.
+
+        Dropped and counted if its namespace has MAX_NOTICES_PER_NAMESPACE notices, or if MAX_NAMESPACES have notices.
+        """
         about = self._about(notice)
         where = f"{about.namespace}/{about.name}"
         log.debug("told", extra={"reason": notice.reason.value, "about": where, "detail": notice.detail})
@@ -54,7 +58,9 @@ class DecisionEvents:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write the queued notices, one of each namespace in turn, until cancelled."""
+        """Hand the queued notices to the recorder, at most PER_S a second and one of each namespace in turn, until
+        cancelled.
+        """
         while True:
             await self._wake.wait()
             while self._waiting:
@@ -67,7 +73,10 @@ class DecisionEvents:
             self._wake.clear()
 
     def _emit(self, notice: Notice, times: int) -> None:
-        """Write a notice as a Kubernetes Event, as often as it was counted, up to a limit."""
+        """Hand a notice to the recorder `times` times, at most MAX_NOTICES_PER_NAMESPACE times.
+
+        Good news is of type Normal.
+        """
         about = self._about(notice)
         kind = "Normal" if notice.reason in _GOOD_NEWS else "Warning"
         text = f"{notice.reason.value}: {notice.detail}"

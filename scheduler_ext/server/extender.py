@@ -63,6 +63,7 @@ class Extender:
     def __init__(
         self, rules: Rules, clock: Clock, metrics: Metrics, notify: Callable[[Notice], None], watches: WatchState
     ) -> None:
+        """Follow the pods of `watches`, and use its plans and view. notify: receives the notices; it must not wait."""
         self.rules, self.clock, self.metrics, self.notify, self.watches = rules, clock, metrics, notify, watches
         self.plans, self.view = watches.plans, watches.plans.view
         start_at_zero(metrics.refused_answers, (reason.value for reason in REFUSALS))
@@ -80,7 +81,12 @@ class Extender:
     # Requests.
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Keep the planned node only, and assume for a while that the pod goes there."""
+        """Keep the planned node only, and assume for a while that the pod goes there.
+
+        names: nodes that passed every earlier filter. A pod that cannot be read gets no opinion. A pod whose PodGroup
+        is awaited, and a refusal from a view that may be old, get an answer after which the scheduler asks again.
+        Counts refusals, and reports them and terms that are not kept to the owner.
+        """
         member = self._member(pod)
         if member is None:
             self.metrics.unjudged_answers.labels("Unreadable").inc()
@@ -106,8 +112,9 @@ class Extender:
         return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the nodes, and assume for a while that the pod goes to the best one, because filter may not have been
-        called.
+        """Return (name, score 1..10), the best first; [] for a pod that cannot be read or whose PodGroup is awaited.
+
+        If the best node has score 10, the pod is assumed to go there, because filter may not have been called.
         """
         member = self._member(pod)
         if member is None or self._awaits_pod_group(member):
@@ -122,7 +129,10 @@ class Extender:
         return scored
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
-        """Keep the nodes on which a preemption lets the whole gang start."""
+        """Return the entries of `victims` whose node lets the whole gang start after a preemption.
+
+        All of them for a pod that cannot be read; none while the pod's PodGroup is awaited.
+        """
         member = self._member(pod)
         if member is None:
             return victims
@@ -131,7 +141,10 @@ class Extender:
         return answer_preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
 
     def refusal_of_pod(self, pod: Pod) -> Answer:
-        """Answer about all nodes: the refusal is None if the pod can go to one of them, or if that is not known."""
+        """Answer about all nodes: the refusal is None if the pod can go to one of them, or if that is not known.
+
+        A refusal is counted and reported to the owner, unless its reason is OLD_VIEW.
+        """
         member = self._member(pod)
         if member is None:
             return Answer()
@@ -146,7 +159,7 @@ class Extender:
     def refusal_of_gang(self, namespace: str, name: str) -> Answer:
         """Answer about a Volcano PodGroup: the refusal is None if its gang can start, or if that is not known.
 
-        Before its pods exist nothing is known of the gang. A view that may be old refuses nothing.
+        Before its pods exist nothing is known of the gang. A view that may be old refuses nothing. Nothing is reported.
         """
         gang = self.view.gangs.get(GangKey(namespace, name, Dialect.VOLCANO.value))
         waiting = next((each for each in planned_members(gang) if each.is_waiting), None) if gang else None
@@ -155,10 +168,7 @@ class Extender:
         return Answer() if is_old else answer
 
     def gates(self, review: Review) -> bool:
-        """Return True if a pod that is being created is to wait behind our scheduling gate.
-
-        Nothing of the view is needed.
-        """
+        """Return True if a pod that is being created is to wait behind our scheduling gate. The view is not needed."""
         return needs_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
     def unready(self) -> str | None:
@@ -166,7 +176,10 @@ class Extender:
         return self.watches.missing()
 
     def describe(self) -> dict[str, Any]:
-        """Describe the state for a person: sizes, and the waiting gangs with their plans."""
+        """Return the state for a person, in JSON types: sizes, and the plans of at most GANGS_DESCRIBED gangs.
+
+        Plans first.
+        """
         self.plan_some()
         plans = self.plans.current_plans()
         hosts = self.view.fabric.hosts
@@ -196,7 +209,7 @@ class Extender:
     # Beside requests.
 
     async def run(self) -> None:
-        """Plan ahead and clean up every few seconds, until cancelled."""
+        """Every CLEAN_UP_S seconds, plan the gangs without a plan and clean up, until cancelled."""
         while True:
             await self.clock.sleep(CLEAN_UP_S)
             for _ in range(MAX_PLANNING_ROUNDS):
@@ -206,14 +219,18 @@ class Extender:
             self.clean_up()
 
     def plan_some(self) -> bool:
-        """Plan for as long as one question may take. True while gangs without a plan are left.
+        """Plan as much as one question may. True while gangs without a plan are left.
 
-        So all replicas have the same plans, whichever of them is asked.
+        The amount is counted in steps, so all replicas have the same plans, whichever of them is asked.
         """
         return self.plans.plan_some(self.clock.monotonic())
 
     def clean_up(self) -> None:
-        """Forget pods that no watch confirmed, and count the gangs in trouble. Called every few seconds."""
+        """Forget what is too old, report newly placed gangs, plan, and set the gauges. Called every few seconds.
+
+        Pods that no watch has confirmed within UNCONFIRMED_S are removed, and reservations that have ended are
+        released.
+        """
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed_until_s.items() if until_s <= now_s]:
             self.watches.drop_pod(uid)
@@ -242,7 +259,7 @@ class Extender:
     # Inside.
 
     def _count_rejected_plans(self) -> None:
-        """Count the plans that broke a hard term since the last call."""
+        """Add the plans that broke a hard term since the last call to the metric."""
         for term, count in self.plans.rejected_plans.items():
             self.metrics.plans_rejected.labels(term.value).inc(count)
         self.plans.rejected_plans.clear()
@@ -258,9 +275,9 @@ class Extender:
         self._lagging.forget(uid)
 
     def _refusal_of(self, member: GangMember) -> Answer:
-        """Return the answer that refuses a member on all nodes.
+        """Return the planner's answer about all nodes; without a refusal if the member can go to one.
 
-        If the view may be outdated, the reason is OLD_VIEW instead.
+        If the view may be outdated, the reason of a refusal is OLD_VIEW.
         """
         answer = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
         if answer.refusal is None or not (answer.retry or self.watches.may_be_old()):
@@ -278,9 +295,9 @@ class Extender:
         self.notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
 
     def _note_query(self, member: GangMember) -> None:
-        """Remember a gang in the scheduler's questions, so that its placement is reported once, by this replica.
+        """Remember the gang of a question, so that its placement is reported once, by this replica.
 
-        A gang that started before its first question here is not reported: another replica has reported it.
+        A gang that has started before its first question here is not reported: another replica has reported it.
         """
         key = member.membership.key
         if key in self._queried_gangs or key in self._reported_gangs or key.dialect == Dialect.ALONE.value:
@@ -290,7 +307,9 @@ class Extender:
         (self._reported_gangs if started else self._queried_gangs).add(key)
 
     def _report_placed(self, until_s: float) -> None:
-        """Report the gangs that are whole now, each once."""
+        """Report each remembered gang that is whole now, once. until_s: monotonic time at which the rest is left for
+        the next call.
+        """
         self._queried_gangs &= self.view.gangs.keys()
         self._reported_gangs &= self.view.gangs.keys()
         for key in [key for key in self._queried_gangs if is_whole(self.view, self.view.gangs[key])]:
@@ -303,7 +322,9 @@ class Extender:
                 self.notify(notice)
 
     def _report_faults(self, member: GangMember) -> None:
-        """Report the annotations of a pod that cannot be read, and the parts of its wishes that are not kept."""
+        """Report to the owner the annotations of a pod that cannot be read, and newly the parts of wishes that are not
+        kept.
+        """
         if member.membership.faults:
             self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
         self._report_ignored_terms(member)
@@ -313,7 +334,10 @@ class Extender:
         return self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED
 
     def _report_missing_pod_group(self, member: GangMember, state: PodGroupState, refusal: Refusal) -> None:
-        """Report once that a gang waits for its PodGroup, and once that it is placed without its PodGroup."""
+        """Report once that a gang waits for its PodGroup, and once that it is placed without its PodGroup.
+
+        A wait of less than POD_GROUP_NOTICE_S is not reported.
+        """
         key = member.membership.key
         is_early = state is PodGroupState.AWAITED and self.watches.pod_group_wait_s(key) < POD_GROUP_NOTICE_S
         if not is_early and self._reported_pod_groups.get(key) is not state:
@@ -331,7 +355,10 @@ class Extender:
             self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
 
     def _postpone(self, member: GangMember, refusal: Refusal) -> Answer:
-        """Refuse so that the scheduler asks again. The owner gets no notice, because the refusal may be wrong."""
+        """Return a refusal after which the scheduler asks again, at most once in RETRY_S for a pod, and count it.
+
+        The owner gets no notice, because the refusal may be wrong.
+        """
         now_s = self.clock.monotonic()
         due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
         pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
@@ -340,7 +367,10 @@ class Extender:
         return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> GangMember | None:
-        """Return the pod as the view has it. A pod that the watch has not shown yet is taken from the request."""
+        """Return the pod as the view has it; None if it is finished or cannot be read, which is reported.
+
+        A pod that the watch has not shown yet is added to the view for UNCONFIRMED_S, until the watch confirms it.
+        """
         uid = pod.metadata.uid
         if uid not in self.view.pods:
             if (error := self.view.put_pod(pod)) is not None:
@@ -352,7 +382,7 @@ class Extender:
 
 
 def _missing_pod_group(view: ClusterView, member: GangMember, state: PodGroupState) -> Refusal:
-    """Return why a pod waits for its PodGroup or for one above it, or is placed without it."""
+    """Return the refusal of a pod that waits for its PodGroup or for one above it, or that is placed without it."""
     gang, name = view.gangs.get(member.membership.key), member.membership.key.name
     is_awaited = state is PodGroupState.AWAITED
     then = f"it is awaited for {POD_GROUP_WAIT_S:g} s" if is_awaited else "the gang is placed by what its pods state"

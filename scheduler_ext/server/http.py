@@ -55,6 +55,9 @@ class VerbHandler:
         clock: Callable[[], float] = time.perf_counter,
         paths: Mapping[str, Verb] = PATHS,
     ) -> None:
+        """Prepare the handler; `server` makes the server. clock: seconds, for durations. paths: path -> verb that is
+        served.
+        """
         self._extender, self._metrics, self._limits, self._clock = extender, metrics, limits, clock
         self._paths = paths
         self._dispatcher = Dispatcher(extender, metrics, clock)
@@ -63,13 +66,19 @@ class VerbHandler:
         self._durations = {verb: metrics.duration.labels(verb.value) for verb in Verb}
 
     def server(self) -> Server:
-        """Return a server of these verbs that does not listen yet."""
+        """Return a server of these verbs that does not listen yet.
+
+        The gauge of open connections follows it from now on.
+        """
         server = Server(self.handle, self._limits)
         self._metrics.connections.set_function(lambda: len(server.connections))
         return server
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. Every path ends in one JSON body with its length."""
+        """Answer one request, count its outcome, and observe its duration.
+
+        Every path ends in one JSON body with its length.
+        """
         start_s = self._clock()
         connection = request.protocol
         if isinstance(connection, Connection):
@@ -92,7 +101,11 @@ class VerbHandler:
         return self._response(reply)
 
     def _refuse_by_head(self, request: web.BaseRequest, verb: Verb | None) -> Reply | None:
-        """Return a refusal for a request that is refused by its head; None for other requests."""
+        """Return a refusal for a request that is refused by its head; None for other requests.
+
+        verb: None for an unknown path. Refused are a wrong path (404) or method (405), a compressed body (415), a
+        stated length above the limit (413), and every verb but the webhook's while the view is not ready (503).
+        """
         if verb is None:
             return refuse(404, "no such verb", Outcome.NO_SUCH_VERB)
         if request.method != hdrs.METH_POST:
@@ -106,7 +119,11 @@ class VerbHandler:
         return None
 
     async def _read_and_answer(self, request: web.BaseRequest, verb: Verb, start_s: float) -> Reply:
-        """Read the body within its bounds of time and bytes, and answer. Raises _Refused."""
+        """Read the body within its bounds of time and bytes, and answer.
+
+        start_s: when the request came, by the server's clock; a request older than the limit gets a neutral answer.
+        Raises _Refused: 408 for a slow body, 400 for a body that broke off, 413, and 503 when busy.
+        """
         await self._take_place()
         self._metrics.in_flight.inc()
         body_bytes = 0
@@ -138,7 +155,11 @@ class VerbHandler:
         return min(self._limits.body_bytes, MAX_BYTES) if verb is Verb.GATE else self._limits.body_bytes
 
     def _check_size(self, body_bytes: int, max_bytes: int) -> None:
-        """Refuse a request whose body is too large (413), or all bodies together are (503)."""
+        """Raise _Refused: 413 if this body is larger than `max_bytes`, 503 if all bodies in memory exceed the server's
+        limit.
+
+        body_bytes: received so far.
+        """
         if body_bytes > max_bytes:
             why = f"a body holds at most {max_bytes} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
@@ -146,7 +167,10 @@ class VerbHandler:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))
 
     async def _take_place(self) -> None:
-        """Wait a short time for a place in flight. A caller behind too many waiting callers is refused."""
+        """Wait up to `limits.wait_s` for a place among the requests in flight; the caller releases it.
+
+        Raises _Refused (503) after that time, and at once if `limits.waiting` requests wait already.
+        """
         if not self._places.locked():
             await self._places.acquire()
             return
@@ -163,7 +187,7 @@ class VerbHandler:
 
     @staticmethod
     def _response(reply: Reply) -> web.Response:
-        """Convert a reply to an HTTP response. Some outcomes close the connection."""
+        """Convert a reply to an HTTP response. After an outcome of _CLOSING the connection is closed."""
         response = web.Response(body=reply.body, status=reply.status, content_type="application/json")
         if reply.status == 405:
             response.headers[hdrs.ALLOW] = hdrs.METH_POST
@@ -195,7 +219,7 @@ class HealthPages:
         return "leaving" if self._leaving else self._extender.unready()
 
     def _view(self, request: web.BaseRequest) -> web.Response:
-        """Return the page that describes the extender's state as JSON. Requests from other machines get 404."""
+        """Return the page that describes the extender's state as JSON. 404 unless the caller is local (`is_local`)."""
         peer = request.transport.get_extra_info("peername") if request.transport else None
         if not is_local(peer[0] if peer else "", request.headers.get(hdrs.HOST, "")):
             return refusal(404, "no such page")

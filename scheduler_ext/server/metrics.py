@@ -167,7 +167,9 @@ class Metrics:
         )
 
     def set_violations(self, violations: Iterable[tuple[str, str, str, int]]) -> None:
-        """Set the gangs that break a rule: namespace, name, rule and number of bound pods of each gang."""
+        """Set the gauges of gangs that break a rule. violations: (namespace, name, rule, bound pods) of each such
+        gang.
+        """
         worst = sorted(violations, key=lambda each: (-each[3], each[:2]))
         for rule in GANG_RULES:
             self.gang_pods_violating.labels(rule).set(sum(pods for *_, broken, pods in worst if broken == rule))
@@ -176,7 +178,9 @@ class Metrics:
             self.gang_violation_pods.labels(namespace, name).set(pods)
 
     def set_excess(self, excess: Mapping[GangKey, int]) -> None:
-        """Set the leaves above the fewest of each gang: the number of gangs in each class, and the worst gangs."""
+        """Set the gauges of excess leaves. excess: gang -> leaves above the fewest; the MAX_GANGS worst gangs are
+        named.
+        """
         for each, gangs in gangs_by_excess(excess.values()).items():
             self.gangs_by_excess.labels(each).set(gangs)
         self.gang_excess_leaves.clear()
@@ -187,14 +191,19 @@ class Metrics:
             self.gang_excess_leaves.labels(key.namespace, key.name).set(excess[key])
 
     def set_fabric(self, largest_gang_gpus: Mapping[str, int], unmapped_hosts: int) -> None:
-        """Set the largest gang that fits under a switch of each tier, in GPUs, and the hosts that are off the map."""
+        """Set the gauges of the fabric. largest_gang_gpus: tier -> GPUs. unmapped_hosts: number of nodes off the
+        map.
+        """
         self.unmapped_hosts.set(unmapped_hosts)
         self.largest_gang_gpus.clear()
         for tier, gpus in largest_gang_gpus.items():
             self.largest_gang_gpus.labels(tier).set(gpus)
 
     def certificate_ends(self, expiry_s: float) -> None:
-        """Show when the serving certificate ends. Without TLS there is no such series, and so no alert."""
+        """Set when the serving certificate ends, in seconds since 1970.
+
+        Without TLS there is no such series, and so no alert.
+        """
         if self._tls_expiry is None:
             self._tls_expiry = Gauge(
                 "turnout_tls_certificate_expiry_timestamp_seconds",
@@ -209,7 +218,10 @@ class Metrics:
         watches: Callable[[], Iterable[tuple[str, Watch]]],
         clock: Clock,
     ) -> None:
-        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        """Register the series about calls to the API server and about watches, read at each scrape.
+
+        requests: returns (method, outcome) -> calls. watches: returns (kind, watch).
+        """
         self.registry.register(ClientMetrics(self._component, requests, watches, clock))
 
     def page(self) -> bytes:
@@ -238,6 +250,8 @@ class NominatorMetrics:
     """The series of the writers of a nominator, in the registry of its planner's series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        """Create the series, the counters at 0, in this registry."""
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"turnout_{name}", text, labels, registry=registry)
 
@@ -301,7 +315,9 @@ OTHER_GATE = "other_gate"  # the reason of pods that also wait for a gate that a
 
 
 def oldest(gate_waits: Iterable[GateWait], most: int = MAX_GANGS) -> list[GateWait]:
-    """Return the gangs that have waited longest, the oldest first; one for each name and reason."""
+    """Return the gangs that have waited longest, the oldest first, at most `most`; one for each namespace, name and
+    reason.
+    """
     found: dict[tuple[str, str, str], GateWait] = {}
     for each in sorted(gate_waits, key=lambda each: (-each.age_s, each)):
         found.setdefault((each.namespace, each.name, each.reason), each)
@@ -317,7 +333,7 @@ class _OldestGates(Collector):
         self._gate_waits = gate_waits
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauge."""
+        """Yield the gauge turnout_gate_oldest_seconds with the MAX_GANGS oldest gangs."""
         text = (
             "Age of the oldest gated pod of a gang, by why it waits; planned: the gang has a plan. "
             f"The {MAX_GANGS} oldest gangs."

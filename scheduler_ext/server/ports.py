@@ -47,6 +47,7 @@ class Certificates:
     """The context in use, which follows the files. Raises BadCertificate if the first pair is bad."""
 
     def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
+        """Load the certificate, and show when it ends as a metric. Raises BadCertificate."""
         self._files, self._metrics = files, metrics
         self._files_digest = _digest(files)
         self.context = make_context(files)
@@ -54,9 +55,12 @@ class Certificates:
         self._last_fault = ""
 
     def refresh(self, now_s: float) -> bool:
-        """Read the files again. True if `context` is a new one. A bad certificate is logged, counted and not used.
+        """Read the files again.
 
-        now_s: wall clock, seconds: an expired certificate does not replace a valid one.
+        True if `context` is a new one; False if nothing changed or the certificate is not used.
+
+        A bad certificate is logged and counted once. now_s: wall clock, seconds: an expired certificate does not
+        replace a valid one.
         """
         try:
             digest = _digest(self._files)
@@ -92,9 +96,9 @@ class Certificates:
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:
-    """Build a context for TLS 1.2 or newer. Raises BadCertificate.
+    """Build a context for TLS 1.2 or newer. Raises BadCertificate if a file cannot be loaded.
 
-    With a client CA, callers without its certificate are refused.
+    With a client CA, callers without a certificate of this CA are refused.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -111,7 +115,10 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def expiry(cert: Path) -> float:
-    """Return when the first certificate of a PEM file ends, in seconds since 1970. Raises BadCertificate."""
+    """Return when the first certificate of a PEM file ends, in seconds since 1970.
+
+    Raises BadCertificate if the file cannot be read or holds no certificate.
+    """
     try:
         text = cert.read_text("ascii")
         end = "-----END CERTIFICATE-----"
@@ -122,7 +129,10 @@ def expiry(cert: Path) -> float:
 
 
 def _digest(files: TlsFiles) -> bytes:
-    """Hash the contents of the files. A Secret's mount changes by a link, so times of files say little."""
+    """Return a hash of the contents of the files. Raises BadCertificate if one cannot be read.
+
+    A Secret's mount changes by a link, so times of files say little.
+    """
     try:
         return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files.paths())
     except OSError as error:
@@ -130,7 +140,10 @@ def _digest(files: TlsFiles) -> bytes:
 
 
 def _not_after(der: bytes) -> float:
-    """Return tbsCertificate.validity.notAfter, in seconds since 1970. Source: RFC 5280, 4.1"""
+    """Return tbsCertificate.validity.notAfter, in seconds since 1970. Raises ValueError or IndexError for other bytes.
+
+    der: an X.509 certificate. Source: RFC 5280, 4.1
+    """
     _, certificate, _ = _element(der, 0)
     _, tbs, _ = _element(certificate, 0)
     position = 0
@@ -151,7 +164,10 @@ def _not_after(der: bytes) -> float:
 
 
 def _element(der: bytes, position: int) -> tuple[int, bytes, int]:
-    """Return one DER element: its tag, its contents, and where the next one begins."""
+    """Return one DER element: its tag, its contents, and the position after it.
+
+    Raises ValueError if the element is cut off, IndexError if its head is.
+    """
     tag, length, start = der[position], der[position + 1], position + 2
     if length & 0x80:
         start += length & 0x7F
@@ -181,6 +197,7 @@ class Listeners:
     def __init__(
         self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: ConnectionLimits | None = None
     ) -> None:
+        """Prepare the ports; `async with` opens them. limits: of connections and bodies; None for the defaults."""
         self._verbs = VerbHandler(extender, metrics, limit_connections(limits or ConnectionLimits(), allow_files()))
         self._health = HealthPages(extender, metrics)
         self._metrics, self._listen = metrics, listen
@@ -220,7 +237,10 @@ class Listeners:
         await self._close()
 
     async def follow(self, clock: Clock) -> None:
-        """Check the certificate's files every few seconds until cancelled. Open connections keep their certificate."""
+        """Check the certificate's files every few seconds until cancelled. Returns at once without TLS.
+
+        New connections get the new certificate; open connections keep theirs.
+        """
         while self._certificates is not None:
             await clock.sleep(CERTIFICATE_CHECK_S)
             if self._certificates.refresh(clock.wall()):
@@ -243,6 +263,7 @@ class WebhookPort:
     """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
+        """Prepare the port; `async with` opens it. host, port: to listen on; port 0 takes a free one."""
         limits = limit_connections(ConnectionLimits(), allow_files())
         self._server = VerbHandler(extender, metrics, limits, paths=WEBHOOK).server()
         self._metrics, self._at, self._tls = metrics, (host, port), tls
@@ -269,7 +290,7 @@ class WebhookPort:
             self._socket.close()
 
     async def follow(self, clock: Clock) -> None:
-        """Check the certificate's files every few seconds until cancelled."""
+        """Check the certificate's files every few seconds until cancelled. New connections get the new certificate."""
         while self._certificates is not None and self._socket is not None:
             await clock.sleep(CERTIFICATE_CHECK_S)
             if self._certificates.refresh(clock.wall()):

@@ -242,6 +242,7 @@ class Dispatcher:
     def __init__(
         self, extender: ExtenderVerbs, metrics: Metrics, clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        """Start the counters at 0. clock: seconds, for durations."""
         self._extender, self._metrics, self._clock = extender, metrics, clock
         self._phases = {
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
@@ -253,9 +254,11 @@ class Dispatcher:
         self._names = {verb: metrics.answer_nodes.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
-        """Answer one body.
+        """Decode one body, ask the extender, and encode the answer.
 
-        late: True when the caller has waited so long that only a quick neutral answer is still useful.
+        A bad body gets 400; a failure gets a neutral answer (200).
+
+        late: True if the caller has waited so long that only a quick neutral answer is still useful.
         """
         start_s = self._clock()
         try:
@@ -283,7 +286,10 @@ class Dispatcher:
         return Reply(200, encoded, outcome, pause_s)
 
     def _report_failure(self, verb: Verb, error: Exception) -> None:
-        """Count and log a failure by its kind and place only: an error's text may quote a pod."""
+        """Count and log a failure by its kind and place only: an error's text may quote a pod.
+
+        error: TimeoutError counts as "late". Each place is logged at most once in LOG_INTERVAL_S.
+        """
         late = isinstance(error, TimeoutError)
         reason = "late" if late else "failed"
         self._metrics.errors.labels(verb.value, reason).inc()

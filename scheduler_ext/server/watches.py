@@ -43,6 +43,7 @@ class WatchState:
     """
 
     def __init__(self, plans: Plans, clock: Clock) -> None:
+        """Start without pods. plans: updated by each change that is put. clock: for waits and reservations."""
         self.plans = plans
         self._clock = clock
         self._pod_followers: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
@@ -51,7 +52,10 @@ class WatchState:
         self._reservation_faults: dict[str, str] = {}  # why keys cannot be read, as it was logged
 
     def put_reservations(self, data: Mapping[str, str]) -> None:
-        """Reserve nodes as the ConfigMap states, and no others. A key that cannot be read is logged once."""
+        """Reserve nodes as the ConfigMap states, and no others. A key that cannot be read is logged once.
+
+        data: of the ConfigMap; {} if it does not exist. Reservations whose time is over are not used.
+        """
         wall_s = self._clock.wall()
         reservations, faults = read_reservations(data, wall_s)
         for key, fault in faults.items():
@@ -70,13 +74,13 @@ class WatchState:
         self._pod_followers.append((put, drop))
 
     def put_pod(self, pod: Pod) -> None:
-        """Add or update a pod as the API server shows it."""
+        """Add or update a pod in the view, then call the followers."""
         self.plans.view.put_pod(pod)
         for put, _ in self._pod_followers:
             put(pod)
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a deleted pod."""
+        """Remove a pod from the view, then call the followers with its uid."""
         self.plans.view.drop_pod(uid)
         for _, drop in self._pod_followers:
             drop(uid)
@@ -98,7 +102,11 @@ class WatchState:
         return False
 
     def pod_group_state(self, key: GangKey) -> PodGroupState:
-        """Return whether a gang's PodGroup, and those above it, are known, awaited for a moment, or did not come."""
+        """Return whether a gang's PodGroup, and those above it, are known, awaited for a moment, or did not come.
+
+        KNOWN also for an unknown gang, and if the API server serves no such objects. The first call that misses one
+        starts the wait.
+        """
         gang = self.plans.view.gangs.get(key)
         if gang is None:
             return PodGroupState.KNOWN
@@ -109,7 +117,7 @@ class WatchState:
         return self._pod_group_waits.state_of(gang, self._clock.monotonic())
 
     def pod_group_wait_s(self, key: GangKey) -> float:
-        """Return for how long a gang's PodGroup is awaited, in seconds."""
+        """Return the seconds since the wait for a gang's PodGroup began; 0 for a gang that never waited."""
         return self._pod_group_waits.waits_s(key, self._clock.monotonic())
 
     def forget_deleted_gangs(self) -> None:
@@ -138,6 +146,10 @@ class Watches(InformerFactory, WatchState):
         read_queues: bool = False,
         reservations: str = CONFIGMAP,
     ) -> None:
+        """Register all watches; they start with `run`. source: the API server.
+
+        The class docstring explains the other arguments.
+        """
         InformerFactory.__init__(self, source, clock, rng)
         WatchState.__init__(self, plans, clock)
         self._metrics, self._notify = metrics, notify
@@ -173,7 +185,7 @@ class Watches(InformerFactory, WatchState):
         self.watch(name, path, Owner, handlers, optional=True)
 
     def _watch_queues(self) -> None:
-        """Learn from the queues themselves which are of strict order."""
+        """Watch queues, to learn which are of strict order. When that changes, all plans are forgotten."""
         strict, local = self.plans.strict_order.queues, registry.LOCAL_QUEUES
         for path, read in registry.STRICT_QUEUE_READERS.items():
             handlers = CallbackSink(
@@ -205,7 +217,9 @@ class Watches(InformerFactory, WatchState):
         return None if self.has_synced else "the map is being read"
 
     def may_be_old(self) -> bool:
-        """Return True if room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        """Return True if room may have come or gone unseen: a watch of nodes or pods is down or came back CAUGHT_UP_S
+        ago or less.
+        """
         caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
         watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
         return any(since_s is None or since_s > caught_up_s for since_s in watching)
@@ -219,7 +233,11 @@ class Watches(InformerFactory, WatchState):
         return not self.reflectors[COMPOSITES].is_unserved
 
     def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
-        """Use a new map, and report what became of it. drawn: None if the ConfigMap is gone."""
+        """Use a new map if it is accepted, and count, log and report the outcome.
+
+        drawn: None if the ConfigMap is deleted. annotations: of the ConfigMap. The first map that is accepted is not
+        reported.
+        """
         first = not self._follower.has_synced
         verdict = self._map.take(drawn, annotations)
         if verdict is None:

@@ -29,7 +29,8 @@ MAX_VALUES = 60_000  # numbers, texts, lists and objects together
 
 
 def check_size(raw: bytes, what: str) -> None:
-    """Raise BadRequest for JSON of too many bytes or values. what: the name of the object, for the message.
+    """Raise BadRequest for JSON of more than MAX_BYTES bytes or about MAX_VALUES values. what: its name, for the
+    message.
 
     Values are counted by the characters before and between them. Such characters inside strings count too, so the count
     is never too low.
@@ -146,7 +147,10 @@ def decode_args(body: bytes) -> NodeArgs:
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """Decode the body of preempt, in either form. Raises BadRequest."""
+    """Decode the body of preempt, with whole pods or with uids only.
+
+    Raises BadRequest, which names the fault and quotes nothing.
+    """
     fields = _outer_fields(body)
     pod = _pod(fields)
     for key, what in (
@@ -160,9 +164,9 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
-    """Encode an ExtenderFilterResult in the form of the request.
+    """Encode an ExtenderFilterResult in the form of the request: the nodes that stay, and for others why not.
 
-    If nothing was narrowed, the request's own list goes back.
+    If the answer has no opinion, the request's own list goes back. Nodes that the request does not name are left out.
     """
     if not answer.has_opinion:
         return _encode_filter_result(args, args.raw_nodes, b"null", b"null")
@@ -182,9 +186,10 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
 
 
 def failures(answer: Answer, names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return name -> text for the nodes on which a preemption may help, and for the nodes where nothing helps.
+    """Return (name -> text for nodes on which a preemption may help, name -> text for nodes where nothing helps).
 
-    names: the nodes of the request. kube-scheduler counts a node in neither table as one where nothing helps.
+    names: the nodes of the request. For a long request not every node is explained: kube-scheduler counts a node in
+    neither mapping as one where nothing helps.
     """
     if answer.refusal is None:
         return {}, {} if answer.nodes else dict.fromkeys(names[:MAX_EXPLAINED_NAMES], "planned elsewhere")
@@ -201,7 +206,11 @@ def failures(answer: Answer, names: Sequence[str]) -> tuple[Mapping[str, str], M
 
 
 def encode_prioritize(args: NodeArgs, scores: Collection[tuple[str, int]]) -> bytes:
-    """Encode a HostPriorityList with scores 1..10 for names of the request; zeros are left out."""
+    """Encode a HostPriorityList with scores 1..10 for names of the request; other names and scores below 1 are left
+    out.
+
+    If the answer would exceed twice the request, only the best scores are sent.
+    """
     requested = _requested_names(args, [host for host, _ in scores])
     allowed = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in requested}
     max_bytes = 2 * args.size_bytes + 1024
@@ -214,7 +223,10 @@ def encode_prioritize(args: NodeArgs, scores: Collection[tuple[str, int]]) -> by
 
 
 def encode_preempt(args: PreemptArgs, chosen: Mapping[str, Victims]) -> bytes:
-    """Encode an ExtenderPreemptionResult: only nodes and victims of the request, at least one victim per node."""
+    """Encode an ExtenderPreemptionResult: only nodes and victims of the request; a node without any victim is left out.
+
+    chosen: node -> victims.
+    """
     result = {}
     for node, victims in chosen.items():
         offered = args.victims.get(node)
@@ -233,7 +245,9 @@ def encode_error(reason: str) -> bytes:
 
 
 def clip(text: str, limit_bytes: int) -> str:
-    """Make a message safe and short: as JSON it takes at most `limit_bytes` and two quotes."""
+    """Return a message that takes at most `limit_bytes` in JSON, without quotes, backslashes and unprintable
+    characters.
+    """
     plain = text.replace('"', "'").replace("\\", "/").encode("utf-8", "replace")
     if len(plain) > limit_bytes:
         plain = plain[:limit_bytes]
@@ -243,9 +257,10 @@ def clip(text: str, limit_bytes: int) -> str:
 
 
 def _outer_fields(body: bytes) -> dict[str, bytes]:
-    """Split the outer object into its fields. Raises BadRequest for a field that is given twice.
+    """Split the outer object into its fields: name in lower case, since Go ignores case -> JSON of the value.
 
-    Names become lower case, since Go ignores case, too. Fields that are null are left out.
+    Fields that are null are left out. Raises BadRequest for a body that is no JSON object, has more than MAX_FIELDS
+    fields, or gives a field twice.
     """
     if not body.isascii():
         try:
@@ -273,7 +288,10 @@ def _outer_fields(body: bytes) -> dict[str, bytes]:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
-    """Decode a value. Raises BadRequest, which names the fault and its place, and quotes nothing."""
+    """Decode a value. Raises BadRequest, which names the fault and its place, and quotes nothing.
+
+    what: the name of the value, for the message.
+    """
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -299,9 +317,9 @@ def _lower_case_fields(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec
 
 
 def _victims(raw: msgspec.Raw, what: str) -> Victims:
-    """Decode the victims on one node: pod uids, and how many disruption budgets they violate.
+    """Decode the victims on one node: pod uids, and how many disruption budgets they violate (0 if not stated).
 
-    what: their place, for messages.
+    what: their place, for messages. Raises BadRequest.
     """
     fields = _lower_case_fields(raw, what)
     violations = _decode(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
@@ -316,7 +334,7 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
 
 
 def _requested_names(args: NodeArgs, named: Collection[str]) -> Collection[str]:
-    """Return the names that the request also holds."""
+    """Return those of some names that the request also holds."""
     if len(named) <= MAX_LOOKUPS:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)
@@ -327,7 +345,10 @@ def _encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
 
 
 def _encode_nodes(args: NodeArgs, names: Sequence[str]) -> bytes:
-    """Encode nodes in the form of the request: names, or whole Node objects."""
+    """Encode nodes in the form of the request: names, or whole Node objects.
+
+    Raises KeyError for a node that it lacks.
+    """
     if args.nodes is None:
         return msgspec.json.encode(names)
     by_name = dict(zip(args.names, args.nodes, strict=True))

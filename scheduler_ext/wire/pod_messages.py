@@ -60,7 +60,10 @@ class Review:
 
 
 def decode_review(body: bytes) -> Review:
-    """Decode a question. Raises BadRequest for a body that is too large, or has no uid and so cannot be answered."""
+    """Decode an AdmissionReview. Raises BadRequest if it is too large, or has no uid and so cannot be answered.
+
+    The pod is None if the request does not create a pod, or the pod cannot be read.
+    """
     check_size(body, "an AdmissionReview")
     try:
         review = _reviews.decode(body)
@@ -77,7 +80,7 @@ def decode_review(body: bytes) -> Review:
 
 
 def needs_gate(review: Review, rule: GateRule) -> bool:
-    """Return True if the pod is to be created behind our gate."""
+    """Return True if the pod that is created gets our gate. False for a bound pod, and in system namespaces."""
     pod = review.pod
     if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system_prefixes):
         return False
@@ -85,7 +88,7 @@ def needs_gate(review: Review, rule: GateRule) -> bool:
 
 
 def encode_review(review: Review, gate: bool) -> bytes:
-    """Encode the answer: allowed, with our gate if `gate` is True."""
+    """Encode the answer: allowed, with a patch that adds our gate if `gate` is True and the pod could be read."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
     if gate and review.pod is not None:
         patch = msgspec.json.encode([_gate_patch(bool(review.pod.spec.scheduling_gates))])
@@ -94,7 +97,7 @@ def encode_review(review: Review, gate: bool) -> bytes:
 
 
 def _gate_patch(others: bool) -> dict[str, Any]:
-    """Return the JSON patch that adds the scheduling gate. others: the pod already has gates."""
+    """Return the JSON patch operation that adds our gate. others: True if the pod has other gates already."""
     gate = {"name": PLACEMENT_GATE}
     if others:
         return {"op": "add", "path": f"{_GATES}/-", "value": gate}
@@ -107,7 +110,7 @@ def gates_of(pod: Pod) -> set[str]:
 
 
 def gated_pod(pod: Pod) -> GatedPod | None:
-    """Read a pod; None when our gate is not on it, or when it will not be scheduled any more."""
+    """Read a pod; None if it does not carry our gate, is bound, or is being deleted."""
     gates = gates_of(pod)
     if PLACEMENT_GATE not in gates or pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
         return None

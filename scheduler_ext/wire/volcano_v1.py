@@ -92,7 +92,7 @@ def decode_job(body: bytes) -> tuple[str, str]:
 
 
 def encode_predicate(answer: Answer) -> bytes:
-    """Encode a PredicateResponse. Without a refusal the task fits as far as we know."""
+    """Encode a PredicateResponse: success without a refusal, else the refusal and whether a preemption may help."""
     if answer.refusal is None:
         return _encode({"status": "", "code": SUCCESS})
     why = clip(f"{answer.refusal.reason.value}: {answer.refusal.detail}", MAX_MESSAGE_BYTES)
@@ -100,7 +100,10 @@ def encode_predicate(answer: Answer) -> bytes:
 
 
 def encode_prioritize(request: VolcanoRequest, scores: Iterable[tuple[str, int]]) -> bytes:
-    """Encode a PrioritizeResponse with scores above 0 for nodes of the request; the map is there even if empty."""
+    """Encode a PrioritizeResponse: node -> POINT times the score, for scores above 0 and nodes of the request.
+
+    The map is there even if empty.
+    """
     names = set(request.names)
     found = {name: POINT * score for name, score in scores if score > 0 and name in names}
     return _encode({"nodeScore": found, "errorMessage": ""})

@@ -61,7 +61,10 @@ class EvictionResult:
 
 
 async def evict_each(calls: Calls, victims: Iterable[Evict]) -> AsyncIterator[EvictionResult]:
-    """Yield the result of each eviction. Ends after the first that is refused or fails, and without the Lease."""
+    """Yield the result of each eviction. Ends after the first that is refused or fails, and without the Lease.
+
+    A pod that is deleted already, or whose name another pod has, does not end it.
+    """
     for each in victims:
         try:
             await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction_body(each))
@@ -107,6 +110,7 @@ class Evictor:
         notify: Callable[[Notice], None],
         reservations: ReservationWriter,
     ) -> None:
+        """Start watching pods, without any preemption. notify: receives the notices for the owners of victims."""
         self._calls, self._clock, self._notify, self._reservations = calls, clock, notify, reservations
         self._plans, self._view = watches.plans, watches.plans.view
         self._preemptions: dict[GangKey, _PreemptionState] = {}
@@ -117,13 +121,15 @@ class Evictor:
         watches.follow_pods(drop=self._evicted_uids.discard)
 
     def forget_all(self) -> None:
-        """Begin a term: the work of another leader is read from the API server."""
+        """Begin a term of leading: release all hosts, because the work of another leader is read from the API
+        server.
+        """
         for key in list(self._preemptions):
             self.forget(key)
         self._evicted_uids.clear()
 
     def forget(self, key: GangKey) -> None:
-        """Release the hosts of a gang that starts or is deleted."""
+        """Release the hosts that are reserved for a gang's preemption, because the gang starts or is deleted."""
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
         self._reservations.release(key, ReservationReason.PREEMPTION)
@@ -134,7 +140,12 @@ class Evictor:
             self.forget(key)
 
     def add_preemption(self, gated_gang: GatedGang, gang: Gang) -> GatedGang:
-        """Add its preemption to a gated gang, and reserve the hosts against gangs of a lower priority."""
+        """Return a gated gang with its preemption, and reserve the victims' hosts against gangs of a lower priority.
+
+        Unchanged if the gang has places, has started, may not preempt or cannot profit. After RESERVATION_S without
+        success the hosts are released, and the gang does not preempt for PREEMPTION_REST_S. No victims are named while
+        evictions pause.
+        """
         plans, now_s, state = self._plans, self._clock.monotonic(), self._preemptions.get(gang.key)
         if state is not None and now_s - state.since_s >= RESERVATION_S:
             self._reservations.release(gang.key, ReservationReason.PREEMPTION)
@@ -167,9 +178,10 @@ class Evictor:
         return replace(gated_gang, preemption=replace(preemption, victims=victims, refusal_detail=state.refusal_detail))
 
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
-        """Evict pods one after the other. False if one is refused; the others are not evicted then.
+        """Evict pods one after the other, and report each to its owner. True if all are evicted or deleted already.
 
-        No pod is evicted before the reservation of its host is published.
+        False if one is refused or fails, after which no other is evicted, if the Lease is lost, or if the reservation
+        of the hosts cannot be published: then no pod is evicted.
         """
         if not await self._reservations.publish(key):
             return False
@@ -193,7 +205,10 @@ class Evictor:
         return True
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
-        """Log that a preemption failed for a gang, keep the reason, and pause the gang's preemptions."""
+        """Log that an eviction failed; if the gang preempts, store the reason and pause its evictions.
+
+        each: the pod that was not evicted.
+        """
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         if (state := self._preemptions.get(key)) is None:
             return
@@ -204,7 +219,7 @@ class Evictor:
 REPAIR_INTERVAL_S = 2.0
 REPAIR_REST_S = 600.0  # after the start of a repair: a gang that is stuck again waits
 FAILED_REPAIR_REST_S = 3600.0  # after a move whose gang did not get its room, so that it reserves room again rarely
-MAX_MOVES = 4  # gangs of one namespace that move at a time, since whole hosts are reserved for each
+MAX_MOVES_PER_NAMESPACE = 4  # gangs of one namespace that move at a time, since whole hosts are reserved for each
 MAX_GANGS_PER_TICK = 256  # gangs in one tick; the others follow in the next tick
 MAX_GANGS_IN_PARALLEL = 16  # gangs whose pods are evicted in parallel, so that one tenant does not block the others
 REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
@@ -227,26 +242,29 @@ class Repairer:
         self._reservations = reservations
         self._plans, self._view = watches.plans, watches.plans.view
         self._stuck_since_s: dict[GangKey, float] = {}  # gang -> since when it is stuck
-        self._started_s: dict[GangKey, float] = {}  # gang -> when its last repair began
+        self._last_repair_s: dict[GangKey, float] = {}  # gang -> when its last repair began
         self._pauses = RetryPauses[GangKey](REPAIR_BACKOFF)
         self._last_gangs: list[GangKey] = []
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Repair gangs until cancelled. Each term counts the time that a gang is stuck from its first tick."""
+        """Repair gangs until cancelled. The time that a gang is stuck begins again with each new leader."""
         self._stuck_since_s.clear()
-        self._started_s.clear()
+        self._last_repair_s.clear()
         self._pauses.clear()
         while True:
             await self.tick()
             await self._clock.sleep(REPAIR_INTERVAL_S)
 
     async def tick(self) -> None:
-        """Evict the pods of gangs whose owners ask for a repair that is due."""
+        """Carry out the repairs that are due, and return when their evictions have been sent.
+
+        Does nothing while the view may be old.
+        """
         if self._watches.may_be_old():
             return
         gangs = self._view.gangs
-        for table in (self._stuck_since_s, self._started_s):
+        for table in (self._stuck_since_s, self._last_repair_s):
             for key in [key for key in table if key not in gangs]:
                 del table[key]
         self._pauses.forget(lambda key: key not in gangs)
@@ -261,14 +279,18 @@ class Repairer:
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
-        """Return the gangs of this tick, at most MAX_GANGS_PER_TICK; gangs of the last tick come last."""
+        """Return the waiting gangs with a remedy, at most MAX_GANGS_PER_TICK; those of the last tick come last."""
         wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
         last = set(self._last_gangs)
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
         return self._last_gangs
 
     def _due_repair(self, gang: Gang) -> GangRepair | None:
-        """Return the repair of a gang that is due; None if none is. Notes since when the gang is stuck."""
+        """Return the repair of a gang if it is due, else None. Notes since when the gang is stuck.
+
+        It is due once the gang has been stuck for its owner's time, or when a pause after a failed eviction is over. It
+        is not due in the rest after a repair, or while MAX_MOVES_PER_NAMESPACE gangs of the namespace move.
+        """
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
         if stuck_gang is None:
@@ -278,18 +300,22 @@ class Repairer:
         if self._reservations.failed_within(gang.key, FAILED_REPAIR_REST_S):
             self._pauses.note_success(gang.key)  # the next repair is a new one
             return None
-        rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
-        if rests and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
+        is_in_rest_period = gang.key in self._last_repair_s and now_s - self._last_repair_s[gang.key] < REPAIR_REST_S
+        if is_in_rest_period and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
             return None
-        if not rests and now_s - since_s < gang.repair.after_s:
+        if not is_in_rest_period and now_s - since_s < gang.repair.after_s:
             return None
         others = self._reservations.count(gang.key.namespace, ReservationReason.REPAIR)
-        if gang.repair.remedy is Remedy.MOVE and others >= MAX_MOVES and not rests:
+        if gang.repair.remedy is Remedy.MOVE and others >= MAX_MOVES_PER_NAMESPACE and not is_in_rest_period:
             return None
         return plan_repair(plans, gang, stuck_gang)
 
     async def _repair(self, gang: Gang, repair: GangRepair, slots: asyncio.Semaphore) -> None:
-        """Reserve the nodes to which a gang moves, and evict its pods one after the other."""
+        """Evict the pods of a gang one after the other. If the gang moves, its new nodes are reserved first.
+
+        Nothing is evicted if that reservation cannot be published. If the first attempt evicts no pod, the reservation
+        is released. slots: limits the gangs whose pods are evicted in parallel.
+        """
         key, is_first_attempt = gang.key, gang.key not in self._pauses
         async with slots:
             if repair.nodes:
@@ -306,12 +332,14 @@ class Repairer:
             self._reservations.release(key, ReservationReason.REPAIR)
 
     async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> int:
-        """Evict pods one after the other, until one is refused or the Lease is lost. Returns how many have left.
+        """Evict pods until one is refused or the Lease is lost, and report each.
 
-        A full success ends the gang's pauses.
+        Returns how many are evicted or deleted already.
+
+        Notes when the repair began. If all are evicted, the gang's pauses end.
         """
         if key not in self._pauses:
-            self._started_s[key] = self._clock.monotonic()
+            self._last_repair_s[key] = self._clock.monotonic()
         done = 0
         async for result in evict_each(self._calls, victims):
             pod = result.pod
@@ -330,7 +358,9 @@ class Repairer:
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
         """Log that an eviction failed and pause the gang's repairs.
 
-        A refusal by a disruption budget (429) becomes an Event.
+        A refusal by a disruption budget (429) is reported, too.
+
+        each: the pod that was not evicted.
         """
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         self._pauses.note_failure(key, self._clock.monotonic(), error.retry_after_s)

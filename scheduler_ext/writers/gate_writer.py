@@ -96,7 +96,9 @@ class GateWriter:
         watches.follow_pods(self.observe_pod, self.drop)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Note a pod of the watch, unless the response to a patch of ours has shown a newer state."""
+        """Store a pod that the watch shows and mark its gang as due, unless the response to a patch has shown a newer
+        state.
+        """
         uid = pod.metadata.uid
         if _version_number(pod.metadata.resource_version) < self._newest_version(uid):
             return
@@ -121,7 +123,10 @@ class GateWriter:
         return _version_number(known.version) if known is not None else 0
 
     def _note_ungated(self, pod: Pod) -> None:
-        """Note that a pod has no gate of ours any more, or is unknown to the view."""
+        """Note that a pod does not carry our gate any more, or is unknown to the view.
+
+        Counts its binding if we lifted the gate.
+        """
         uid = pod.metadata.uid
         known, lift, member = self._gated_pods.pop(uid, None), self._lifts.get(uid), self._view.pods.get(uid)
         self._single_pods.pop(uid, None)
@@ -136,7 +141,10 @@ class GateWriter:
             table.pop(uid, None)
 
     async def run(self) -> None:
-        """Lift gates until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        """Lift gates until cancelled. Old plans are forgotten first; patches under way are cancelled with it.
+
+        So a former leader writes nothing.
+        """
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a cancelled term released none of its slots
         self._busy.clear()
         self._postponed.clear()
@@ -178,7 +186,10 @@ class GateWriter:
             self._wake.set()
 
     async def _tick(self) -> None:
-        """Mark every gated gang as due once a second, and at once when room was released."""
+        """Mark every gated gang as due every TICK_S seconds, and within ROOM_INTERVAL_S when room was released.
+
+        Runs until cancelled.
+        """
         ticked_s, versions = 0.0, None
         while True:
             now_s = self._clock.monotonic()
@@ -196,7 +207,7 @@ class GateWriter:
             await self._clock.sleep(ROOM_INTERVAL_S)
 
     def _forget_old(self, now_s: float) -> None:
-        """Forget deleted gangs and failures of long ago."""
+        """Forget the waits and preemptions of deleted gangs, and failures of long ago."""
         for key in [key for key in self._waiting if key not in self._view.gangs]:
             del self._waiting[key]
         if self._evictor is not None:
@@ -204,7 +215,9 @@ class GateWriter:
         self._pauses.forget_old(now_s)
 
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
-        """Return the gangs that are due, in the order of their plans: priority, then creation."""
+        """Return the gangs of `keys` that exist and for which no writes are under way, by priority, then by
+        creation.
+        """
         free = [key for key in keys if key not in self._busy]
         gangs = [gang for key in free if (gang := self._view.gangs.get(key)) is not None]
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
@@ -212,7 +225,10 @@ class GateWriter:
     # What to write.
 
     def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, Writes]]:
-        """Take as many due gangs as may be planned at once, and return the writes for them."""
+        """Remove due gangs from the queue until the planner's steps for one turn are spent.
+
+        Returns (gang, writes) where not empty.
+        """
         plans, found = self._plans, []
         before = plans.steps
         while due and plans.steps - before < QUESTION_STEPS:
@@ -222,7 +238,12 @@ class GateWriter:
         return found
 
     def _writes(self, key: GangKey) -> Writes:
-        """Return the next writes for a gang, and report to its owner why the others wait."""
+        """Return the next writes for a gang, and report to its owner why members wait. () if nothing is to be written
+        now.
+
+        () also while the gang pauses after a failure, or waits at most MAX_POSTPONEMENT_S for another gang's
+        nomination. The places of the returned writes are assumed as taken.
+        """
         gang = self._view.gangs.get(key)
         if gang is None or not any(uid in self._gated_pods for uid in gang.members):
             self._waiting.pop(key, None)
@@ -253,8 +274,8 @@ class GateWriter:
     def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
         """Return True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
 
-        The scheduler would reserve that node for the other pod. The nomination is cleared or moved when that gang is
-        due.
+        The scheduler would reserve that node for the other pod. That other gang is marked as due, so that its
+        nomination is cleared or moved.
         """
         nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
         for uid, pod in self._gated_pods.items() if nodes else ():
@@ -268,13 +289,17 @@ class GateWriter:
         return False
 
     def _planned_node(self, member: GangMember) -> str:
-        """Return the node of a member, or the node of its plan; "" for none."""
+        """Return the node on which a member takes room, else the node of its plan; "" if it has neither."""
         plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(member.uid) if plan is not None else None
         return self._view.node_of(member) or (self._view.fabric.hosts[host] if host is not None else "")
 
     def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None) -> None:
-        """Report to the owner of the first gated pod why the gang waits, once it has waited for a while."""
+        """Report to the owner of the first gated pod why the gang waits, once it has waited for one reason for
+        REPORT_AFTER_S.
+
+        Repeated every REPORT_INTERVAL_S. gated: the gated pods. wait: None if the gang does not wait.
+        """
         now_s, known = self._clock.monotonic(), self._waiting.get(key)
         if wait is None:
             self._waiting.pop(key, None)
@@ -303,7 +328,11 @@ class GateWriter:
     # Writing.
 
     async def _release(self, key: GangKey, writes: Writes) -> None:
-        """Write for a gang until nothing is left to write, or a write failed: then the next tick decides."""
+        """Send writes for a gang, and decide on the next ones, for MAX_ROUNDS rounds or until nothing is left or a
+        write failed.
+
+        After that the next tick decides. writes: the first to send.
+        """
         try:
             for _ in range(MAX_ROUNDS):
                 if not await self._send(key, writes):
@@ -318,14 +347,17 @@ class GateWriter:
                 self._wake.set()
 
     async def _send(self, key: GangKey, writes: Writes) -> bool:
-        """Send the writes of a gang. True if all were accepted."""
+        """Send the writes of a gang, in parallel unless they are evictions. True if all were accepted."""
         evictions = tuple(each for each in writes if isinstance(each, Evict))
         if evictions:
             return self._evictor is not None and await self._evictor.evict(key, evictions)
         return all(await asyncio.gather(*(self._write(each) for each in writes if not isinstance(each, Evict))))
 
     async def _release_single_pod(self, uid: str) -> None:
-        """Lift the gate of a pod that belongs to no gang, and report that to its owner."""
+        """Lift the gate of a pod that belongs to no gang, and report that to its owner.
+
+        Does nothing while the pod pauses after a failure, or if it is not gated any more.
+        """
         pod = self._gated_pods.get(uid)
         try:
             may_try = pod is not None and self._pauses.may_try(uid, self._clock.monotonic())
@@ -336,7 +368,10 @@ class GateWriter:
             self._busy.discard(uid)
 
     async def _write(self, write: Nominate | Lift) -> bool:
-        """Send one patch. True if it was accepted; its response counts as a state of the pod."""
+        """Send one patch. True if it was accepted; its response counts as a state of the pod.
+
+        False without the Lease, and if it fails: then the failure is noted.
+        """
         pod = write.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         lifts = isinstance(write, Lift)
@@ -356,7 +391,10 @@ class GateWriter:
         return True
 
     def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
-        """Note an accepted write. answer: the pod as the API server returned it, which counts as its newest state."""
+        """Store the result of an accepted write, end the pauses of its gang, and count a lifted gate.
+
+        answer: the pod as the API server returned it, which counts as its newest state.
+        """
         uid = write.pod.uid
         self._pauses.note_success(self._key_of(write.pod))
         log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
@@ -372,7 +410,7 @@ class GateWriter:
             self._metrics.gate_wait_s.observe(max(0.0, self._clock.wall() - created_s))
 
     def _assume_writes(self, writes: Writes) -> None:
-        """Note the writes before they are sent, so that no other gang is planned on their places."""
+        """Store the writes in the view before they are sent, so that no other gang is planned on their places."""
         view, now_s = self._view, self._clock.monotonic()
         for each in writes:
             if isinstance(each, Evict) or (member := view.pods.get(each.pod.uid)) is None:
@@ -384,7 +422,7 @@ class GateWriter:
                 view.assume(member, each.node, now_s)
 
     def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
-        """Release the place of a failed write. Unless the pod only changed, its gang pauses."""
+        """Count a failed write and release its place. Unless the pod only changed or was deleted, its gang pauses."""
         pod = write.pod
         what = "nomination" if isinstance(write, Nominate) else "gate"
         self._metrics.patch_failures.labels(what, type(error).__name__).inc()

@@ -67,7 +67,10 @@ class NominationWriter:
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Note a pod of the watch."""
+        """Store a pod that the watch shows, and mark its gang as due if its nomination is missing or outdated.
+
+        A pod that does not wait any more is forgotten.
+        """
         uid = pod.metadata.uid
         member = self._view.pods.get(uid)
         if member is None or not member.is_waiting:
@@ -93,7 +96,10 @@ class NominationWriter:
             self._wake.set()
 
     async def run(self) -> None:
-        """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        """Nominate until cancelled. Old plans are forgotten first; patches under way are cancelled with it.
+
+        So a former leader writes nothing.
+        """
         self._plans.forget_plans()  # our plans may differ from the plans of a former leader
         self._leads = True
         try:
@@ -118,7 +124,7 @@ class NominationWriter:
                         await asyncio.sleep(0)  # the Lease and the probes are served between plans
 
     async def clear(self) -> int:
-        """Take back all our nominations, and return how many there were."""
+        """Clear all our nominations, and return how many there were. A write that fails is counted and logged only."""
         nominations = clear_all(self._view.pods.values())
         async with asyncio.TaskGroup() as tasks:
             for nomination in nominations:
@@ -127,14 +133,20 @@ class NominationWriter:
         return len(nominations)
 
     def _is_outdated(self, uid: str, node: str) -> bool:
-        """Return True if our nomination names another node than the plan does now."""
+        """Return True unless the current plan places the pod on this node; so also True without a plan.
+
+        node: the node of our nomination.
+        """
         member = self._view.pods[uid]
         plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(uid) if plan is not None else None
         return host is None or self._view.fabric.hosts[host] != node
 
     async def _tick(self) -> None:
-        """Mark every waiting gang as due once a second."""
+        """Mark every waiting gang as due once a second, and forget nominations that expired long ago.
+
+        Runs until cancelled.
+        """
         while True:
             now_s = self._clock.monotonic()
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
@@ -150,7 +162,13 @@ class NominationWriter:
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
 
     def _decide(self, due: deque[GangKey]) -> list[Nomination]:
-        """Take as many due gangs as may be planned at once, and return the nominations to write for them."""
+        """Remove due gangs from the queue until the planner's steps for one turn are spent.
+
+        Returns the nominations to write.
+
+        Gangs whose PodGroup is awaited get none, and a nomination that was just sent is left out. The returned
+        nominations are stored in the view as sent.
+        """
         now_s, plans = self._clock.monotonic(), self._plans
         before, nominations = plans.steps, list[Nomination]()
         while due and plans.steps - before < QUESTION_STEPS:
@@ -171,7 +189,10 @@ class NominationWriter:
         return fresh
 
     async def _write(self, nomination: Nomination) -> None:
-        """Write one nomination, valid for one version of the pod. An error is counted, and the pod is decided again."""
+        """Write one nomination, valid for one version of the pod, and release the patch slot.
+
+        An error is counted, and the pod is decided again. Without the Lease nothing is written.
+        """
         version = self._versions.get(nomination.uid)
         meta = {"uid": nomination.uid} | ({"resourceVersion": version} if version else {})
         body = {"metadata": meta, "status": {"nominatedNodeName": nomination.node or None}}
@@ -201,7 +222,7 @@ class NominationWriter:
             self._patch_slots.release()
 
     def _note_failure(self, nomination: Nomination, error: CallError) -> None:
-        """Count a failed write and forget the nomination, so that its room is free again."""
+        """Count a failed write, and remove the nomination from the view, so that its room is free again."""
         self._metrics.patch_failures.labels("nomination", type(error).__name__).inc()
         self._sent.forget(nomination.uid)
         self._view.unconfirmed_nominations.pop(nomination.uid, None)

@@ -58,9 +58,10 @@ class ReleaseResult:
 
 
 async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> ReleaseResult:
-    """Lift our gate from every waiting pod. Raises CallError when pods cannot be listed.
+    """Lift our gate from every waiting pod, and return which were lifted and why others were not.
 
-    namespace: "" for all. older_s: pods created less than so many seconds ago stay gated.
+    namespace: "" for all. older_s: pods created less than so many seconds ago stay gated. wall_s: seconds since 1970.
+    Raises CallError if pods cannot be listed.
     """
     gated_pods = [gated async for _, gated in list_gated_pods(pods, namespace, older_s, wall_s)]
     room = asyncio.Semaphore(MAX_PATCHES)
@@ -80,7 +81,11 @@ async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: fl
 async def list_gated_pods(
     pods: PodCalls, namespace: str, older_s: float, wall_s: float
 ) -> AsyncIterator[tuple[Pod, GatedPod]]:
-    """Yield the waiting pods behind our gate that are old enough. Raises CallError when pods cannot be listed."""
+    """Yield (pod, its gate state) for the waiting pods behind our gate that are old enough.
+
+    namespace: "" for all. older_s: the least age in seconds. wall_s: seconds since 1970. Raises CallError if pods
+    cannot be listed.
+    """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
         for pod in _pods.decode(page).items:
@@ -90,7 +95,10 @@ async def list_gated_pods(
 
 
 async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
-    """Lift one gate. Returns why it failed, None when the gate is removed."""
+    """Lift the gate of one pod, with at most MAX_TRIES tries while the pod changes.
+
+    Returns why it failed; None if the pod is gone, was replaced, or has no gate of ours any more.
+    """
     path, fault = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", ""
     for _ in range(MAX_TRIES):
         try:
@@ -140,13 +148,14 @@ async def release_unplaced(
     namespace: str,
     older_s: float,
     clock: Clock,
-    told_by: str,
+    instance: str,
     docs: str = "",
 ) -> ReleaseReport:
-    """Lift gates only where the holder of the Lease has been silent for longer than `older_s`. Raises CallError.
+    """Lift gates if the holder of the Lease has been silent for longer than `older_s`; before that report to each gang.
 
-    lease: namespace/name. namespace: of the pods, "" for all. told_by: the name of this process, in Events.
-    docs: the address of the docs site, "" where there is none.
+    Does nothing if a process places pods. lease: namespace/name. namespace: of the pods, "" for all. older_s: seconds;
+    also the least age of a pod whose gate is lifted. instance: the name of this process, in Events. docs: the address
+    of the docs site, "" for none. Raises CallError.
     """
     wall_s = clock.wall()
     found = placer_state(await _read_lease(pods, lease), older_s, wall_s)
@@ -154,7 +163,7 @@ async def release_unplaced(
         return ReleaseReport(found)
     if found is PlacerState.GONE:
         return ReleaseReport(found, await release_all(pods, namespace, older_s, wall_s))
-    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=EVENTS_PER_S, docs=docs)
+    events = EventRecorder(store, "turnout-nominator", instance, clock=clock, per_s=EVENTS_PER_S, docs=docs)
     gangs: dict[GangKey, GatedPod] = {}
     async for pod, gated in list_gated_pods(pods, namespace, 0.0, wall_s):
         gangs.setdefault(membership(pod).key, gated)
@@ -167,7 +176,10 @@ async def release_unplaced(
 
 
 async def _read_lease(calls: PodCalls, lease: str) -> Lease | None:
-    """Return the Lease; None if there is no Lease that can be read."""
+    """Return the Lease; None if it does not exist or cannot be decoded. lease: namespace/name.
+
+    Raises other CallErrors.
+    """
     namespace, _, name = lease.partition("/")
     try:
         return _lease.decode(await calls.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))

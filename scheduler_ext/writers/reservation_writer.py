@@ -56,12 +56,19 @@ class ReservationWriter:
         self._plans.reserve(reservation)
 
     def release(self, holder: GangKey, reason: ReservationReason) -> None:
-        """Give back the nodes that are reserved for a gang for this reason. The next tick publishes that."""
+        """Give back the nodes that are reserved for a gang for this reason. The next tick publishes that.
+
+        Does nothing if the gang has no reservation for this reason.
+        """
         if (reservation := self._active.get(holder)) is not None and reservation.reason is reason:
             self._end(reservation, ReservationEnd.RELEASED)
 
     async def publish(self, holder: GangKey) -> bool:
-        """Publish a gang's reservation if it differs. False if that fails: then no pod may be evicted yet."""
+        """Publish a gang's reservation if it differs from the published one. True also if the gang has none.
+
+        False if the write fails: then no pod may be evicted yet. A reservation of too many nodes to publish is logged
+        and counts as published.
+        """
         reservation = self._active.get(holder)
         if reservation is None or self._last_writes.get(holder) == reservation:
             return True
@@ -87,7 +94,7 @@ class ReservationWriter:
         return failed_s is not None and self._clock.monotonic() - failed_s < seconds
 
     async def run(self) -> None:
-        """Continue with the reservations that are published, and publish until cancelled."""
+        """Continue with the reservations that the ConfigMap shows, and publish changes until cancelled."""
         self._active = {each.holder: each for each in self._watches.published_reservations.values()}
         for holder in [each.holder for each in self._plans.reservations if each.holder not in self._active]:
             self._plans.reservations.release(holder)  # of an earlier term of this process
@@ -99,7 +106,10 @@ class ReservationWriter:
             await self._clock.sleep(WRITE_INTERVAL_S)
 
     async def tick(self) -> None:
-        """End the reservations that are due, and publish what has changed."""
+        """End the reservations that are due, publish new ones, and remove the keys of others.
+
+        Failed writes are retried later.
+        """
         if self._watches.missing() is None:
             self._end_due()
         now_s = self._clock.monotonic()
@@ -112,7 +122,7 @@ class ReservationWriter:
                 self._last_writes.pop(holder, None)
 
     def _end_due(self) -> None:
-        """End the reservations whose gang runs or is deleted, and those whose time is over."""
+        """End the reservations whose gang runs or is deleted (REPAIR: for ABSENT_S), and those whose time is over."""
         now_s, wall_s, gangs = self._clock.monotonic(), self._clock.wall(), self._plans.view.gangs
         for key in [key for key in self._absent_since_s if key in gangs or key not in self._active]:
             del self._absent_since_s[key]
@@ -126,7 +136,10 @@ class ReservationWriter:
                 self._end(reservation, end)
 
     def _end(self, reservation: Reservation, end: ReservationEnd) -> None:
-        """Give nodes back, and report it if the gang did not get them."""
+        """Give the nodes of a reservation back, count and log it.
+
+        A repair whose time is over is reported to the gang's owner.
+        """
         holder = reservation.holder
         self._active.pop(holder, None)
         self._plans.reservations.release(holder)
@@ -137,7 +150,10 @@ class ReservationWriter:
             self._report_failure(reservation)
 
     def _report_failure(self, reservation: Reservation) -> None:
-        """Tell the owner of a gang that it did not get the room that was reserved for its move."""
+        """Notify the owner of a gang that the gang did not get the room that was reserved for its move.
+
+        Does nothing if the gang or its pods do not exist any more.
+        """
         gang = self._plans.view.gangs.get(reservation.holder)
         pod = None if gang is None else min(gang.living(), key=lambda m: (not m.is_waiting, m.name), default=None)
         if gang is None or pod is None:
@@ -149,9 +165,9 @@ class ReservationWriter:
         self._notify(Notice(EventReason.GANG_MOVE_FAILED, pod.namespace, pod.name, pod.uid, detail))
 
     async def _write(self, holder: GangKey, text: str | None) -> bool:
-        """Write or remove a gang's key of the ConfigMap, and create the ConfigMap if there is none. False on failure.
+        """Write or remove a gang's key of the ConfigMap, and create the ConfigMap if it is missing.
 
-        text: None to remove the key.
+        text: None to remove the key. False on failure, which is counted and logged and pauses the writes for this gang.
         """
         body = {"data": {data_key(holder): text}}
         try:

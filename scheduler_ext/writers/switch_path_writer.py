@@ -44,7 +44,7 @@ class SwitchPathWriter:
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Note a pod of the watch."""
+        """Store the path of a bound pod that the watch shows, and mark the pod as due. Other pods are forgotten."""
         uid = pod.metadata.uid
         self._given_up.discard(uid)
         if not pod.spec.node_name or uid not in self._view.pods:
@@ -77,9 +77,9 @@ class SwitchPathWriter:
             await self._clock.sleep(TICK_S)
 
     def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
-        """Return the annotations to write on these pods now.
+        """Return the annotations to write on these pods now; [] while writes pause after a failure.
 
-        None while writes pause after a failure. Pods whose write is on its way, or was refused for good, are left out.
+        Pods whose write is on its way, or was refused for good, are left out.
         """
         now_s = self._clock.monotonic()
         if not self._pauses.may_try(None, now_s):
@@ -91,7 +91,10 @@ class SwitchPathWriter:
         ]
 
     async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:
-        """Write the switch path of one pod, unless a pause has begun. room: the slot to release."""
+        """Write the switch path of one pod, unless a pause has begun, and release the slot `room`.
+
+        A failure is noted.
+        """
         now_s = self._clock.monotonic()
         body = {"metadata": {"uid": mark.uid, "annotations": {labels.SWITCH_PATH: mark.path}}}
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
@@ -112,9 +115,9 @@ class SwitchPathWriter:
             room.release()
 
     def _note_failure(self, mark: PathAnnotation, error: CallError) -> None:
-        """Give up a pod that changed or cannot be written until it changes.
+        """Count a failed write. A pod that changed, was deleted or is refused is given up until it changes.
 
-        On other errors pause all patches, longer each time.
+        On other errors all patches pause, longer each time.
         """
         self._metrics.patch_failures.labels("switch_path", type(error).__name__).inc()
         self._sent.forget(mark.uid)

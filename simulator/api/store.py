@@ -66,7 +66,8 @@ class Store:
         """Make an empty store.
 
         now: returns the time that many seconds from now, as RFC 3339. new_uid: returns a fresh uid. kept_changes:
-        changes of each kind that are kept for watches.
+          changes of
+        each kind that are kept for watches.
         """
         self.catalogue = Catalogue()
         self.version = 1
@@ -144,8 +145,10 @@ class Store:
         """Store a new object with defaults, uid and version, and return it.
 
         namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
-        409 for a name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace
-        that is being deleted forbids it.
+          409 for a
+        name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace that is
+        being deleted
+        forbids it.
         """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
@@ -211,7 +214,7 @@ class Store:
         """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
 
         change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
-        removed.
+          removed.
         """
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
@@ -220,7 +223,7 @@ class Store:
         """Set the node of a pod that has none, and return the pod. node: its name, which need not exist.
 
         manager: the writer, for managedFields. Raises ApiRefusal: 404, or 409 if the pod has a node or is being
-        deleted.
+          deleted.
         """
         old = self.get(kind, namespace, name)
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
@@ -278,8 +281,8 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
-        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal (410)
-        if it is gone.
+        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal
+        (410) if it is gone.
         """
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -293,8 +296,8 @@ class Store:
         return objects
 
     def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
-        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or unknown
-        class.
+        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or
+        unknown class.
         """
         obj = validated(kind, obj)
         if kind is PODS:
@@ -309,8 +312,8 @@ class Store:
     def _check_namespace(self, kind: ResourceKind, namespace: str) -> None:
         """Check that objects of a kind may be created in a namespace.
 
-        Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for
-        cluster-scoped kinds, nor in a store without any Namespace object.
+        Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for cluster-
+        scoped kinds, nor in a store without any Namespace object.
         """
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
@@ -375,8 +378,8 @@ class Store:
         return now
 
     def _empty(self, kind: ResourceKind, name: str) -> None:
-        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name: of
-        the CRD.
+        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name:
+        of the CRD.
         """
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
@@ -501,9 +504,8 @@ class WatchHistory:
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
-        """Return the position of the first change after `version`.
-
-        Raises ApiRefusal (410) if that change is forgotten.
+        """Return the position of the first change after `version`. Raises ApiRefusal (410) if that change is
+        forgotten.
         """
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")

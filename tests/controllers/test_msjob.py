@@ -231,7 +231,7 @@ def test_policies_are_read():
     run = {"ttlSecondsAfterFinished": 5, "activeDeadlineSeconds": 6, "backoffLimit": 7}
     run["schedulingPolicy"] = {"queue": "team", "scheduleTimeoutSeconds": 9}
     found = view(job(run=run))
-    assert (found.policy.clean_pods, found.policy.ttl_s, found.policy.deadline_s) == (CleanPods.RUNNING, 5, 6)
+    assert (found.policy.clean_pods, found.policy.ttl_s, found.policy.active_deadline_s) == (CleanPods.RUNNING, 5, 6)
     assert (found.policy.backoff_limit, found.policy.start_s) == (7, 9)
     assert (found.gang.queue, found.gang.min_member) == ("team", 5)
     assert {each.restart for each in found.roles} == {Restart.NEVER}

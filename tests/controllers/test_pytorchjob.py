@@ -302,7 +302,7 @@ def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
 def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     raw = view(job(worker=role(2)))
-    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
+    found = PYTORCHJOB.verdicts_of(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
     assert [each.reason.value for each in found] == words
 
 

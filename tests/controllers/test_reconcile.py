@@ -313,7 +313,7 @@ def test_a_replica_that_failed_too_often_fails_the_job():
         raw = with_status(raw, outcome)
     raw = with_status(raw, reconcile(kind, raw, OwnedObjects((pod(0), failed_pod(2)), others(raw)), NOW_S))
     assert conditions(raw)[-1] == "Failed"
-    assert "failed 2 times and again" in raw["status"]["conditions"][-1]["message"]
+    assert "failed more than 2 times" in raw["status"]["conditions"][-1]["message"]
 
 
 def failed_pod(life):
@@ -325,7 +325,7 @@ def test_another_kind_needs_one_value():
     def read(raw):
         return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")
 
-    empty = {"extras": lambda *_: [], "judge": lambda *_: []}
+    empty = {"extras": lambda *_: [], "verdicts_of": lambda *_: []}
     dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
     outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, OwnedObjects(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]

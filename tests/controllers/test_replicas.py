@@ -14,7 +14,7 @@ WORKER = Role("worker", 2, {}, Restart.NEVER, max_restarts=2)
 
 
 def numbered(before=None, *pods):
-    return RoleHistory.read(WORKER, before or {}, pods, numbered=True)
+    return RoleHistory.read(WORKER, before or {}, pods, unique_pod_names=True)
 
 
 def one(index, number, uid="u"):
@@ -60,7 +60,7 @@ def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
 
 
 def test_without_numbers_a_name_is_its_index_again():
-    past = RoleHistory.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
+    past = RoleHistory.read(WORKER, {"nextNumber": 9}, [pod(0)], unique_pod_names=False)
     assert past.give_number(0)[0].number == 0
     assert past.status_fields() == {}
 

@@ -26,7 +26,7 @@ JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/node
 
 @dataclass(slots=True)
 class Cluster:
-    """Objects by collection and uid, as of now. waiting: its pods without a node, by uid."""
+    """Objects by collection and uid, as of now."""
 
     objects: dict[str, dict[str, Raw]] = field(
         default_factory=lambda: {each: {} for each in (JOBS, PODS, NODES, QUOTAS)}
@@ -34,7 +34,9 @@ class Cluster:
     version: int = 0
 
     def put(self, path: str, raw: Raw) -> Raw:
-        """Store an object's next version."""
+        """Set the next resource version in an object, store it in the collection `path` under its UID, and return
+        it.
+        """
         self.version += 1
         raw["metadata"]["resourceVersion"] = str(self.version)
         self.objects[path][raw["metadata"]["uid"]] = raw
@@ -42,7 +44,10 @@ class Cluster:
 
 
 def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
-    """Return nodes that are full of jobs with 1 to 4 workers of 1, 2, 4 or 8 GPUs. waiters: further jobs that wait."""
+    """Return a cluster whose nodes are full of jobs.
+
+    The jobs have up to MOST workers of 1, 2, 4 or 8 GPUs. waiters: number of further jobs, of which no pod has a node.
+    """
     made = Cluster()
     for number in range(nodes):
         made.put(NODES, node(number))
@@ -96,14 +101,14 @@ class _Room:
 
 
 def node(number: int, beat: int = 0) -> Raw:
-    """Return a ready node of 8 GPUs, with what an API server tells of it besides."""
+    """Return a ready node of 8 GPUs, with all metadata that an API server returns. beat: number of its heartbeat."""
     made = bench_objects.node(number, beat)
     made["metadata"] |= _meta(node_name(number), "", f"n-{number}")
     return made
 
 
 def quota(namespace: str, gpus: int) -> Raw:
-    """Make the quota of one team."""
+    """Return the ResourceQuota of one team, for `gpus` GPUs."""
     return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
 
 
@@ -126,16 +131,17 @@ def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw
 
 
 def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Raw:
-    """Return one pod of a job. on: number of its node, None for a pending pod. life: number of earlier pods with its
-    index.
+    """Return one pod of a job.
+
+    on: number of its node, None for a pending pod. life: number of earlier pods with its index.
     """
-    told = job["metadata"]
-    name = f"{told['name']}-{index}-{life:05d}"
-    marks = {"batch.kubernetes.io/job-name": told["name"], "job-name": told["name"], labels.JOB_INDEX: str(index)}
-    meta = _meta(name, told["namespace"], f"{told['uid']}-{index}-{life}")
+    owner = job["metadata"]
+    name = f"{owner['name']}-{index}-{life:05d}"
+    marks = {"batch.kubernetes.io/job-name": owner["name"], "job-name": owner["name"], labels.JOB_INDEX: str(index)}
+    meta = _meta(name, owner["namespace"], f"{owner['uid']}-{index}-{life}")
     meta |= {"labels": {"app": "train", **marks}, "annotations": {labels.JOB_INDEX: str(index)}}
     meta["ownerReferences"] = [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": told["name"], "uid": told["uid"], "controller": True}
+        {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"], "controller": True}
     ]
     spec = pod_spec(gpus)
     return {
@@ -146,7 +152,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
 
 
 def pod_spec(gpus: int) -> Raw:
-    """Make the spec of a training pod, with env, mounts and a toleration."""
+    """Return the spec of a training pod, with environment, mounts and a toleration."""
     return {**bench_objects.pod("", gpus)["spec"], "restartPolicy": "Never"}
 
 
@@ -162,7 +168,11 @@ def _meta(name: str, namespace: str, uid: str) -> Raw:
 
 
 def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
-    """Yield endless changes: pods that report or are replaced, jobs whose status changes, heartbeats of nodes."""
+    """Yield changes of the cluster without end: pods report or are replaced, jobs' statuses change, nodes send
+    heartbeats.
+
+    Each is (collection, type of the watch event, object); it is also stored in `cluster`.
+    """
     pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
     numbers, lives = len(cluster.objects[NODES]), 0
     while True:
@@ -182,7 +192,10 @@ def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
 
 
 def _replaced(cluster: Cluster, pods: list[str], rng: random.Random, life: int) -> Iterator[Change]:
-    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound."""
+    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound.
+
+    pods: uids of all pods; the replaced one is changed in place. life: part of the new pod's name.
+    """
     at = rng.randrange(len(pods))
     gone = cluster.objects[PODS].pop(pods[at])
     cluster.version += 1

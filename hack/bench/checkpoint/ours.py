@@ -43,7 +43,7 @@ class Ours:
         return found.step, state
 
     def persisted(self) -> int:
-        """Give the newest step in storage; -1 for none."""
+        """Return the newest step in storage; -1 for none."""
         return self._checkpointer.stats().persisted
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class Times:
         self.taken_s = array("d")
 
     def labels(self, *_: str) -> Times:
-        """Give the same series for every verb and phase: the order of requests tells them apart."""
+        """Return this same series for all labels. The order of the requests tells verbs and phases apart."""
         return self
 
     def observe(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
-    """Run the server with nothing to say until SIGTERM."""
+    """Serve a no-op extender, which answers at once, until SIGTERM. port_file: gets the port."""
     async with Listeners(Noop(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
         await run_until_signal()
@@ -100,7 +100,7 @@ class Churn:
         self._made = pods
 
     async def run(self, events_per_s: float) -> None:
-        """Make changes at this rate until cancelled."""
+        """Change pods and nodes so that `events_per_s` watch events arise per second, until cancelled."""
         start_s, done = time.monotonic(), 0
         while True:
             await asyncio.sleep(PACE_S)
@@ -109,7 +109,7 @@ class Churn:
                 done += self._change(done)
 
     def _change(self, number: int) -> int:
-        """Make one change, or two that belong together. Return the number of events."""
+        """Make the change of this number: one, or two that belong together. Return how many watch events it causes."""
         if number % 4 == 0:
             which = self._rng.randrange(self._nodes)
             beat = cluster.node(which, number)
@@ -141,7 +141,11 @@ def _show(file: Path, text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one of the three programs."""
+    """Run the API, the extender or the no-op, as the first argument says, until SIGTERM. Return 0.
+
+    argv: the program, a file, and further arguments. For the API the file is the kubeconfig; for the others it gets the
+    times of all requests at the end.
+    """
     logs.setup("warning")
     what, file, *rest = argv
     metrics = TimedMetrics()

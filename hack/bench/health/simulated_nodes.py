@@ -42,7 +42,7 @@ class SimulatedNodes:
         return tuple(f"n{number}" for number in range(self.nodes))
 
     def measure(self, group: Group, run: int = 0) -> Measured:
-        """Return what this group would measure. run: number of the round, which seeds the noise."""
+        """Return what this group would measure. run: number of the round, which seeds the noise of 10 %."""
         numbers = [int(name[1:]) for name in group]
         rng = Random(f"{self.seed} {run} {group}")
         compute = tuple(
@@ -59,9 +59,8 @@ class SimulatedNodes:
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
     def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
-        """Run a whole check.
-
-        Return its verdict and the groups of each round. Raises RuntimeError after `most` rounds.
+        """Run a whole check by our rule. Return (verdict, the groups of each round). Raises RuntimeError after
+        `most` rounds.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups(check), Verdict):
@@ -73,7 +72,9 @@ class SimulatedNodes:
 
 
 def numbers(findings: tuple[Finding, ...], *causes: FaultCause) -> list[tuple[int, ...]]:
-    """List the nodes that findings name, for these causes or for all."""
+    """List the numbers of the nodes of each finding, sorted. causes: only findings with one of them; all without
+    any.
+    """
     return sorted(
         tuple(int(name[1:]) for name in each.nodes) for each in findings if not causes or each.cause in causes
     )

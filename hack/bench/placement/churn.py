@@ -44,7 +44,10 @@ class _Figures:
 
 
 def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> Outcome:
-    """Replay the streams of every size of cluster under each rule."""
+    """Replay streams of gangs on each size of cluster under each rule; return the table and targets.
+
+    gangs: of each stream. hosts: sizes of the clusters.
+    """
     rules: dict[str, Policy] = {"ours": _ours, "best fit": baselines.best_fit, "Kueue": baselines.kueue}
     rows: list[tuple[str | float, ...]] = []
     targets: list[Target] = []
@@ -77,7 +80,7 @@ def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def fabric(hosts: int) -> Fabric:
-    """Return the fabric of so many hosts, whose names are in no order of the fabric."""
+    """Return a fabric of `hosts` hosts. The order of their names has nothing to do with the order in the fabric."""
     leaf_hosts, leaves = SIZES[HOSTS.index(hosts)]
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)
@@ -88,7 +91,7 @@ def fabric(hosts: int) -> Fabric:
 
 
 def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures:
-    """Replay every stream under one rule."""
+    """Replay every stream under one rule, and return its figures. Raises RuntimeError for an invalid placement."""
     tree, leaf_hosts = fabric(hosts), SIZES[HOSTS.index(hosts)][0]
     leaf, spine, over, times_ms = [], [], [], []
     for seed in seeds:

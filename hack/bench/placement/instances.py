@@ -29,7 +29,9 @@ class Instance:
 
 
 def draw(seed: int) -> Instance:
-    """Return the instance of a seed: kinds take turns."""
+    """Draw the instance of a seed. The kinds of fabric take turns with the seeds. The same seed always gives the
+    same instance.
+    """
     rng = random.Random(seed)
     kind, shape = _KINDS[seed % len(_KINDS)]
     fabric = build(shape(rng))
@@ -40,7 +42,7 @@ def draw(seed: int) -> Instance:
 
 
 def digest(drawn: Iterable[Instance]) -> str:
-    """Return a digest of these instances, which shows that two runs had the same input."""
+    """Return a digest of the instances, by which two runs can be compared to have had the same input."""
     whole = hashlib.sha256()
     for one in drawn:
         whole.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
@@ -78,7 +80,7 @@ def _irregular(rng: random.Random) -> list[Entry]:
 
 
 def _multi_tier(rng: random.Random) -> list[Entry]:
-    """Draw a fabric with three tiers of switches of random sizes."""
+    """Draw the entries of a fabric with three tiers of switches of random sizes."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
         for c in range(_between(rng, 2, 4))

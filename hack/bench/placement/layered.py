@@ -22,9 +22,9 @@ _DEEP = ((2, 64), (1, 8))  # of 512 pods
 
 
 def measure(count: int, repeats: int) -> Outcome:
-    """Place one gang for each seed in two layers, and time large gangs.
+    """Place one gang in two layers for each of `count` seeds, and compare with the optimum where CP-SAT proved it.
 
-    Compare with the optimum where CP-SAT proved it.
+    repeats: how often a large gang is timed.
     """
     paid: list[tuple[int, int]] = []
     missed = 0
@@ -55,7 +55,10 @@ def measure(count: int, repeats: int) -> Outcome:
 
 
 def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
-    """Return a fabric of spines and leaves under cores, its room, and a gang with layers."""
+    """Draw a fabric of spines and leaves under cores, its room, and a gang: (fabric, room, pods, layers).
+
+    layers: (tier, size); the number of the gang's pods under each switch of the tier is a multiple of the size.
+    """
     rng = random.Random(seed)
     paths = [
         (f"c{core}", f"s{spine}", f"l{leaf}")
@@ -80,7 +83,9 @@ def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequ
 
 
 def _p99_ms(repeats: int) -> float:
-    """Return the 99th percentile, in ms, of placing 512 pods on 50,000 hosts with a new room each time."""
+    """Return the 99th percentile of the time, in ms, to place 512 pods on 50,000 hosts. Each of the `repeats` calls
+    has a new room.
+    """
     places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(10) for s in range(25) for leaf in range(25)]
     fabric = build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
     taken = []

@@ -27,7 +27,7 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
 def measure(count: int) -> Outcome:
-    """Measure `count` clusters of each kind."""
+    """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
     known = [(paid, least) for paid, least in prices if least]
@@ -86,7 +86,11 @@ def spread(seed: int) -> bool | None:
 def _places(
     cluster: SimulatedCluster, gang: Sequence[Mapping[str, Any]], asks: Sequence[int], free: dict[str, int]
 ) -> Iterator[str]:
-    """Bind each pod where the extender says. Yield its node, "" where it names not just one."""
+    """Place a gang's pods one after the other by the extender, and yield the node of each; "" if it names not exactly
+    one.
+
+    asks: GPUs of each pod. free: free GPUs by node, which is updated.
+    """
     for each, gpus in zip(gang, asks, strict=True):
         kept = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
         yield (node := kept[0] if len(kept) == 1 else "")
@@ -165,7 +169,11 @@ def _least_in_slices(
 
 
 def _running(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
-    """Place gangs of low priority that have run for some hours. Lower the numbers in `free`."""
+    """Place gangs of low priority, with random sizes and ages, on random nodes. Return what each loses if it is
+    preempted.
+
+    free: free GPUs by node, which is updated.
+    """
     lost: Lost = {}
     for number in range(rng.randint(3, 8)):
         gpus, hours = rng.choice((2, 4, 8, 8)), rng.randint(1, 9)
@@ -186,7 +194,11 @@ def _or_never(price: int | None) -> float:
 def _least(
     free: Mapping[str, int], lost: Lost, each_holds: Mapping[str, int], hosts: Sequence[str], need: int, wants: int
 ) -> int | None:
-    """Return the least GPU-seconds for which hosts hold `need` pods, and each as many as is said; None for never."""
+    """Return the least GPU-seconds to lose so that the hosts hold the gang; None if no choice of victims does.
+
+    free: free GPUs by host. lost: by gang. each_holds: pods that each of these hosts has to hold. need: pods in total.
+    wants: GPUs of a pod.
+    """
 
     def holds(freed: Mapping[str, int]) -> bool:
         room = {host: (free[host] + freed[host]) // wants for host in hosts}
@@ -214,11 +226,19 @@ def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:
 
 
 def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
-    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way."""
+    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way.
+
+    counts: {GPUs of a pod: pods}, the larger size first.
+    """
     (large, many), (small, few) = counts.items()
 
     @cache
     def most_small(at: int, left: int) -> int:
+        """Return the most pods of the small size that fit besides `left` pods of the large size, on hosts from index
+        `at` on.
+
+        Below 0 if the large pods do not fit.
+        """
         if at == len(free):
             return 0 if left == 0 else -1_000
         ways = range(min(left, free[at] // large) + 1)

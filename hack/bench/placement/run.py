@@ -42,7 +42,7 @@ _CEILINGS = (0.85, 0.9, 0.95)
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure single decisions, streams and speed."""
+    """Measure single decisions, streams and speed, and return the outcome of all parts."""
     single = _single(scale.pick(800, 80, 2))
     flowing = {full: _streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
     trickled = trickling.measure(ours, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
@@ -194,7 +194,10 @@ def _streams(full: float) -> list[_Seed]:
 
 
 def _stream_table(full: float, rows: list[_Seed]) -> Table:
-    """Return the table of ring crossings in streams, by seed, with the mean."""
+    """Return the table of ring crossings in streams: a row for each seed and one with the means.
+
+    full: highest share of taken nodes, named in the title.
+    """
     of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
     means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
@@ -234,7 +237,7 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
 
 
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
-    """Return the times of `repeats` calls in ms, after one call that does not count."""
+    """Call `call` once without a clock, then `repeats` times. Return the time of each of these in ms."""
     call()
     taken = []
     for _ in range(repeats):

@@ -156,7 +156,11 @@ def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0)
 
 
 def _in_order(blocks: Sequence[int], processes: int, size_bytes: int) -> Iterator[bytes]:
-    """Yield the generated blocks in order. processes: > 1 generates blocks ahead in child processes."""
+    """Yield the generated blocks in the order of their numbers.
+
+    blocks: their numbers. processes: more than 1 generates blocks ahead in child processes, unless `size_bytes` fits in
+    one block. size_bytes: that the caller needs.
+    """
     if processes == 1 or size_bytes <= _BLOCK_BYTES:
         yield from map(block_of_lines, blocks)
         return
@@ -176,7 +180,7 @@ def inner(line: bytes) -> bytes:
 
 
 def block_of_lines(number: int) -> bytes:
-    """Return the lines of one block, about 16 MB."""
+    """Return the lines of block `number`, about 16 MB. The same number always gives the same bytes."""
     rng, pieces = np.random.default_rng((_SEED, number)), _pieces()
     counts = _document_words(rng)
     documents = len(counts)
@@ -202,7 +206,9 @@ def _document_words(rng: np.random.Generator) -> Numbers:
 
 
 def _ranks(rng: np.random.Generator, count: int) -> Numbers:
-    """Draw ranks, >= 0, of the two power laws by inverting their distribution functions."""
+    """Draw `count` ranks of words, 0 to _MAX_RANK - 1, from the two power laws, by inverting their distribution
+    functions.
+    """
     share = rng.random(count)
     frequent = np.exp(share * (np.log(_KNEE + 1) / _KNEE_SHARE))
     rare = _KNEE * ((1 - share) / (1 - _KNEE_SHARE)) ** (-1 / (_TAIL_EXPONENT - 1))
@@ -242,7 +248,7 @@ def _fill_words(table: Numbers, rng: np.random.Generator, pieces: Pieces, script
 
 
 def _capitalise(table: Numbers, rng: np.random.Generator, pieces: Pieces) -> None:
-    """Change `table` in place: a capital after the end of a sentence, and for one word in thirty elsewhere."""
+    """Change `table` in place: capitalise the word after the end of a sentence, and 3 of 100 other words."""
     after = table[:-1, 4] - pieces.closings
     first = np.concatenate(([True], (after >= 3) & (after <= 9))) | (rng.random(len(table)) < 0.03)
     table[first, 1] += pieces.count
@@ -274,8 +280,9 @@ def _fill_frames(
 
 
 def _join(numbers: Numbers, pieces: Pieces) -> bytes:
-    """Return the bytes of the pieces one after another. numbers: of pieces and forms, see `Pieces`; 0 is the empty
-    piece.
+    """Return the bytes of the pieces, one after another.
+
+    numbers: of pieces and forms, see `Pieces`; 0 is the empty piece.
     """
     lengths = pieces.lengths[numbers]
     numbers, lengths = numbers[lengths != 0], lengths[lengths != 0]
@@ -289,7 +296,7 @@ def _join(numbers: Numbers, pieces: Pieces) -> bytes:
 
 @cache
 def _pieces() -> Pieces:
-    """Make all pieces. It takes about two seconds."""
+    """Return all pieces. The first call takes about two seconds; later ones return the same object."""
     rng = np.random.default_rng(_SEED)
     strings, words, fragments = [""], [], []
     for script in SCRIPTS:
@@ -334,7 +341,7 @@ def _capital(string: str) -> str:
 
 
 def _words(rng: np.random.Generator, script: Script) -> list[str]:
-    """Make the listed words. Frequent words are short."""
+    """Draw the _LISTED_WORDS words of a script, by rank. Frequent words have fewer syllables, at most four."""
     syllables = np.array(script.syllables, dtype=object)
     ranks = np.arange(_LISTED_WORDS)
     longest = 1 + np.searchsorted([60, 2_000, 20_000], ranks, side="right")
@@ -344,7 +351,10 @@ def _words(rng: np.random.Generator, script: Script) -> list[str]:
 
 
 def _distinct(rng: np.random.Generator, syllables: Sequence[str], count: int) -> list[str]:
-    """Make distinct strings of one to three syllables, shortest first."""
+    """Draw `count` distinct strings of one to three syllables, shortest first.
+
+    syllables: each one is a string by itself.
+    """
     strings = dict.fromkeys(syllables)
     while len(strings) < count:
         few = 2 if len(strings) < min(count, len(syllables) ** 2 // 2) else 3

@@ -57,7 +57,9 @@ class _Seen:
 
 
 def play(seed: int, folder: Path) -> Strike:
-    """Install the chart, run a job, and change the release again and again."""
+    """Install the chart on a new control plane, run a job, and change the release again and again. Return the
+    strike.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with ControlPlane() as plane:
         return asyncio.run(_play(seed, plane, folder))
@@ -92,9 +94,9 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
 
 
 async def _change(world: World, rng: random.Random, number: int) -> str:
-    """Change the Helm release once.
+    """Change the Helm release once, at random, and return what was changed, as text.
 
-    Return what was done, as text. number: of the change; the second is a broken upgrade.
+    number: of the change; the second one is an upgrade that cannot succeed.
     """
     if number == 1:
         broken = rng.choice(_BROKEN)
@@ -126,7 +128,7 @@ def _job(name: str, workers: int, command: str) -> Object:
 
 
 async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
-    """Give the job's pods once all of them run; {} before."""
+    """Return what `_running` returns, once all WORKERS pods of the job run; {} before."""
     found = await _running(world)
     return found if len(found) == WORKERS else {}
 
@@ -166,7 +168,7 @@ async def _ended(world: World, name: str) -> str:
 
 
 async def _look(world: World, seen: _Seen) -> None:
-    """Ask each extender again and again whether it is ready, as the endpoints of its Service do, until cancelled.
+    """Ask each extender repeatedly whether it is ready, as the endpoints of its Service do, until cancelled.
 
     seen: records each moment in which none was ready.
     """

@@ -30,7 +30,8 @@ class Act:
 
 
 def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
-    """Claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps` steps.
+    """Return the claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps`
+    steps.
 
     until_s: later records are ignored. The claim is false if no round after the act has trained.
     """
@@ -50,7 +51,7 @@ def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
 
 
 def check_end(records: Sequence[Record], plan: JobPlan) -> tuple[Claim, ...]:
-    """Claim that the final model equals that of an undisturbed job, and that no invariant of hack/chaos is violated."""
+    """Return the claims that the final model equals that of an undisturbed job, and that no invariant is violated."""
     models = {record.model for record in records if record.event == "ended" and record.why == "done"}
     off = max((abs(a - b) for model in models for a, b in zip(model, plan.model, strict=True)), default=float("inf"))
     faults = find_violations(records, plan)

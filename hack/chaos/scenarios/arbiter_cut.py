@@ -37,7 +37,10 @@ GOES_ON = "a job whose coordinator cannot reach its Lease trains on, and forms a
 
 
 async def play(seed: int, folder: Path) -> Strike:
-    """Cut the coordinator from the API server, kill a process, and mend the cut."""
+    """Cut the coordinator off the API server, kill a process, mend the cut, kill another process. Return the strike.
+
+    seed: chooses how requests fail and which processes are killed. folder: for files.
+    """
     rng = random.Random(f"arbiter/{seed}")
     way = sorted(WAYS)[seed % len(WAYS)]
     async with serve() as served, AsyncExitStack() as ends:
@@ -48,10 +51,9 @@ async def play(seed: int, folder: Path) -> Strike:
 
 
 def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random) -> tuple[int, tuple[Check, ...]]:
-    """Start the agents, each behind its own proxy, cut the coordinator's one, kill a process, mend the cut, kill
-    another.
+    """Run the job and the faults, each agent behind its own proxy. Return (requests that the cut hit, checks).
 
-    way: key of WAYS, how requests fail. Returns the number of requests that the cut hit, and the checks.
+    way: key of WAYS, how requests of the coordinator's agent fail.
     """
     job = Job(folder, f"127.0.0.1:{free_port()}")
     try:

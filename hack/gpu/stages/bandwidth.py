@@ -17,7 +17,7 @@ _TIMES = 5
 
 
 def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> float:
-    """Return the median rate of a copy of `size` bytes, in GB/s."""
+    """Time a copy several times, and return the median rate in GB/s. size: bytes of the copy."""
     took = []
     for _ in range(_TIMES + 1):
         synchronize(device)
@@ -29,7 +29,9 @@ def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> 
 
 
 def main() -> int:
-    """Report both directions, from pinned and from pageable memory."""
+    """Report the rate in both directions, from pinned and from pageable memory; on a CPU only from pageable. Return
+    0.
+    """
     args = arguments()
     device = torch.device(args.device)
     size = (1 << 30) if args.device == "cuda" else (32 << 20)

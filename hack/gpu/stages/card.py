@@ -15,7 +15,7 @@ _QUERY = "name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max
 
 
 def main() -> int:
-    """Report each fact that can be read."""
+    """Report versions, CPU and memory, and on a GPU its name and settings. Return 0."""
     args = arguments()
     args.report("python", platform.python_version())
     args.report("torch", str(torch.__version__))

@@ -66,7 +66,7 @@ class Measured:
         self.steps, self.rounds = (10, 3) if args.device == "cuda" else (3, 1)
 
     def steps_s(self, steps: int) -> float:
-        """Take some steps; return how long they took until the device was idle."""
+        """Do `steps` steps, and return the seconds until the device was idle."""
         began_s = time.perf_counter()
         for _ in range(steps):
             self.training.step()
@@ -74,14 +74,16 @@ class Measured:
         return time.perf_counter() - began_s
 
     def save(self) -> float:
-        """Start a save; return how long the call took."""
+        """Start the next save, and return the seconds that the call took."""
         self.number += 1
         began_s = time.perf_counter()
         self.saver.save(self.number, self.training.state())
         return time.perf_counter() - began_s
 
     def run(self) -> None:
-        """Report step time, call time, stand-still, time until restorable, and the rate beside the copy."""
+        """Report step time, call time, time that training stands still, time until the save is restorable, and the
+        step rate meanwhile.
+        """
         args, state_bytes = self.args, self.training.state_bytes()
         args.report("state", state_bytes / 1e9, "GB")
         self.steps_s(3)
@@ -116,7 +118,9 @@ class Measured:
             args.report("stall_over_floor", statistics.median(stalls) / (state_bytes / pinned / 1e9))
 
     def persist(self, saver: Ours, memory: Path) -> None:
-        """Report the step rate while a save goes to storage, and the host memory of two generations."""
+        """Report the step rate while a save goes to storage, and the host memory of two generations. memory: folder
+        of arenas.
+        """
         step_s = statistics.median(self.steps_s(self.steps) for _ in range(self.rounds)) / self.steps
         self.number += 1
         saver.save(self.number, self.training.state(), disk=True)
@@ -134,6 +138,7 @@ class Measured:
 
 
 def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
+    """Return the way of saving that the stage is named after."""
     match stage:
         case "ours-blocking":
             return Ours(folder, memory, None)
@@ -147,7 +152,7 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
 
 
 def main() -> int:
-    """Measure the way to save that the stage is named after."""
+    """Measure the way of saving that the stage is named after. Return 0."""
     logging.basicConfig(level=logging.INFO)
     args = arguments()
     training = Training(SIZES[args.size], args.device)

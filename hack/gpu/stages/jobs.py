@@ -19,7 +19,7 @@ _LIMIT_S = 35.0  # for a job of the stage to start, and to come back
 
 
 def run_one(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Start one worker, which uses the device."""
+    """Run one worker, which uses the device; report the time to its first result. Return its exit code."""
     began_s = time.monotonic()
     code, events, log = run(folder, memory, "adds", args.device, "--nproc-per-node=1", limit_s=_LIMIT_S)
     print(log)
@@ -29,7 +29,10 @@ def run_one(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Start two workers on one device, by gloo; then by NCCL, which may refuse two ranks on one device."""
+    """Run two workers on one device with gloo, then with NCCL, which may refuse two ranks on one device. Report both.
+
+    Returns the exit code of the job with gloo.
+    """
     code, events, log = run(folder, memory, "reduces", args.device, "--nproc-per-node=2", limit_s=_LIMIT_S)
     print(log)
     args.report("gloo", "sums over two ranks" if [each["total"] for each in events] == [8, 8] else f"exit code {code}")
@@ -44,7 +47,7 @@ def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def restart(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Kill the worker some times; report the median time until its successor's next step."""
+    """Kill the worker some times; report the median seconds until its successor's next step. Return 0."""
     ours = args.stage == "restart-ours"
     program = TURNOUT_RUN if ours else _TORCHRUN
     options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
@@ -69,7 +72,10 @@ def restart(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def restore(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Restore a large state from memory into a new process. The floor is its bytes over the raw pinned bandwidth."""
+    """Restore a large state from memory into a new process; report the seconds, and their ratio to a bare copy.
+
+    Returns 0, and 1 or the job's exit code if the state did not come from memory.
+    """
     options = ("--nproc-per-node=1", "--max-restarts=1")
     code, events, log = run(folder, memory, "restores", args.device, *options, more=(args.size,), limit_s=_LIMIT_S)
     print(log)
@@ -85,8 +91,8 @@ def restore(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
-    """Wait until a process that is not one of `dead` has taken some steps; return its pid. Raises SystemExit if none
-    does in time.
+    """Wait until a process that is not in `dead` has done `steps` steps; return its pid. Raises SystemExit after
+    _LIMIT_S.
     """
     until_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < until_s:
@@ -98,7 +104,7 @@ def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
 
 
 def main() -> int:
-    """Run the jobs that the stage is named after."""
+    """Run the job that the stage is named after. Return its exit code."""
     args = arguments()
     acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
     acts |= {"restart-ours": restart, "restart-torchrun": restart}

@@ -13,7 +13,9 @@ _OPTIONS = ("-p", "no:cacheprovider", "-o", "filterwarnings=default", "--timeout
 
 
 def main() -> int:
-    """Report how many tests passed, failed and were skipped, and name those that failed."""
+    """Run the tests of the device; report how many passed, failed and were skipped, and the failed ones. Return
+    pytest's code.
+    """
     args = arguments()
     chosen = ["-m", "gpu", "tests/gpu"] if args.device == "cuda" else ["-m", "not gpu and not slow", *_ON_CPU]
     command = [sys.executable, "-m", "pytest", "-rfEs", "--tb=short", "--confcutdir=tests/gpu", *_OPTIONS, *chosen]

@@ -70,8 +70,8 @@ class SavePlan:
         """Return a mask of the entries that these streams copy from a device."""
         if self.copied_as_bytes.all():
             return np.zeros(len(self.tensors), np.bool_)
-        held = np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
-        return ~self.copied_as_bytes & held
+        has_copy = np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
+        return ~self.copied_as_bytes & has_copy
 
     def pieces(self, data_start: int, leave_out: Mask | None = None) -> tuple[Rows, list[TorchCopiedTensor]]:
         """Return the pieces to copy as bytes, rows of (target, source, size), and the tensors that torch has to copy.

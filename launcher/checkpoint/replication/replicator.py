@@ -155,10 +155,7 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
-        """Copy the pinned shards to one peer, and return the outcome.
-
-        "without": the peer has no room, or has failed too often. complete_step: the newest with all replicas complete.
-        """
+        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often."""
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -378,8 +375,7 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises LauncherError if a shard cannot be fetched; then no process may
-        start.
+        step: -1 if the world loads from storage. Raises LauncherError if a shard is missing: then no process may start.
         """
         self._close_round()
         context = self._context
@@ -394,11 +390,7 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Record a training process of the current round. The first one that wants replicas starts the replication of
-        the round.
-
-        Processes without replicas, or of another round, start nothing.
-        """
+        """Record a training process. The first one of this round that wants replicas starts the round's replication."""
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -487,10 +479,7 @@ class Replicator:
         self._leader = self._sender = self._round = None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection of a peer and start a task that serves it.
-
-        Without free file descriptors, listening pauses for RESOURCE_PAUSE_S seconds.
-        """
+        """Accept a peer and serve it in a task. Without free descriptors, listening pauses for RESOURCE_PAUSE_S."""
         try:
             sock, _ = listener.accept()
         except OSError as error:  # the caller left before it was accepted, or file descriptors ran out

@@ -71,7 +71,7 @@ class WatchServer:
         """Return the first lines of a watch: an ADDED event for each existing object, and the bookmark that ends them.
 
         selection: chooses the objects. show: encodes an object. sends_initial_events: the client asked for that
-        bookmark.
+          bookmark.
         """
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:
@@ -88,7 +88,12 @@ class WatchServer:
         opening: bytes,
         bookmarks: bool,
     ) -> None:
-        """Send `opening`, then changes since a position, and bookmarks, until cancelled. show: encodes an object."""
+        """Send `opening`, then the changes since a position in the history, and bookmarks, until the watch is
+        cancelled.
+
+        selection: chooses the objects. show: encodes an object. bookmarks: the client asked for them. A client that is
+        so slow that changes were forgotten gets an ERROR line, and the watch ends.
+        """
         journal = self._store.journal(kind)
         changed = asyncio.Event()
         journal.wakers.add(changed.set)

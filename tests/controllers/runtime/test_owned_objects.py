@@ -39,8 +39,8 @@ def cache():
 
 
 def put(cache, answer=False, **said):
-    cache.put_pod(msgspec.convert(child(**said), OwnedPod), answer=answer)
-    cache.put_other("Service", msgspec.convert(child(**said), Owned), answer=answer)
+    cache.put_pod(msgspec.convert(child(**said), OwnedPod), from_own_write=answer)
+    cache.put_other("Service", msgspec.convert(child(**said), Owned), from_own_write=answer)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_a_watch_shows_again_after_its_end_is_there_again(cache):
     for kind in ("Pod", "Service"):
         cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
     cache.drop_job(KEY.api, Key("ns", "bert", raw.metadata.uid))
-    cache.put_job(KEY.api, "PyTorchJob", raw, answer=True)
+    cache.put_job(KEY.api, "PyTorchJob", raw, from_own_write=True)
     assert cache.job(KEY) is None
     cache.put_job(KEY.api, "PyTorchJob", raw)
     put(cache)

@@ -7,7 +7,7 @@ from tests.controllers import elasticjobs, jobs
 from tests.controllers.jobs import NOW_S
 from tests.controllers.volcano import volcanojobs
 from turnout.controllers import children
-from turnout.controllers.children import PORTION_BYTES, PORTION_CHILDREN
+from turnout.controllers.children import MAX_CREATED_BYTES, MAX_CREATED_CHILDREN
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.job_reader import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
@@ -76,8 +76,8 @@ def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
         if not creates:
             break
         looks += 1
-        assert len(creates) <= PORTION_CHILDREN
-        assert sum(map(size, creates[:-1])) <= PORTION_BYTES  # the last one may be over
+        assert len(creates) <= MAX_CREATED_CHILDREN
+        assert sum(map(size, creates[:-1])) <= MAX_CREATED_BYTES  # the last one may be over
         fresh = {children.child_key(each.body) for each in creates}
         assert not fresh & names
         names |= fresh

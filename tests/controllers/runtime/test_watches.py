@@ -16,7 +16,7 @@ from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, OwnedObjects, Setup
 from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject
-from turnout.controllers.runtime.watches import UNREAD_S, ControllerInformers
+from turnout.controllers.runtime.watches import PODS_UNREADABLE_AFTER_S, ControllerInformers
 from turnout.kube.errors import Forbidden
 
 KINDS = by_api(["ColossalAIJob", "PyTorchJob"])
@@ -97,14 +97,14 @@ def test_pods_that_cannot_be_read_for_a_minute_are_told_to_their_jobs():
         changed.clear()
         server.forbidden.add("/api/v1/pods")
         server.ends.set()
-        await clock.advance(UNREAD_S - 10.0)
-        assert (changed, cache.job(key)[1].unread) == ([], False)
+        await clock.advance(PODS_UNREADABLE_AFTER_S - 10.0)
+        assert (changed, cache.job(key)[1].pods_unreadable) == ([], False)
         await clock.advance(30.0)
-        assert (changed, cache.job(key)[1].unread) == ([key], True)
+        assert (changed, cache.job(key)[1].pods_unreadable) == ([key], True)
         server.forbidden.clear()
         server.ends.clear()
         await clock.advance(90.0)
-        assert (changed, cache.job(key)[1].unread) == ([key, key], False)
+        assert (changed, cache.job(key)[1].pods_unreadable) == ([key, key], False)
 
     watched(play)
 
@@ -116,10 +116,10 @@ def test_once_pods_can_be_read_again_every_job_is_looked_at():
     async def play(informers, cache, clock, server, changed):
         server.forbidden.add("/api/v1/pods")
         server.ends.set()
-        await clock.advance(UNREAD_S + 20.0)
+        await clock.advance(PODS_UNREADABLE_AFTER_S + 20.0)
         cache.put_job(key.api, "PyTorchJob", msgspec.convert(pytorchjob(worker=role(1)), JobObject))
         raw, seen = cache.job(key)
-        assert seen.unread
+        assert seen.pods_unreadable
         assert reconcile(KINDS[key.api], raw, seen, NOW_S) == NOTHING
         changed.clear()
         server.forbidden.clear()
@@ -133,15 +133,18 @@ def test_once_pods_can_be_read_again_every_job_is_looked_at():
 @pytest.mark.contract("CA-55")
 def test_while_pods_cannot_be_read_the_phase_is_unknown_and_nothing_done():
     raw = after(job(), *ALL)
-    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), unread=True), NOW_S)
+    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), pods_unreadable=True), NOW_S)
     raw = with_status(raw, outcome)
     assert (raw["status"]["phase"], outcome.writes) == ("Unknown", ())
-    assert reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), unread=True), NOW_S).status is None
+    assert (
+        reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), pods_unreadable=True), NOW_S).status
+        is None
+    )
     assert after(raw, *ALL)["status"]["phase"] == "Running"
 
 
 @pytest.mark.contract("CA-55")
 def test_the_end_of_a_job_stays_though_pods_cannot_be_read():
     raw = after(after(job(), *ALL), launcher(SUCCEEDED), worker(0), worker(1))
-    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((), others(raw), unread=True), NOW_S)
+    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((), others(raw), pods_unreadable=True), NOW_S)
     assert with_status(raw, outcome)["status"]["phase"] == "Succeeded"

@@ -162,7 +162,7 @@ async def test_spent_restarts_replace_the_pod_and_spent_pods_fail_the_job(world,
     assert "spent-edljob-worker-2" not in world.uids
     (failed,) = (each for each in job["status"]["conditions"] if each["type"] == "Failed")
     assert failed["reason"] == "ElasticJobFailed"
-    assert failed["message"] == 'job "spent" is failing because one "worker" failed 1 times and again.'
+    assert failed["message"] == 'job "spent" is failing because one "worker" failed more than 1 times.'
 
 
 @pytest.mark.contract("DL-12")

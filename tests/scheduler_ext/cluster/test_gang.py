@@ -127,13 +127,13 @@ class TestStart:
     def test_what_is_said_long_after_the_start_lets_it_go_before_nobody(self):
         made = gang(*world.volcano("bert", 2), min_pods=2)
         assert made.min_pods_to_finish == 2
-        made.start(100.0, 300.0)
+        made.note_member_has_host(100.0, 300.0)
         made.sizing = dataclasses.replace(made.sizing, min_pods=4)
         assert made.min_pods_to_finish == 2
-        made.start(400.0, 300.0)  # the last moment in which members may still come
+        made.note_member_has_host(400.0, 300.0)  # the last moment in which members may still come
         assert made.min_pods_to_finish == 4
         made.sizing = dataclasses.replace(made.sizing, min_pods=6)
-        made.start(400.5, 300.0)
+        made.note_member_has_host(400.5, 300.0)
         assert made.min_pods_to_finish == 4
         made.sizing = dataclasses.replace(made.sizing, min_pods=3)
         assert made.min_pods_to_finish == 3

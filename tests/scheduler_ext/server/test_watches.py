@@ -15,7 +15,7 @@ from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.reflector import UNSERVED_RETRY_S
 from turnout.kube.errors import NotFound, Unreachable
-from turnout.scheduler_ext.__main__ import run_until_told
+from turnout.scheduler_ext.__main__ import run_all_parts
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plans import plans_by
@@ -117,7 +117,7 @@ async def test_the_fault_of_any_part_ends_it(fails):
     all_of_it = [parts.at(each) for each in ("watches", "planning", "events", "notices", "certificates")]
     async with asyncio.timeout(10):
         with pytest.raises(RuntimeError, match=fails):
-            await run_until_told(*all_of_it, RealClock())
+            await run_all_parts(*all_of_it, RealClock())
 
 
 QUEUES = {

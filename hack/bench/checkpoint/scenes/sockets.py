@@ -1,9 +1,9 @@
 """The throughput of shard copies into a peer's memory, compared with a plain socket, and their effect on a loop.
 
 The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
-looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is
-proven by an authenticated digest, which both ends compute. Both ends are
-processes of this machine, as nice as daemons; each of a job's machines has one of them at a time.
+looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is proven by
+an authenticated digest, which both ends compute. Both ends are processes of this machine, as nice as daemons; each of a
+job's machines has one of them at a time.
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
 
 
 def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
-    """Return the GB that pods send each other in a step, by the model of topology/mesh.py."""
+    """Return the GB that each pair of pods exchanges in a step, by the model of topology/mesh.py.
+
+    ranks_a_pod: number of ranks in a pod.
+    """
     ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
     pods = ranks.size // ranks_a_pod
     found = np.zeros((pods, pods))

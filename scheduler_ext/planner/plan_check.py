@@ -34,7 +34,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _CheckedPlan:
     """A plan beside the places of the members that run."""
 
     fabric: Fabric
@@ -45,39 +45,51 @@ class _Case:
     anchors: Sequence[tuple[GangMember, int]]
 
     def switches(self, tier: int, hosts: Collection[int]) -> int:
-        """Return under how many switches of a tier some hosts are. A host that the map does not name is one itself."""
+        """Return the number of switches of a tier above some hosts.
+
+        A host that the map does not name counts as a switch.
+        """
         row = self.fabric.switch_of[min(tier, self.fabric.tiers)]
         count, mapped = self.fabric.mapped_count, {host for host in hosts if host < self.fabric.mapped_count}
         return len({int(row[host]) for host in mapped}) + len({host for host in hosts if host >= count})
 
 
-def holds(fabric: Fabric, request: GangRequest, plan: GangPlan) -> tuple[Violation, ...]:
-    """Return the hard terms that a plan breaks; nothing for a plan without a place for anybody."""
+def violations_of(fabric: Fabric, request: GangRequest, plan: GangPlan) -> tuple[Violation, ...]:
+    """Return the hard terms that a plan breaks; () if it breaks none, or has a place for nobody."""
     if not plan.hosts and not plan.open_seats:
         return ()
     has_accelerators = request.gang.has_accelerators
     anchors = [(member, host) for member, host in request.placed_members if member.gpus or not has_accelerators]
     hosts = [*plan.hosts.values(), *(seat.host for seat in plan.open_seats)]
-    case = _Case(fabric, request, plan, hosts, anchors)
-    return tuple(violation for check in _CHECKS for violation in check(case))
+    checked = _CheckedPlan(fabric, request, plan, hosts, anchors)
+    return tuple(violation for check in _CHECKS for violation in check(checked))
 
 
-def _min_pods(case: _Case) -> Iterator[Violation]:
-    """Check the min. Members that do not exist and that the plan does not wait for are not required."""
-    request, gang = case.request, case.request.gang
+def _min_pods(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation if fewer pods than the gang's min run or have a place.
+
+    The min is at most the number of members that exist, that are awaited, or that are lost. Open seats and lost pods
+    count as present.
+    """
+    request, gang = checked.request, checked.request.gang
     living = len(gang.living())
-    present = living - len(request.waiting) + len(case.planned_hosts) + request.lost_pods
+    present = living - len(request.waiting) + len(checked.planned_hosts) + request.lost_pods
     needed = min(gang.min_pods, living + request.missing_pods + request.lost_pods)
     if present < needed:
         yield Violation(HardTerm.MIN_PODS, needed - present, present, needed)
 
 
-def _min_by_role(case: _Case) -> Iterator[Violation]:
-    """Check the min of each role, where all members exist."""
-    request, gang = case.request, case.request.gang
-    if not gang.min_by_role or case.plan.open_seats or request.placed_members:
+def _min_by_role(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation for each role with fewer pods that run or have a place than its min.
+
+    Nothing is checked if a member violations_of a host, or the plan has open seats.
+    """
+    request, gang = checked.request, checked.request.gang
+    if not gang.min_by_role or checked.plan.open_seats or request.placed_members:
         return
-    without_place = Counter(member.membership.role for member in request.waiting if member.uid not in case.plan.hosts)
+    without_place = Counter(
+        member.membership.role for member in request.waiting if member.uid not in checked.plan.hosts
+    )
     roles = Counter(member.membership.role for member in gang.living())
     for role, needed in gang.min_by_role:
         present = roles[role] - without_place[role]
@@ -85,60 +97,72 @@ def _min_by_role(case: _Case) -> Iterator[Violation]:
             yield Violation(HardTerm.MIN_BY_ROLE, needed - present, present, needed)
 
 
-def _level(case: _Case) -> Iterator[Violation]:
-    """Check the gang's own level."""
-    tier = case.request.gang.tier
-    anchor_hosts = {host for _, host in case.anchors}
-    if tier is None or case.switches(tier, anchor_hosts) > 1:
+def _level(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation if the members are under more than one switch of the gang's level, or planned members are off
+    the map.
+
+    Nothing is checked without a level, or if the running members alone break it.
+    """
+    tier = checked.request.gang.tier
+    anchor_hosts = {host for _, host in checked.anchors}
+    if tier is None or checked.switches(tier, anchor_hosts) > 1:
         return
-    found = case.switches(tier, {*case.planned_hosts, *anchor_hosts})
-    off_map = sum(host >= case.fabric.mapped_count for host in case.planned_hosts)
+    found = checked.switches(tier, {*checked.planned_hosts, *anchor_hosts})
+    off_map = sum(host >= checked.fabric.mapped_count for host in checked.planned_hosts)
     if found > 1 or off_map:
-        yield Violation(HardTerm.LEVEL, max(off_map, len(case.planned_hosts)), max(found, 2), 1)
+        yield Violation(HardTerm.LEVEL, max(off_map, len(checked.planned_hosts)), max(found, 2), 1)
 
 
-def _groups(case: _Case) -> Iterator[Violation]:
-    """Check the terms of groups: level, whole, exclusive."""
-    gang = case.request.gang
+def _groups(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation for each group that leaves its level, is cut though it starts whole, or shares an exclusive
+    domain.
+    """
+    gang = checked.request.gang
     if not gang.group_rules:
         return
     group_of = gang.groups_by_uid()
     running: dict[GangGroup, set[int]] = {}
-    for member, host in case.anchors:
+    for member, host in checked.anchors:
         if (group := group_of.get(member.uid)) is not None:
             running.setdefault(group, set()).add(host)
     planned: dict[GangGroup, set[int]] = {}
-    for uid, host in case.plan.hosts.items():
+    for uid, host in checked.plan.hosts.items():
         if (group := group_of.get(uid)) is not None:
             planned.setdefault(group, set()).add(host)
     for group, hosts in planned.items():
-        if group.tier is None or case.switches(group.tier, running.get(group, ())) > 1:
+        if group.tier is None or checked.switches(group.tier, running.get(group, ())) > 1:
             continue
-        if (found := case.switches(group.tier, hosts | running.get(group, set()))) > 1:
+        if (found := checked.switches(group.tier, hosts | running.get(group, set()))) > 1:
             yield Violation(HardTerm.GROUP_LEVEL, len(hosts), found, 1)
-    yield from _whole_groups(case, group_of)
+    yield from _whole_groups(checked, group_of)
     if any(group.exclusive for group in planned.keys() | running.keys()):
-        yield from _exclusive_groups(case, planned, running)
+        yield from _exclusive_groups(checked, planned, running)
 
 
-def _whole_groups(case: _Case, group_of: dict[str, GangGroup]) -> Iterator[Violation]:
-    """Check that a group which starts whole has a place for all of its waiting members, or for none."""
+def _whole_groups(checked: _CheckedPlan, group_of: dict[str, GangGroup]) -> Iterator[Violation]:
+    """Yield a Violation for each all-or-nothing group of which some, but not all waiting members have a place.
+
+    group_of: uid -> group.
+    """
     waiting, planned = Counter[GangGroup](), Counter[GangGroup]()
-    for member in case.request.waiting:
+    for member in checked.request.waiting:
         group = group_of.get(member.uid)
         if group is not None and group.all_or_nothing:
             waiting[group] += 1
-            planned[group] += member.uid in case.plan.hosts
+            planned[group] += member.uid in checked.plan.hosts
     for group, count in waiting.items():
         if 0 < planned[group] < count:
             yield Violation(HardTerm.GROUP_WHOLE, count - planned[group], planned[group], count)
 
 
 def _exclusive_groups(
-    case: _Case, planned: dict[GangGroup, set[int]], running: dict[GangGroup, set[int]]
+    checked: _CheckedPlan, planned: dict[GangGroup, set[int]], running: dict[GangGroup, set[int]]
 ) -> Iterator[Violation]:
-    """Check that no switch takes an exclusive group beside another group."""
-    fabric = case.fabric
+    """Yield a Violation for each planned group and other group that share a switch, if one of them is exclusive.
+
+    planned, running: group -> hosts of its planned members, of its running members.
+    """
+    fabric = checked.fabric
     for group, hosts in planned.items():
         for other in planned.keys() | running.keys():
             tiers = [each.tier for each in (group, other) if each.exclusive and each.tier is not None]
@@ -150,14 +174,18 @@ def _exclusive_groups(
                 yield Violation(HardTerm.GROUP_EXCLUSIVE, len(hosts), len(shared), 0)
 
 
-def _slices(case: _Case) -> Iterator[Violation]:
-    """Check the runs of ranks. A running member without an index is in no run; nor is any in a gang with groups."""
-    gang, plan = case.request.gang, case.plan
+def _rank_runs(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation for each run of ranks (a block of consecutive ranks) that is under more than one switch.
+
+    Running members without an index are ignored, and so is a run that running members alone have cut. A gang with
+    groups has no runs.
+    """
+    gang, plan = checked.request.gang, checked.plan
     if not gang.layers or gang.group_rules:
         return
     for tier, size in gang.layers:
         running: dict[int, set[int]] = {}
-        for member, host in case.request.placed_members:
+        for member, host in checked.request.placed_members:
             base, index = plan.bases.get(member.membership.role), member.membership.rank
             if base is not None and index is not None:
                 running.setdefault((base + index) // size, set()).add(host)
@@ -165,43 +193,48 @@ def _slices(case: _Case) -> Iterator[Violation]:
         for uid, host in plan.hosts.items():
             planned.setdefault(plan.ranks[uid] // size, set()).add(host)
         for run, hosts in planned.items():
-            if case.switches(tier, running.get(run, ())) > 1:
+            if checked.switches(tier, running.get(run, ())) > 1:
                 continue
-            if (found := case.switches(tier, hosts | running.get(run, set()))) > 1:
+            if (found := checked.switches(tier, hosts | running.get(run, set()))) > 1:
                 yield Violation(HardTerm.SLICE, len(hosts), found, 1)
 
 
-def _multiple(case: _Case) -> Iterator[Violation]:
-    """Check the pods of one shape, and of one group, on each host. One host may have the remainder of them."""
-    multiple = case.request.gang.multiple
+def _multiple(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation for each shape and group whose pods leave more hosts without a whole multiple than allowed.
+
+    Allowed is one host for the remainder of all pods, or as many as running members have left so.
+    """
+    multiple = checked.request.gang.multiple
     if multiple == 1:
         return
-    group_of = case.request.gang.groups_by_uid()
-    running = Counter((member.shape, group_of.get(member.uid), host) for member, host in case.request.placed_members)
+    group_of = checked.request.gang.groups_by_uid()
+    running = Counter((member.shape, group_of.get(member.uid), host) for member, host in checked.request.placed_members)
     counts = running + Counter(
-        (case.plan.shapes[uid], group_of.get(uid), host) for uid, host in case.plan.hosts.items()
+        (checked.plan.shapes[uid], group_of.get(uid), host) for uid, host in checked.plan.hosts.items()
     )
-    counts += Counter((seat.shape, None, seat.host) for seat in case.plan.open_seats)
+    counts += Counter((seat.shape, None, seat.host) for seat in checked.plan.open_seats)
     total, odd_hosts, odd_before = Counter[object](), Counter[object](), Counter[object]()
     for (shape, group, host), pods in counts.items():
         total[shape, group] += pods
         odd_hosts[shape, group] += pods % multiple != 0
         odd_before[shape, group] += running[shape, group, host] % multiple != 0
-    for member in case.request.waiting:  # the remainder is that of all pods, also of those without a place
-        total[member.shape, group_of.get(member.uid)] += member.uid not in case.plan.hosts
+    for member in checked.request.waiting:  # the remainder is that of all pods, also of those without a place
+        total[member.shape, group_of.get(member.uid)] += member.uid not in checked.plan.hosts
     for cut, hosts in odd_hosts.items():
         allowed = max(int(total[cut] % multiple != 0), odd_before[cut])
         if hosts > allowed:
             yield Violation(HardTerm.MULTIPLE, total[cut] % multiple or multiple, hosts, allowed)
 
 
-def _barred_hosts(case: _Case) -> Iterator[Violation]:
-    """Check for hosts that are ruled out for the whole gang, for a shape, or for a group."""
-    request, plan = case.request, case.plan
+def _barred_hosts(checked: _CheckedPlan) -> Iterator[Violation]:
+    """Yield a Violation if planned pods are on hosts that are ruled out for the gang, for their shape, or for their
+    group.
+    """
+    request, plan = checked.request, checked.plan
     pods = 0
     for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
         if marks is not None:
-            pods += int(marks[case.planned_hosts].sum())
+            pods += int(marks[checked.planned_hosts].sum())
     if request.rejected_rows:
         for uid, host in plan.hosts.items():
             rejected = request.rejected_rows.get(plan.shapes[uid])
@@ -214,12 +247,12 @@ def _barred_hosts(case: _Case) -> Iterator[Violation]:
         yield Violation(HardTerm.BARRED_HOST, pods, pods, 0)
 
 
-_CHECKS: tuple[Callable[[_Case], Iterator[Violation]], ...] = (
+_CHECKS: tuple[Callable[[_CheckedPlan], Iterator[Violation]], ...] = (
     _min_pods,
     _min_by_role,
     _level,
     _groups,
-    _slices,
+    _rank_runs,
     _multiple,
     _barred_hosts,
 )
