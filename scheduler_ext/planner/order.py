@@ -152,15 +152,20 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     """Return a plan's seats, the first to be served first: seats of existing members, then open seats by rank.
 
     Seats that complete what running members have begun come first. If the gang needs one seat of a unit
-    (`seat_units.py`) for its min, it needs all of them. Of a gang that has started, only its min comes before every
-    other gang: up to a whole multiple of pods on a host, as the gang stated both when it started. placed_members: those
-    that hold a host.
+    (`seat_units.py`) for its min, it needs all of them. placed_members: those that hold a host.
+
+    Of a gang that has started, only its min comes before every other gang, and the pods that complete the multiples of
+    this min on its hosts. Both count as the gang stated them when it started: its owner may state more at any time.
     """
-    units = seat_units(gang, plan, placed_members)
-    seats = _rank_seats(gang, plan, position, units)
+    has_started = position.first_order[0] == SeatClass.STARTED
+    units = seat_units(gang, plan, placed_members, only_multiples=has_started)
+    seats = _rank_seats(gang, plan, position, SeatUnits() if has_started else units)
     needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_order])
-    partners = len(needed) - position.needed_pods
-    if partners < 1 or (position.first_order[0] == SeatClass.STARTED and partners >= gang.multiple_at_start):
+    if has_started:
+        if gang.multiple > gang.multiple_at_start:
+            return seats
+        needed |= {uid for uid in plan.hosts if units.has_begun(uid)}
+    if len(needed) <= position.needed_pods:
         return seats
     first = position.first_order
     return [replace(seat, order=first) if (seat.uid or seat.rank) in needed else seat for seat in seats]

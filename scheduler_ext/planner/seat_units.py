@@ -45,17 +45,18 @@ def has_units(gang: Gang) -> bool:
     return gang.multiple > 1 or bool(gang.layers) or any(rule.all_or_nothing for rule in gang.group_rules)
 
 
-def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers) -> SeatUnits:
+def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers, *, only_multiples: bool = False) -> SeatUnits:
     """Return the units of a plan's seats; without units if the gang needs none.
 
-    placed_members: those that hold a host.
+    placed_members: those that hold a host. only_multiples: leave out runs of ranks and groups that start whole.
     """
     found = SeatUnits()
     if not has_units(gang):
         return found
     placed_members, group_of = list(placed_members), gang.groups_by_uid()
     seats_of: dict[int, list[str]] = {}  # the seats of each unit
-    for number, (seats, is_begun) in enumerate(_parts(gang, plan, placed_members, group_of)):
+    find_parts = _parts_of_hosts if only_multiples else _parts
+    for number, (seats, is_begun) in enumerate(find_parts(gang, plan, placed_members, group_of)):
         overlapping = {found.unit_of[seat] for seat in seats if seat in found.unit_of}
         merged = {*seats, *(seat for unit in overlapping for seat in seats_of.pop(unit))}
         seats_of[number] = list(merged)
@@ -117,8 +118,7 @@ def _parts(
 
     Parts may overlap: the caller joins them. group_of: uid -> group.
     """
-    if gang.multiple > 1:
-        yield from _parts_of_hosts(gang, plan, placed_members, group_of)
+    yield from _parts_of_hosts(gang, plan, placed_members, group_of)
     if gang.layers and not gang.group_rules:
         size, by_run = gang.layers[-1][1], defaultdict[int, list[str]](list)
         for uid in plan.hosts:
@@ -141,6 +141,8 @@ def _parts_of_hosts(
 
     The remainder of a host comes last. group_of: uid -> group.
     """
+    if gang.multiple == 1:
+        return
     gaps = gaps_of_multiples(gang, placed_members, group_of)
     by_host: dict[HostCut, list[str]] = {}
     for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_sort_key):

@@ -279,6 +279,11 @@ MULTIPLES = {
         {"size": 5, "gpus": 2, "multiple": 2, "dialect": "volcano"},
         {"size": 1, "gpus": 1, "multiple": 1, "dialect": "native", "tree": (None, 2)},
     ),
+    "a started gang completes the multiples of each role's min: another gang took the seats of their partners": (
+        [0, 0],
+        {"size": 1, "gpus": 4, "multiple": 1, "dialect": "native", "tree": (None, 2)},
+        {"size": 6, "gpus": 1, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 0},
+    ),
     "a member whose partner lost its seat does not keep its own seat alone": (
         [0, 0],
         {"size": 5, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 2, "group_tier": 0},
