@@ -1,4 +1,4 @@
-"""`turnout pause` and `turnout resume`, as the writes that they come to: of one job, or of all at once."""
+"""`turnout pause` and `turnout resume` as the patches that they write: of one job, or of all at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 class BadWish(ValueError):
-    """Options that contradict one another. Say so and end with code 2."""
+    """Options that contradict one another. The caller prints the message and ends with code 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch. message: told to the person when it is done."""
+    """One merge patch. message: printed for the user after it is written."""
 
     path: str
     body: dict[str, Any]
@@ -28,9 +28,10 @@ class Write:
 
 
 def pause_end(moment: str | None, for_: str | None, now_s: float) -> str:
-    """Return when a pause ends, as RFC 3339; "" for no end.
+    """Return when a pause ends, as RFC 3339; "" for a pause without end.
 
-    moment: as typed, None if not given. for_: a duration from now, None if not given. Raises BadWish.
+    moment: RFC 3339 as typed, None if not given. for_: a duration from now, None if not given. now_s: since 1970.
+    Raises BadWish if either is invalid or the end is past.
     """
     if moment is not None:
         at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
@@ -68,9 +69,9 @@ def override_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
 
 
 def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
-    """Return the write that sets an override for all jobs at once.
+    """Return the patch that sets an override for all jobs at once.
 
-    configmap: namespace/name, as the autoscaler's --orders has it. ends: RFC 3339, "" for no end.
+    configmap: NAMESPACE/NAME, the value of the autoscaler's --orders. ends: RFC 3339, "" for no end.
     """
     namespace, _, name = configmap.partition("/")
     body = {

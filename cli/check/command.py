@@ -1,4 +1,4 @@
-"""`turnout check`, as a person types it."""
+"""The verb `turnout check`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Read the cluster, print a line for each thing that was checked, and return the exit code."""
+    """Read the cluster, print a line for each requirement, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
@@ -53,7 +53,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _print(found: Iterable[CheckLine], form: str) -> None:
-    """Print the lines as a table, or as JSON."""
+    """Print the lines as a table or as JSON. form: "table" or "json"."""
     if form == "json":
         import json
 

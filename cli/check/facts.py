@@ -1,4 +1,4 @@
-"""Read from the API server what `turnout check` judges, as far as whoever asks may see."""
+"""Reads from the API server what `turnout check` judges, as far as the user's rights allow."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 
 
 async def read_facts(client: Client, version: str) -> ClusterFacts:
-    """Read once from the API server what the verdicts need.
+    """Read once from the API server the facts of which the verdicts are made.
 
-    Raises CallError where the API server does not answer at all.
+    version: of this program. A fact that may not be read, or that the API server does not serve, is None. Raises
+    CallError if the API server does not answer at all.
     """
     found = msgspec.json.decode(await client.get("/version"))
     eyes = FactReader(client)
@@ -54,9 +55,8 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
 
 
 async def _ways(eyes: FactReader) -> Ways:
-    """Read which ways of ours the cluster can use: mutating policies, webhooks, namespaces with gates and gated pods.
-
-    eyes: reads lists, and notes those that it may not read.
+    """Read which placement methods the cluster can use: mutating policies, webhooks, namespaces with gates and gated
+    pods.
     """
     served: bool | None = False
     policies: list[Object] | None = None
@@ -79,15 +79,22 @@ async def _ways(eyes: FactReader) -> Ways:
 
 
 class FactReader:
-    """Reads, and remembers what may not be read: a line of its own tells that."""
+    """Reads from the API server, and records what was refused or failed: each becomes a line of its own.
+
+    The attributes `refused` and `unserved` are path -> message of the API server, filled by the reading methods.
+    """
 
     def __init__(self, client: Client) -> None:
+        """Begin without records. client: of the API server."""
         self._client = client
         self.refused: dict[str, str] = {}
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
-        """Return all objects of a list; None if the list is not served or may not be read."""
+        """Return all objects of a list. None if its kind is not served or may not be read; the latter is recorded.
+
+        selector: a label selector. fields: a field selector; "" for all objects.
+        """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
@@ -101,12 +108,16 @@ class FactReader:
         return found
 
     async def all_of(self, api: str, namespaces: Sequence[str], plural: str) -> list[Object]:
-        """Return our objects of one kind in these namespaces; those that may not be listed are left out."""
+        """Return the objects of Turnout of one kind in these namespaces. Namespaces whose list may not be read are left
+        out.
+
+        api: path of group and version. plural: name of the kind in paths.
+        """
         paths = [f"{api}/namespaces/{namespace}/{plural}" for namespace in namespaces]
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
-        """Return one object; None if it does not exist or may not be read, which is noted."""
+        """Return the object at a path. None if it does not exist or may not be read; the latter is recorded."""
 
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))
@@ -116,7 +127,9 @@ class FactReader:
         return found
 
     async def page(self, pod: Object) -> list[MetricSample] | None:
-        """Read an extender's metrics through the API server."""
+        """Return the metrics of an extender pod, read through the API server; None if the read fails, which is not
+        recorded.
+        """
         namespace, name = _key(pod)
 
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{METRICS_PORT}/proxy/metrics"
@@ -126,7 +139,10 @@ class FactReader:
             return None
 
     async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what `read` reads; None if it is not served or may not be read, which is noted."""
+        """Return the result of `read`. None if it raises NotFound, or a refusal or failure of the API server.
+
+        path: under which a refusal is recorded in `refused`, and a failure in `unserved`. Unreachable is raised.
+        """
         try:
             return await read()
         except NotFound:
@@ -140,7 +156,7 @@ class FactReader:
 
 
 def samples(page: str) -> list[MetricSample]:
-    """Read a page of metrics; a page that makes no sense has none."""
+    """Return the samples of a metrics page; [] if it cannot be parsed."""
     try:
         families = list(text_string_to_metric_families(page))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Judge what was seen of an installation: a line for each thing that has to be right, with its remedy. Pure."""
+"""Judges the state of an installation: a verdict for each requirement, with a remedy. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RENEW = "renew it: helm upgrade, cert-manager, or its Secret by hand"
 
 
 def lines(facts: ClusterFacts) -> list[CheckLine]:
-    """Return every line, in the order in which an installation is made."""
+    """Return the lines of all checks, in the order of the steps of an installation."""
     parts: tuple[Callable[[ClusterFacts], Iterator[CheckLine]], ...] = (
         _rights,
         _unserved,
@@ -50,18 +50,20 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
 
 
 def _rights(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield an UNKNOWN line for each thing that the user may not read."""
     for what, why in facts.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
         yield CheckLine(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
 def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield an UNKNOWN line for each thing that the API server failed to return."""
     for what, why in facts.unserved.items():
         yield CheckLine(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
 def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge the version of Kubernetes."""
+    """Yield a line on the version of Kubernetes: WRONG if it is too old, DOUBTFUL if it is newer than tested ones."""
     if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
@@ -75,7 +77,7 @@ def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether each of our Deployments is ready, and of this version."""
+    """Yield a line for each Deployment of Turnout: whether it is ready, and of this version. WRONG if there is none."""
     if facts.deployments is None:
         return
     if not facts.deployments:
@@ -101,7 +103,7 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether each of our Leases has a holder that renews it."""
+    """Yield a line for each Lease of Turnout: whether it has a holder that renews it."""
     for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
@@ -117,7 +119,7 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge the maps: faults, and nodes or hosts that are missing on either side."""
+    """Yield lines on each topology map: its faults, and nodes or hosts that are missing on either side."""
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
@@ -135,9 +137,9 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
-    """Yield lines for GPU nodes off the map and for hosts of the map that are no nodes; else one that all is well.
+    """Yield lines for GPU nodes that are not on the map, and for hosts of the map that are no nodes.
 
-    Compared by name or address. edit: the remedy.
+    One FINE line if there are neither. hosts: of the map, by name or address. edit: the remedy.
     """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
@@ -155,7 +157,7 @@ def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> It
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge by its metrics whether the extender is asked and answers."""
+    """Yield a line on whether kube-scheduler calls the extender and gets responses, by the extender's metrics."""
     request_count = sum(
         each.value
         for page in filter(None, facts.pages.values())
@@ -174,9 +176,9 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line if kube-scheduler offers less than half of the nodes to the extender.
+    """Yield a line if kube-scheduler offers less than half of the nodes to the extender; nothing otherwise.
 
-    Its configuration cannot be read from the API server, so the extender's metrics are used.
+    kube-scheduler's configuration cannot be read from the API server, so the extender's metrics are used.
     """
     nodes = len(facts.nodes or ())
     most = 0.0
@@ -194,7 +196,7 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Say when the extender's certificate expires; nothing if no metrics page has its end."""
+    """Yield a line on when the extender's certificate expires; nothing if no metrics page has its end."""
     ends = [
         each.value
         for page in filter(None, facts.pages.values())
@@ -222,7 +224,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether a kind of job has two controllers."""
+    """Yield a line for each kind of job that two controllers manage."""
     for each in facts.deployments or ():
         if _component(each) != "controller":
             continue
@@ -236,7 +238,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line if the API server's clock differs too much from this one, and the lines about the nodes' clocks."""
+    """Yield a line if the API server's clock differs too much from this machine's, and lines on the nodes' clocks."""
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
@@ -245,7 +247,7 @@ def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Compare the heartbeats of nodes with the API server's clock."""
+    """Yield a line for nodes whose heartbeat time differs too much from the API server's clock."""
     now_s = facts.now_s + (facts.ahead_s or 0.0)
     renewals = [
         (lease["metadata"]["name"], renewed_s)
@@ -301,7 +303,11 @@ _POLICY = (1, 36)  # that serves MutatingAdmissionPolicy without a flag
 
 
 def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for the extender, one for nominations and one for gates, where Deployments could be seen."""
+    """Yield one line for each placement method: extender, nominations and gates.
+
+    Nothing if no Deployment of Turnout is visible. A method that is not used is FINE if another one is used, else
+    DOUBTFUL.
+    """
     if not facts.deployments:
         return
     found = [_extender(facts), _nominations(facts), _gates(facts)]
@@ -312,13 +318,15 @@ def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 class _Way(NamedTuple):
+    """The verdict on one placement method. word: _UNUSED (None) if the verdict depends on the other methods."""
+
     word: Word | None
     text: str
     remedy: str = ""
 
 
 def _extender(facts: ClusterFacts) -> _Way:
-    """Return whether the cluster uses the extender, and how it could."""
+    """Return the verdict on the extender: whether it is used, or how to begin."""
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
         return _Way(Word.FINE, "extender: used, kube-scheduler asks it")
@@ -332,7 +340,7 @@ def _extender(facts: ClusterFacts) -> _Way:
 
 
 def _nominations(facts: ClusterFacts) -> _Way:
-    """Return the finding about nominations: whether they are used, and how to begin."""
+    """Return the verdict on nominations: whether they are used, or how to begin."""
     if _has(facts, "nominator"):
         return _Way(Word.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:
@@ -341,7 +349,7 @@ def _nominations(facts: ClusterFacts) -> _Way:
 
 
 def _gates(facts: ClusterFacts) -> _Way:
-    """Return whether the cluster uses gates, and how it could."""
+    """Return the verdict on scheduling gates: who sets and lifts them, or how to begin."""
     gated = facts.ways.gated or 0
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
@@ -367,7 +375,7 @@ def _controllers_gate_pods(facts: ClusterFacts) -> bool:
 
 
 def _installed_means(facts: ClusterFacts) -> str:
-    """Say by what this cluster can put gates on pods."""
+    """Return in words what can set gates on pods in this cluster: a policy, or a webhook or templates."""
     if facts.ways.served or (_version(facts) >= _POLICY and facts.ways.served is None):
         return "a policy of this API server can put them on pods"
     return "this API server serves no MutatingAdmissionPolicy: a webhook, or templates of pods, put them there"
@@ -409,7 +417,7 @@ Object = Mapping[str, Any]
 
 
 class Word(Enum):
-    """The verdict of one line."""
+    """The verdict of one line. WRONG makes `turnout check` end with FOUND_WRONG; DOUBTFUL, a warning, does not."""
 
     FINE = "fine"
     UNKNOWN = "unknown"  # it could not be seen
@@ -419,7 +427,7 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One line of the answer. remedy: what to do, "" where nothing is to be done."""
+    """One line of the result. about: the subject, as in "rights". remedy: the next step, "" if none is needed."""
 
     word: Word
     about: str
@@ -437,7 +445,7 @@ class MetricSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The facts on which the ways to a scheduler depend, beside Deployments. None: it could not be seen."""
+    """The facts on the placement methods, beside Deployments. None: could not be read."""
 
     served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
     policies: Sequence[Object] | None = None  # those of ours

@@ -1,6 +1,6 @@
-"""The demo's scenario: a fabric with shuffled names, some nodes busy already, gangs that come and go.
+"""The demo's scenario: a fabric with shuffled names, some busy nodes, gangs that arrive and leave.
 
-The numbers and names of the demo, and the Kubernetes objects that are made of them.
+Contains the numbers and names of the demo, and makes the Kubernetes objects.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Scene:
 
 
 def scene(seed: int, gangs: int) -> Scene:
-    """Return the scene of the demo: nodes, busy GPUs and acts.
+    """Return the scene of the demo: nodes, busy GPUs and acts. The same seed gives the same scene.
 
-    The same seed gives the same scene. gangs: 1 to MOST_GANGS.
+    gangs: number of gangs, 1 to MOST_GANGS.
     """
     dice = random.Random(seed)
     places = _places(dice)
@@ -89,7 +89,7 @@ def scene(seed: int, gangs: int) -> Scene:
 def _places(dice: random.Random) -> tuple[DemoNode, ...]:
     """Return the nodes with their leaves and spines.
 
-    Their names say nothing of the wiring, as in a cluster that has grown: each leaf has names from all over.
+    Their names do not show the cabling, as in a cluster that has grown: each leaf has names from everywhere.
     """
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
@@ -111,7 +111,11 @@ def _busy(dice: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str,
 
 
 def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
-    """Return arrivals and departures of gangs. free, all_gpus: GPUs at the start."""
+    """Return the arrivals of gangs of random shapes, and departures of random running gangs, at most _FULLEST of the
+    cluster full.
+
+    gangs: their number, at most 26. free: GPUs free at the start. all_gpus: GPUs of the cluster.
+    """
     acts: list[Act] = []
     running: list[DemoGang] = []
     for letter in string.ascii_uppercase[:gangs]:
@@ -137,7 +141,7 @@ Raw = dict[str, Any]
 
 
 def node(place: DemoNode) -> Raw:
-    """Return a ready GPU node. Its labels say nothing of the switches: only the map does."""
+    """Return a ready GPU node. Its labels do not name its switches: only the map does."""
     offers = {
         "cpu": str((GPUS_PER_NODE + 1) * _CPUS_PER_GPU),
         "memory": f"{(GPUS_PER_NODE + 1) * _GIB_PER_GPU}Gi",
@@ -169,14 +173,14 @@ def topology_map(places: Iterable[DemoNode]) -> Raw:
 
 
 def busy_pod(number: int, on: str, gpus: int) -> Raw:
-    """Somebody else's pod that stands on a node already."""
+    """Return a running pod of another team. number: makes its name unique. on: its node."""
     pod = _pod(f"other-{number:02d}", gpus, {}, {})
     pod["spec"]["nodeName"] = on
     return pod
 
 
 def pod_group(gang: DemoGang) -> Raw:
-    """Return the PodGroup that names a gang, as Volcano has it."""
+    """Return the gang's PodGroup, as Volcano defines it."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -225,9 +229,9 @@ class Recabling:
 
 
 def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:
-    """Find the largest gang that moving cables between two leaves makes room for; None when there is none.
+    """Return the largest gang for which moving cables between two leaves makes room. None if no move helps.
 
-    busy: names of the nodes on which anything stands.
+    busy: names of the nodes with any pod. letter: of the new gang.
     """
     free: dict[str, list[DemoNode]] = {place.leaf: [] for place in places}
     for place in places:
@@ -248,7 +252,10 @@ def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) ->
 
 
 def _swapped(places: tuple[DemoNode, ...], arriving: list[DemoNode], leaving: list[DemoNode]) -> tuple[DemoNode, ...]:
-    """Each pair changes places, so that a leaf keeps its number of ports."""
+    """Return the nodes after each pair has exchanged its places, so that a leaf keeps its number of ports.
+
+    arriving, leaving: nodes of the same number that exchange their leaves.
+    """
     stands_for: dict[str, DemoNode] = {}
     for gain, give in zip(arriving, leaving, strict=True):
         stands_for[gain.name], stands_for[give.name] = give, gain

@@ -31,7 +31,11 @@ class PastSizes:
         self._sizes: dict[str, deque[SizeSample]] = {}
 
     def add(self, now_s: float, queues: Iterable[QueueItem], jobs: Iterable[JobItem]) -> None:
-        """Store the present amounts of queues and sizes of jobs. now_s: since 1970. Deleted jobs are forgotten."""
+        """Append the present amounts of queues, and the sizes of jobs that have changed. Jobs that no longer exist are
+        removed.
+
+        now_s: since 1970. At most MOST_JOBS jobs are kept.
+        """
         queue_items = list(queues)
         for window in self._windows.values():
             if now_s - window.last_s >= window.period_s:

@@ -1,4 +1,4 @@
-"""`turnout pause` and `turnout resume`, as a person types them."""
+"""The verbs `turnout pause` and `turnout resume`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
-    """Let the autoscaler resize a job again, or all jobs. Returns the exit code."""
+    """Remove the pause of a job, or of all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import override_all
 
@@ -89,7 +89,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
-    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of_job takes them."""
+    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of `override_job`."""
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
@@ -113,9 +113,10 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
 
 
 async def _found(client: Client, job_name: JobName) -> JobKey:
-    """Return the key of the one job with this name.
+    """Return the key of the job with this name. If the name has a kind, nothing is looked up.
 
-    Raises NoSuch if there is none, or several. If the name has a kind, the job is not looked up.
+    Otherwise every known kind is tried; one that is missing or forbidden counts as no job. Raises NoSuch if no job or
+    several have the name.
     """
     import asyncio
 

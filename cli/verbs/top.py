@@ -1,4 +1,4 @@
-"""`turnout top`, as a person types it: who holds the GPUs."""
+"""The verb `turnout top`: who uses the GPUs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def _top(args: argparse.Namespace) -> int:
 
 
 def _live_console(args: argparse.Namespace) -> Console:
-    """Return the terminal to draw on. Raises BadArgument if stdout is none, or an option does not go with it."""
+    """Return the terminal for --live.
+
+    Raises BadArgument if stdout is no terminal, or if an option contradicts --live.
+    """
     from turnout.cli.commands.terminal import terminal
 
     console = terminal(plain=False)

@@ -1,4 +1,4 @@
-"""The nouns of the lending demo: players, GPUs that they hold, events; and the sums and checks of a story."""
+"""Values of the lending demo: players, GPUs that they hold, events; and the sums and checks of a story."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryM
 
 
 def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """Return the moment from which a job's waiting time counts.
+    """Return the moment from which a job's waiting time counts. Raises StopIteration if the job has not arrived.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
     """
