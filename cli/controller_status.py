@@ -93,7 +93,7 @@ def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren
     if isinstance(view, ControlledJob) and view.other_controller:
         return Account(f"it is left to {view.other_controller}, which its managedBy names", "ask that controller")
     if not listed_conditions:  # a status is written once the children are there
-        held_up = _refusal(children.events, view, now_s) if isinstance(view, ControlledJob) else None
+        held_up = _creation_failure(children.events, view, now_s) if isinstance(view, ControlledJob) else None
         return held_up or _unhandled_account(kind, view, meta, now_s)
     if (behind := _stale_account(meta, status)) is not None:
         return behind
@@ -118,7 +118,7 @@ def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | Refu
         return Account(text)
     if isinstance(view, RefusedJob):
         return Account(text, "mend that field and make the job again: one that has failed is not taken up again")
-    known = (remedy for words, remedy in _REMEDIES if words in str(last.get("message")))
+    known = (remedy for phrase, remedy in _REMEDIES if phrase in str(last.get("message")))
     return Account(text, next(known, "its pods' logs tell why they failed"))
 
 
@@ -147,7 +147,7 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
     observed, current = status.get("observedGeneration"), meta.get("generation")
     if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
         return None
-    text = f"its controller has seen generation {observed} of {current}: the last change is not taken in"
+    text = f"its controller has seen generation {observed} of {current}: it has not processed the last change"
     return Account(text, "see that its controller runs, and what its log says of this job")
 
 
@@ -164,7 +164,7 @@ def _hold_account(
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
         return Account("it is suspended", f"turnout unsuspend {name}")
     if _lacks(view, children.pods):
-        found = _refusal(children.events, view, now_s) or _unadmitted(view, children)
+        found = _creation_failure(children.events, view, now_s) or _unadmitted(view, children)
         if found is not None:
             return found
     return _waiting(kind, view, raw, name, children.pods, now_s)
@@ -176,13 +176,13 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
 
-def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
+def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
     """Return what the newest Event about a failed creation says, with a remedy. None if there is no such Event.
 
     Either the API server refused an object, or the object's name is in use. now_s: since 1970.
     """
-    words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
-    last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
+    reasons = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
+    last = max((each for each in events if each.reason in reasons), key=lambda each: each.at_s, default=None)
     if last is None:
         return None
     when = f"{duration_text(now_s - last.at_s)} ago"
@@ -191,7 +191,9 @@ def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> A
     text = f"the API server refuses what it needs, last {when}: {last.text}"
     if "exceeded quota" in last.text:
         return Account(text, f"kubectl describe quota -n {view.namespace}; it is tried again by itself")
-    return Account(text, "whoever set what refuses it can tell why; it is tried again by itself")
+    return Account(
+        text, "ask the administrator of the policy or webhook that refused it; the controller retries by itself"
+    )
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:

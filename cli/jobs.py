@@ -214,7 +214,8 @@ def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
     `wish`.
     """
     if not 1 <= wish.least <= wish.workers <= wish.most:
-        raise BadSubmission(f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}: they must not fall")
+        text = f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}"
+        raise BadSubmission(f"{text}: 1 <= --min <= --workers <= --max is required")
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
     meta = {"name": wish.name, "namespace": wish.namespace}
@@ -239,7 +240,7 @@ def _fixed(wish: JobRequest, kind: str) -> None:
 
 def _fixed_most(wish: JobRequest, kind: str) -> None:
     if wish.workers != wish.most:
-        raise BadSubmission(f"--max: a job of kind {kind} has as many pods as it has --workers at most")
+        raise BadSubmission(f"--max must not be above --workers for a job of kind {kind}")
 
 
 def _pytorchjob(wish: JobRequest) -> dict[str, Any]:

@@ -46,13 +46,17 @@ def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
     """
     sorted_keys = sorted(keys)
     name, where = job_name.name, job_name.namespace
-    found = [key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, found))}: say which")
-    like = similar_keys(name, sorted_keys)
-    hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(sorted_keys)} jobs in all"
+    matches = [
+        key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, matches))}: say which")
+    similar = similar_keys(name, sorted_keys)
+    hint = (
+        f"; did you mean {', '.join(map(str, similar))}?" if similar else f"; there are {len(sorted_keys)} jobs in all"
+    )
     raise NoSuchJob(f"there is no {job_name.kind or 'job'} {name!r} in namespace {where}{hint}")
 
 
@@ -125,19 +129,24 @@ def _quota(chain: Chain) -> list[Row]:
     bound = [each for each in chain.quota if each.limit is not None]
     if not bound:
         return [("quota", "no limit on what it asks for")]
-    return [("quota", "; ".join(f"{what} {_lack(each)}" if not at else _lack(each) for at, each in enumerate(bound)))]
+    return [
+        (
+            "quota",
+            "; ".join(f"{what} {_need_text(each)}" if not at else _need_text(each) for at, each in enumerate(bound)),
+        )
+    ]
 
 
-def _lack(lack: ResourceNeed) -> str:
+def _need_text(need: ResourceNeed) -> str:
     """Return in words how much of a resource a job needs, and how much is free and missing in its queue.
 
     If the job needs more than the queue's limit, only this is said.
     """
-    free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
-    if lack.limit is not None and lack.needs > lack.limit:
-        return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
-    short = "enough" if lack.needs <= free else f"{amount_text(lack.resource, lack.needs - free).split()[0]} short"
-    return f"{needs}, {free and amount_text(lack.resource, free).split()[0]} free: {short}"
+    free, needs = need.free or 0, amount_text(need.resource, need.needs)
+    if need.limit is not None and need.needs > need.limit:
+        return f"{needs}, and the queue may never have more than {amount_text(need.resource, need.limit)}"
+    short = "enough" if need.needs <= free else f"{amount_text(need.resource, need.needs - free).split()[0]} short"
+    return f"{needs}, {free and amount_text(need.resource, free).split()[0]} free: {short}"
 
 
 def _room(room: RoomSection) -> str:
@@ -241,7 +250,7 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
+def unmanaged_gang_text(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
     """Return a sentence about a running gang that no job of a known kind owns. resources: names of GPU resources."""
     held_gpus = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
     count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")

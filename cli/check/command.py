@@ -43,11 +43,11 @@ def _check(args: argparse.Namespace) -> int:
         from importlib.metadata import version
 
         from turnout.cli.check.facts import read_facts
-        from turnout.cli.check.verdicts import Word, lines
+        from turnout.cli.check.verdicts import Level, lines
 
         found = lines(await read_facts(client, version("turnout")))
         _print(found, args.output)
-        return ExitCode.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else ExitCode.DONE
+        return ExitCode.FOUND_WRONG if any(line.level is Level.WRONG for line in found) else ExitCode.DONE
 
     return run_verb("check", args, work)
 
@@ -58,7 +58,7 @@ def _print(found: Iterable[CheckLine], form: str) -> None:
         import json
 
         documents = [
-            {"word": each.word.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
+            {"word": each.level.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
         ]
         print(json.dumps(documents, indent=2))
         return
@@ -68,7 +68,7 @@ def _print(found: Iterable[CheckLine], form: str) -> None:
 
     console = terminal(False)
     for each in found:
-        sign, colour = _SIGNS[each.word.value]
+        sign, colour = _SIGNS[each.level.value]
         console.print(f"[{colour}]{sign}[/] {each.about:<12} {escape(_plain(each.text))}", soft_wrap=True)
         if each.remedy:
             console.print(f"{'':15}[dim]→ {escape(_plain(each.remedy))}[/]", soft_wrap=True)

@@ -28,33 +28,36 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
     CallError if the API server does not answer at all.
     """
     found = msgspec.json.decode(await client.get("/version"))
-    eyes = FactReader(client)
-    deployments = await eyes.all("/apis/apps/v1/deployments")
+    reader = FactReader(client)
+    deployments = await reader.all("/apis/apps/v1/deployments")
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
-    spaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
+    namespaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
     return ClusterFacts(
         ours=version,
         now_s=time.time(),
         server_version=str(found.get("gitVersion") or ""),
         ahead_s=_ahead_s(client),
-        nodes=await eyes.all("/api/v1/nodes"),
+        nodes=await reader.all("/api/v1/nodes"),
         deployments=ours,
         others=[_key(each) for each in deployments or () if not _is_ours(each)],
-        leases=await eyes.all_of("/apis/coordination.k8s.io/v1", spaces, "leases"),
-        heartbeats=await eyes.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
-        maps={space: await eyes.one(f"/api/v1/namespaces/{space}/configmaps/node-topology-config") for space in spaces},
+        leases=await reader.all_of("/apis/coordination.k8s.io/v1", namespaces, "leases"),
+        heartbeats=await reader.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
+        maps={
+            namespace: await reader.one(f"/api/v1/namespaces/{namespace}/configmaps/node-topology-config")
+            for namespace in namespaces
+        },
         pages={
-            pod["metadata"]["name"]: await eyes.page(pod)
-            for pod in await eyes.all_of("/api/v1", spaces, "pods")
+            pod["metadata"]["name"]: await reader.page(pod)
+            for pod in await reader.all_of("/api/v1", namespaces, "pods")
             if any(each["name"] == "extender" for each in pod["spec"]["containers"])
         },
-        ways=await _ways(eyes),
-        refused=eyes.refused,
-        unserved=eyes.unserved,
+        ways=await _ways(reader),
+        refused=reader.refused,
+        unserved=reader.unserved,
     )
 
 
-async def _ways(eyes: FactReader) -> Ways:
+async def _ways(reader: FactReader) -> Ways:
     """Read which placement methods the cluster can use: mutating policies, webhooks, namespaces with gates and gated
     pods.
     """
@@ -62,18 +65,18 @@ async def _ways(eyes: FactReader) -> Ways:
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):
         path = f"{ADMISSION}/{version}/mutatingadmissionpolicies"
-        policies = await eyes.all(path, OURS)
-        served = None if path in eyes.refused else policies is not None
+        policies = await reader.all(path, OURS)
+        served = None if path in reader.refused else policies is not None
         if served is not False:
             break
-    spaces = await eyes.all("/api/v1/namespaces", f"{GATES}=true")
-    waiting = await eyes.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
+    namespaces = await reader.all("/api/v1/namespaces", f"{GATES}=true")
+    waiting = await reader.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
     gate = {"name": PLACEMENT_GATE}
     return Ways(
         served=served,
         policies=policies,
-        webhooks=await eyes.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),
-        namespaces=None if spaces is None else sorted(each["metadata"]["name"] for each in spaces),
+        webhooks=await reader.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),
+        namespaces=None if namespaces is None else sorted(each["metadata"]["name"] for each in namespaces),
         gated=None if waiting is None else sum(gate in (pod["spec"].get("schedulingGates") or ()) for pod in waiting),
     )
 

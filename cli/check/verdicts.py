@@ -53,13 +53,13 @@ def _rights(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield an UNKNOWN line for each thing that the user may not read."""
     for what, why in facts.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
-        yield CheckLine(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
+        yield CheckLine(Level.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
 def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield an UNKNOWN line for each thing that the API server failed to return."""
     for what, why in facts.unserved.items():
-        yield CheckLine(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
+        yield CheckLine(Level.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
 def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -69,11 +69,11 @@ def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
     version = (int(match[1]), int(match[2]))
     text = f"Kubernetes {facts.server_version.removeprefix('v')}"
     if version < OLDEST:
-        yield CheckLine(Word.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
+        yield CheckLine(Level.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield CheckLine(Word.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
+        yield CheckLine(Level.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
     else:
-        yield CheckLine(Word.FINE, "kubernetes", text)
+        yield CheckLine(Level.FINE, "kubernetes", text)
 
 
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -82,24 +82,24 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
         return
     if not facts.deployments:
         remedy = "helm upgrade --install turnout deploy/charts/turnout --namespace turnout-system --create-namespace"
-        yield CheckLine(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
+        yield CheckLine(Level.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
     for each in facts.deployments:
         meta, replicas = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
         ready = int(each.get("status", {}).get("readyReplicas", 0))
         text = f"{_component(each)} in {meta['namespace']}: {ready} of {replicas} ready"
         version = meta.get("labels", {}).get(VERSION, "")
         if ready < replicas:
-            word = Word.WRONG if not ready else Word.DOUBTFUL
+            level = Level.WRONG if not ready else Level.DOUBTFUL
             yield CheckLine(
-                word, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
+                level, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
             )
         elif version and facts.ours and version != facts.ours:
             remedy = "install the same version of both: helm upgrade, or pip install"
             yield CheckLine(
-                Word.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
+                Level.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
             )
         else:
-            yield CheckLine(Word.FINE, "installed", text)
+            yield CheckLine(Level.FINE, "installed", text)
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -110,12 +110,12 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
         within_s = float(spec.get("leaseDurationSeconds") or 15)
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
-            yield CheckLine(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
+            yield CheckLine(Level.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
         elif (age_s := facts.now_s + (facts.ahead_s or 0.0) - renewed_s) > 2 * within_s:
             text = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
-            yield CheckLine(Word.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
+            yield CheckLine(Level.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
         else:
-            yield CheckLine(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
+            yield CheckLine(Level.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -127,10 +127,10 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
         if reading.faults:
             first = reading.faults[0]
             text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
-            yield CheckLine(Word.WRONG, "map", text, edit)
+            yield CheckLine(Level.WRONG, "map", text, edit)
         elif not reading.entries:
             yield CheckLine(
-                Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
+                Level.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
             )
         elif facts.nodes is not None:
             yield from _compare_with_map({entry.host for entry in reading.entries}, facts.nodes, edit)
@@ -144,16 +144,16 @@ def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> It
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
         text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
-        yield CheckLine(Word.WRONG if len(lost) == len(gpu_nodes) else Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Level.WRONG if len(lost) == len(gpu_nodes) else Level.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts.difference(*map(_names_of, nodes))):
         text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
-        yield CheckLine(Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Level.DOUBTFUL, "map", text, edit)
     if not gpu_nodes:
         yield CheckLine(
-            Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
+            Level.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
         )
     elif not lost and not strange:
-        yield CheckLine(Word.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
+        yield CheckLine(Level.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -166,13 +166,13 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
     if silent := sorted(pod for pod, page in facts.pages.items() if page is None):
         remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
         text = f"the API server does not show the metrics of {_some(silent)}"
-        yield CheckLine(Word.UNKNOWN, "extender", text, remedy)
+        yield CheckLine(Level.UNKNOWN, "extender", text, remedy)
     if any(page is not None for page in facts.pages.values()):
         if request_count:
-            yield CheckLine(Word.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
+            yield CheckLine(Level.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
         else:
             remedy = "put the block of its NOTES into kube-scheduler's configuration, or set scheduler.enabled=true"
-            yield CheckLine(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
+            yield CheckLine(Level.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -192,7 +192,7 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
             before = count
     if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
         text = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
-        yield CheckLine(Word.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
+        yield CheckLine(Level.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -207,20 +207,20 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
         text = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
         if left_s <= 0:
             yield CheckLine(
-                Word.WRONG,
+                Level.WRONG,
                 "certificate",
                 "the extender's certificate has ended",
                 _RENEW,
             )
         elif left_s < CERTIFICATE_S:
             yield CheckLine(
-                Word.DOUBTFUL,
+                Level.DOUBTFUL,
                 "certificate",
                 text,
                 f"{_RENEW}; no restart is needed",
             )
         else:
-            yield CheckLine(Word.FINE, "certificate", text)
+            yield CheckLine(Level.FINE, "certificate", text)
 
 
 def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -233,7 +233,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
             if (kind := OTHERS.get(name)) in kinds:
                 text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
                 yield CheckLine(
-                    Word.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
+                    Level.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
                 )
 
 
@@ -242,7 +242,7 @@ def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
     yield from _node_clocks(facts)
 
 
@@ -258,12 +258,12 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
     if silent:
         text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
     if facts.heartbeats and not ahead and not silent:
-        yield CheckLine(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
+        yield CheckLine(Level.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
 
 
 def _names_of(node: Object) -> set[str]:
@@ -297,7 +297,7 @@ def _samples(page: Sequence[MetricSample], name: str) -> list[MetricSample]:
 
 
 _ABOUT = "way"
-_UNUSED = None  # the word of a way that is not used: it depends on the others
+_UNUSED = None  # level of a method that is not used: FINE if another method is used, else DOUBTFUL
 _FIRST = (1, 30)  # with gates and with policies that guard who nominates
 _POLICY = (1, 36)  # that serves MutatingAdmissionPolicy without a flag
 
@@ -311,16 +311,16 @@ def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
     if not facts.deployments:
         return
     found = [_extender(facts), _nominations(facts), _gates(facts)]
-    used = any(line.word is not _UNUSED for line in found)
+    used = any(line.level is not _UNUSED for line in found)
     for line in found:
-        word = line.word or (Word.FINE if used else Word.DOUBTFUL)
-        yield CheckLine(word, _ABOUT, line.text, line.remedy)
+        level = line.level or (Level.FINE if used else Level.DOUBTFUL)
+        yield CheckLine(level, _ABOUT, line.text, line.remedy)
 
 
 class _Way(NamedTuple):
-    """The verdict on one placement method. word: _UNUSED (None) if the verdict depends on the other methods."""
+    """The verdict on one placement method. level: _UNUSED (None) if the verdict depends on the other methods."""
 
-    word: Word | None
+    level: Level | None
     text: str
     remedy: str = ""
 
@@ -329,9 +329,9 @@ def _extender(facts: ClusterFacts) -> _Way:
     """Return the verdict on the extender: whether it is used, or how to begin."""
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
-        return _Way(Word.FINE, "extender: used, kube-scheduler asks it")
+        return _Way(Level.FINE, "extender: used, kube-scheduler asks it")
     if is_installed and facts.pages and all(page is None for page in facts.pages.values()):
-        return _Way(Word.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above")
+        return _Way(Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above")
     if is_installed:
         remedy = "put the block of its NOTES into kube-scheduler's configuration; on a managed cluster use gates"
         return _Way(_UNUSED, "extender: installed, not used", remedy)
@@ -342,7 +342,7 @@ def _extender(facts: ClusterFacts) -> _Way:
 def _nominations(facts: ClusterFacts) -> _Way:
     """Return the verdict on nominations: whether they are used, or how to begin."""
     if _has(facts, "nominator"):
-        return _Way(Word.FINE, "nominations: used, a nominator is installed")
+        return _Way(Level.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "nominations: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
     return _Way(_UNUSED, "nominations: not used", "helm upgrade --set nominator.enabled=true")
@@ -356,18 +356,18 @@ def _gates(facts: ClusterFacts) -> _Way:
     if not any("--gates" in _words(each) for each in _deployments_of(facts, "nominator")):
         if gated:
             text = f"gates: {gated} pods wait behind ours, and no nominator lifts them"
-            return _Way(Word.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
+            return _Way(Level.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
         return _Way(_UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true")
     admission = [*_policies(facts), *_webhooks(facts)]
     putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
     labelled = facts.ways.namespaces
     if admission and labelled == []:
-        return _Way(Word.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
+        return _Way(Level.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
     if labelled and not admission and not facts.refused:
         detail = f"{text}; namespaces ask for them by a label that nothing obeys: {', '.join(labelled[:3])}"
-        return _Way(Word.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
-    return _Way(Word.FINE, text)
+        return _Way(Level.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
+    return _Way(Level.FINE, text)
 
 
 def _controllers_gate_pods(facts: ClusterFacts) -> bool:
@@ -416,7 +416,7 @@ def _sum(facts: ClusterFacts, name: str) -> float:
 Object = Mapping[str, Any]
 
 
-class Word(Enum):
+class Level(Enum):
     """The verdict of one line. WRONG makes `turnout check` end with FOUND_WRONG; DOUBTFUL, a warning, does not."""
 
     FINE = "fine"
@@ -429,7 +429,7 @@ class Word(Enum):
 class CheckLine:
     """One line of the result. about: the subject, as in "rights". remedy: the next step, "" if none is needed."""
 
-    word: Word
+    level: Level
     about: str
     text: str
     remedy: str = ""

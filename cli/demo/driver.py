@@ -133,7 +133,7 @@ class _Performance:
     async def play_act(self, act: Act) -> None:
         """Carry out one arrival or departure of a gang in both clusters, and show the result."""
         known = self._ours.keys() & self._theirs.keys()
-        if act.word is ActKind.ARRIVES:
+        if act.kind is ActKind.ARRIVES:
             await self._stage.arrive(act.gang, self._show.patience_s)
             self._present_gangs.append(act.gang)
         else:
@@ -193,7 +193,7 @@ class _Performance:
 
         calls: to the extender. neutral: responses without advice.
         """
-        gangs = tuple(act.gang for act in self._play.acts if act.word is ActKind.ARRIVES)
+        gangs = tuple(act.gang for act in self._play.acts if act.kind is ActKind.ARRIVES)
         letters = {gang.letter for gang in gangs}
         ours = {letter: gang_score for letter, gang_score in self._ours.items() if letter in letters}
         theirs = {letter: gang_score for letter, gang_score in self._theirs.items() if letter in letters}
@@ -280,7 +280,7 @@ class Baseline:
     def __init__(self, play: Scene, seed: int) -> None:
         """Create the nodes and the busy pods of the scene. seed: of the scheduler's random choices."""
         self._cluster = Cluster()
-        self._cursor, self._dice = Cursor(), random.Random(seed)
+        self._cursor, self._rng = Cursor(), random.Random(seed)
         self._waiting: dict[str, PodInfo] = {}
         self.placements: dict[str, dict[int, str]] = {}  # gang name -> index -> node
         for place in sorted(play.places, key=lambda place: place.name):
@@ -294,7 +294,7 @@ class Baseline:
         Return index -> node of the placed pods of the act's gang.
         """
         gang = act.gang
-        if act.word is ActKind.LEAVES:
+        if act.kind is ActKind.LEAVES:
             for index in range(gang.pods):
                 self._waiting.pop(_uid(gang, index), None)
                 self._cluster.remove(_uid(gang, index))
@@ -305,7 +305,7 @@ class Baseline:
                 want = _pod_info(raw, NAMESPACE)
                 self._waiting[want.uid] = want
         for uid, want in list(self._waiting.items()):
-            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._dice)
+            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._rng)
             if isinstance(outcome, Chosen):
                 self._cluster.place(want, outcome.node)
                 del self._waiting[uid]

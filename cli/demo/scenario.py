@@ -61,7 +61,7 @@ class ActKind(Enum):
 class Act:
     """One thing that happens."""
 
-    word: ActKind
+    kind: ActKind
     gang: DemoGang
 
 
@@ -79,21 +79,21 @@ def scene(seed: int, gangs: int) -> Scene:
 
     gangs: number of gangs, 1 to MOST_GANGS.
     """
-    dice = random.Random(seed)
-    places = _places(dice)
-    busy = _busy(dice, places)
+    rng = random.Random(seed)
+    places = _places(rng)
+    busy = _busy(rng, places)
     free = len(places) * GPUS_PER_NODE - sum(gpus for _, gpus in busy)
-    return Scene(places, busy, _acts(dice, gangs, free, len(places) * GPUS_PER_NODE))
+    return Scene(places, busy, _acts(rng, gangs, free, len(places) * GPUS_PER_NODE))
 
 
-def _places(dice: random.Random) -> tuple[DemoNode, ...]:
+def _places(rng: random.Random) -> tuple[DemoNode, ...]:
     """Return the nodes with their leaves and spines.
 
     Their names do not show the cabling, as in a cluster that has grown: each leaf has names from everywhere.
     """
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
-    dice.shuffle(numbers)
+    rng.shuffle(numbers)
     return tuple(
         DemoNode(
             name=f"gpu-{number:02d}",
@@ -105,12 +105,12 @@ def _places(dice: random.Random) -> tuple[DemoNode, ...]:
     )
 
 
-def _busy(dice: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str, int], ...]:
-    chosen = dice.sample(places, len(places) // 6)
-    return tuple((place.name, dice.choice((2, 4, 8, 8))) for place in chosen)
+def _busy(rng: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str, int], ...]:
+    chosen = rng.sample(places, len(places) // 6)
+    return tuple((place.name, rng.choice((2, 4, 8, 8))) for place in chosen)
 
 
-def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
+def _acts(rng: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
     """Return the arrivals of gangs of random shapes, and departures of random running gangs, at most _FULLEST of the
     cluster full.
 
@@ -119,10 +119,10 @@ def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Ac
     acts: list[Act] = []
     running: list[DemoGang] = []
     for letter in string.ascii_uppercase[:gangs]:
-        pods, gpus = dice.choice(_SHAPES)
+        pods, gpus = rng.choice(_SHAPES)
         gang = DemoGang(letter, pods, gpus)
         while running and free - gang.all_gpus < (1 - _FULLEST) * all_gpus:
-            ended_gang = running.pop(dice.randrange(len(running)))
+            ended_gang = running.pop(rng.randrange(len(running)))
             acts.append(Act(ActKind.LEAVES, ended_gang))
             free += ended_gang.all_gpus
         acts.append(Act(ActKind.ARRIVES, gang))

@@ -93,7 +93,7 @@ class Screen:
         that had waited and now have all their nodes.
         """
         gang = act.gang
-        if act.word is ActKind.LEAVES:
+        if act.kind is ActKind.LEAVES:
             line = Text(_columns(f"{gang.letter} leaves", "", "", ""), style="dim")
         else:
             line = Text(

@@ -47,7 +47,7 @@ from turnout.topology.fabric import EMPTY, Fabric
 log = logging.getLogger("turnout.page")
 
 OBSERVE_S = 1.0  # between two observations at least
-QUIET_S = 9.0  # more, without news: curves go on, and a decision may change by time alone
+QUIET_S = 9.0  # seconds added to OBSERVE_S while nothing changes: curves continue, and time alone may change a decision
 
 
 class _Event(Struct):

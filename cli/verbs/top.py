@@ -44,7 +44,7 @@ def _top(args: argparse.Namespace) -> int:
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.live_listing import show_live
-    from turnout.cli.views.top import Held, listing, offers, rows, summary
+    from turnout.cli.views.top import PodGpus, listing, offers, rows, summary
     from turnout.kube.client.clock import RealClock
 
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
@@ -57,7 +57,7 @@ def _top(args: argparse.Namespace) -> int:
             """Read the cluster and return the listing of used and offered GPUs."""
             cluster_view = await look(client, settings, namespace or "default")
             holdings = [
-                Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
+                PodGpus(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
                 for each in cluster_view.view.gpu_pods()
                 if not namespace or each.owner.namespace == namespace
             ]

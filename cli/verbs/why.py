@@ -98,7 +98,7 @@ def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: Jo
 
     A sentence is returned for a job on which the autoscaler decides nothing: unreadable, ended, or of no known kind.
     """
-    from turnout.cli.why import running
+    from turnout.cli.why import unmanaged_gang_text
     from turnout.jobs.model import Life
 
     view = cluster_view.view
@@ -112,7 +112,7 @@ def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: Jo
             return _limited_view(cluster_view, key)
         return _chain(settings, cluster_view, key, ended)
     if key in bare:
-        return running(bare[key], settings.gpu_resource)
+        return unmanaged_gang_text(bare[key], settings.gpu_resource)
     return f"{key} has ended: nothing is decided on it any more"
 
 

@@ -18,7 +18,7 @@ BY = ("job", "queue", "namespace", "node")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PodGpus:
     """One pod that requests GPUs. node: "" until it has one. job: KIND/NAMESPACE/NAME."""
 
     job: str
@@ -63,7 +63,7 @@ class _Sum:
     nodes: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
 
-    def add(self, pod: Held) -> None:
+    def add(self, pod: PodGpus) -> None:
         """Add one pod: to the GPUs in use if it has a node, otherwise to those that wait."""
         self.queues.add(pod.queue)
         if not pod.node:
@@ -95,7 +95,7 @@ def closed(node: Node) -> str:
     return "faulty" if any(each.key == labels.FAULTY for each in node.spec.taints or ()) else ""
 
 
-_KEYS: Mapping[str, Callable[[Held], str]] = {
+_KEYS: Mapping[str, Callable[[PodGpus], str]] = {
     "job": lambda each: each.job,
     "queue": lambda each: each.queue,
     "namespace": lambda each: each.namespace,
@@ -103,7 +103,7 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 }
 
 
-def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list[TopRow]:
+def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> list[TopRow]:
     """Return one row for each job, queue, namespace or node, sorted by GPUs in use, most first.
 
     by: one of BY. By node, nodes that offer GPUs have a row even if nothing runs there, and pods without a node are
@@ -124,7 +124,7 @@ def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list
     return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
 
 
-def summary(holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> str:
+def summary(holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> str:
     """Return a sentence that says how many GPUs of the cluster are in use."""
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)

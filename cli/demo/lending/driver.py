@@ -170,5 +170,5 @@ class _Acts:
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)
         await asyncio.sleep(self._loan.rest_s)
-        self._stage.note(MomentKind.RESTS, player.letter)
+        self._stage.note(MomentKind.COOLDOWN_OVER, player.letter)
         await asyncio.sleep(self._loan.pause_s)

@@ -209,7 +209,7 @@ _PAST = {MomentKind.ARRIVES: "arrived", MomentKind.LEAVES: "left"}
 
 def line(story: Story, moment: StoryMoment) -> str:
     """Return the caption of a moment; "" for one without. story: up to this moment."""
-    match moment.word:
+    match moment.kind:
         case MomentKind.ARRIVES:
             return f"{moment.letter} arrives: {_request_words(story.player(moment.letter))}"
         case MomentKind.LEAVES:
@@ -218,7 +218,7 @@ def line(story: Story, moment: StoryMoment) -> str:
             return _decision_caption(moment.decision) if moment.decision else ""
         case MomentKind.RUNS:
             return _run_caption(story, moment)
-        case MomentKind.RESTS:
+        case MomentKind.COOLDOWN_OVER:
             return _rest_caption(story, moment)
         case MomentKind.MOVES:
             return ""
@@ -257,10 +257,10 @@ def _run_caption(story: Story, moment: StoryMoment) -> str:
     wait = wait_of(story, letter)
     if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
         return f"{text}, {wait_text(wait)}"
-    last_change = next(m for m in reversed(story.moments) if m.word in _PAST)
+    last_change = next(m for m in reversed(story.moments) if m.kind in _PAST)
     who = "it" if last_change.letter == letter else last_change.letter
-    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.word]}"
-    if len(changes) > 1 and last_change.word is MomentKind.LEAVES:
+    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.kind]}"
+    if len(changes) > 1 and last_change.kind is MomentKind.LEAVES:
         since_s = changes[-1].at_s - changes[-2].at_s
         text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
     return text
@@ -341,10 +341,10 @@ def _marks(story: Story, column_s: float) -> str:
     """Return a line with a mark below the timeline for each notable moment. column_s: seconds per column."""
     line = ""
     for moment in story.moments:
-        if moment.word in _MARKS:
+        if moment.kind in _MARKS:
             at = int(moment.at_s / column_s)
             line = line.ljust(max(at, len(line) + bool(line)))
-            line += moment.letter + _MARKS[moment.word]
+            line += moment.letter + _MARKS[moment.kind]
     return line
 
 

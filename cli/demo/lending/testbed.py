@@ -134,13 +134,13 @@ class LendingTestbed:
             self.note(MomentKind.SAYS, logged.letter, logged)
         self._news.set()
 
-    def note(self, word: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
+    def note(self, kind: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
         """Append an event to the story with the present time, pass it to `on_moment`, and return it.
 
-        word: its kind. letter: of the job, "" for none. logged: the decision, if it is one.
+        kind: its kind. letter: of the job, "" for none. logged: the decision, if it is one.
         """
         at_s = asyncio.get_running_loop().time() - self._began_s
-        moment = StoryMoment(at_s, word, letter, self.seats, logged)
+        moment = StoryMoment(at_s, kind, letter, self.seats, logged)
         self.moments.append(moment)
         self._on_moment(moment)
         return moment
@@ -206,7 +206,7 @@ def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
         workers=fields["workers"],
         reason=Reason(fields["reason"]),
         detail=fields.get("detail", ""),
-        for_=letters.get(_name(fields.get("for_job", "")), ""),
+        receiver=letters.get(_name(fields.get("for_job", "")), ""),
         is_written=fields["event"] == _RESIZED,
     )
 
