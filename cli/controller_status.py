@@ -141,8 +141,9 @@ def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, m
 
 
 def _stale_account(meta: Object, status: Object) -> Account | None:
-    """Return an account if status.observedGeneration is older than metadata.generation. None otherwise, or if one is
-    missing.
+    """Return an account if status.observedGeneration is older than metadata.generation.
+
+    None otherwise, or if one is missing.
     """
     observed, current = status.get("observedGeneration"), meta.get("generation")
     if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
@@ -154,10 +155,9 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
 def _hold_account(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> Account | None:
-    """Return what delays a job, with a remedy: a suspension, a failed creation, the gang or a back-off. None if nothing
-    does.
+    """Return what delays a job, with a remedy: a suspension, a failed creation, the gang or a back-off.
 
-    raw: its object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    None if nothing does. raw: its object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
@@ -197,8 +197,9 @@ def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: fl
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
-    """Return the account of a job whose PodGroup is not admitted yet. None if it is, if there is none, or if pods
-    exist.
+    """Return the account of a job whose PodGroup is not admitted yet.
+
+    None if it is, if there is none, or if pods exist.
     """
     if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None

@@ -121,8 +121,9 @@ def _running_and_replicas(row: JobRow) -> tuple[int, int]:
 
 
 def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[JobRow]:
-    """Return the jobs as a listing for all output formats. Ages are in seconds for JSON and YAML. notes: lines below
-    the table.
+    """Return the jobs as a listing for all output formats. Ages are in seconds for JSON and YAML.
+
+    notes: lines below the table.
     """
     return Listing(
         (
@@ -210,8 +211,9 @@ def suspension(kind: str, *, on: bool) -> dict[str, Any]:
 
 
 def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
-    """Return the object of a new job. Raises BadSubmission for a kind that cannot be submitted, or that cannot express
-    `wish`.
+    """Return the object of a new job.
+
+    Raises BadSubmission for a kind that cannot be submitted, or that cannot express `wish`.
     """
     if not 1 <= wish.least <= wish.workers <= wish.most:
         text = f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}"

@@ -55,8 +55,9 @@ def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "
 
 
 def _container(kind: ControlledKind, pod: Object, name: str) -> str:
-    """Return the name of the container: `name`, or for "" the training container, else the first. Raises
-    NoSuchContainer.
+    """Return the name of the container: `name`, or for "" the training container, else the first.
+
+    Raises NoSuchContainer.
     """
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     if name and name not in names:

@@ -30,7 +30,7 @@ class Write:
 def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
     """Return when a pause ends, as RFC 3339; "" for a pause without end.
 
-    moment: RFC 3339 as typed, None if not given. for_: a duration from now, None if not given. now_s: since 1970.
+    moment: RFC 3339 as typed, None if not given. duration: a duration from now, None if not given. now_s: since 1970.
     Raises BadOptions if either is invalid or the end is past.
     """
     if moment is not None:

@@ -39,10 +39,9 @@ def known_words() -> dict[str, str]:
 
 
 def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
-    """Return the only key with this name, in the namespace of the name. Raises NoSuchJob, with similar names, if none
-    has it.
+    """Return the only key with this name, in the namespace of the name.
 
-    Raises NoSuchJob, too, if keys of several kinds have it.
+    Raises NoSuchJob, with similar names, if none has it. Raises NoSuchJob, too, if keys of several kinds have it.
     """
     sorted_keys = sorted(keys)
     name, where = job_name.name, job_name.namespace
@@ -321,10 +320,10 @@ def limited_rows(view: LimitedView) -> list[Row]:
 
 
 def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
-    """Return a sentence on the repair of a broken gang; None unless some, but fewer than `least`, of its pods run and
-    others wait.
+    """Return a sentence on the repair of a broken gang.
 
-    pods: existing pods. least: number of pods that must run together.
+    None unless some, but fewer than `least`, of its pods run and others wait. pods: existing pods. least: number of
+    pods that must run together.
     """
     living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     running = [pod for pod in living if pod.spec.node_name]

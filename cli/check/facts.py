@@ -111,10 +111,10 @@ class FactReader:
         return found
 
     async def all_of(self, api: str, namespaces: Sequence[str], plural: str) -> list[Object]:
-        """Return the objects of Turnout of one kind in these namespaces. Namespaces whose list may not be read are left
-        out.
+        """Return the objects of Turnout of one kind in these namespaces.
 
-        api: path of group and version. plural: name of the kind in paths.
+        Namespaces whose list may not be read are left out. api: path of group and version. plural: name of the kind in
+        paths.
         """
         paths = [f"{api}/namespaces/{namespace}/{plural}" for namespace in namespaces]
         return [each for path in paths for each in await self.all(path, OURS) or ()]
@@ -130,8 +130,9 @@ class FactReader:
         return found
 
     async def page(self, pod: Object) -> list[MetricSample] | None:
-        """Return the metrics of an extender pod, read through the API server; None if the read fails, which is not
-        recorded.
+        """Return the metrics of an extender pod, read through the API server.
+
+        None if the read fails, which is not recorded.
         """
         namespace, name = _key(pod)
 

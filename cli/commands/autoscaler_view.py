@@ -54,8 +54,9 @@ class AutoscalerView(Cache):
         super().put_node(node)
 
     def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
-        """Return the gangs of GPU pods, running or waiting, that no job of a known kind owns. A lone pod is a gang of
-        one.
+        """Return the gangs of GPU pods, running or waiting, that no job of a known kind owns.
+
+        A lone pod is a gang of one.
         """
         found = {}
         for key, group, members in self.unmanaged.all_gangs():
@@ -85,10 +86,10 @@ class AutoscalerView(Cache):
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerSnapshot:
-    """All that was listed. unknown: paths that may not be listed and that a decision can do without.
+    """All that was listed. unknown: paths that may not be listed, and without which a decision is possible.
 
-    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
-    moment of `observation`. gangs: those that are nobody's job.
+    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: time of
+    `observation`, since 1970. gangs: those that no job of a known kind owns.
     """
 
     view: AutoscalerView

@@ -32,17 +32,15 @@ class Lists(Protocol):
 
 
 class ListOnce:
-    """Lists as a client does, and never watches. faults: what could not be listed for another reason than rights.
+    """Lists as a client does, and never watches. faults: lists that failed for a reason other than missing rights.
 
-    unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not, in the whole cluster.
-    namespace: what of them is in it is listed where that may be. last: the path whose pages are held back until `rest`
+    unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not be listed in the whole
+    cluster; `namespace` is listed instead if that is permitted. last: the path whose pages are held back until `rest`
     is set, though they are fetched at once: pods cost less once their jobs are known.
     """
 
     def __init__(self, client: Lists, namespace: str, last: str = "") -> None:
-        """Begin without any list. namespace: listed in place of the whole cluster. last: its pages wait for `rest`; ""
-        for none.
-        """
+        """Begin without any list. namespace, last: as described for the class; "" for no last path."""
         import asyncio
 
         self._client, self._namespace, self._last = client, namespace, last
@@ -68,10 +66,10 @@ class ListOnce:
             yield page
 
     async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """Yield the pages of a list; if it is forbidden, those of one namespace, and record the path in `refused` or
-        `unknown`.
+        """Yield the pages of a list.
 
-        Raises NotFound for a kind that is not served, and CallError, which is also recorded.
+        If it is forbidden, those of one namespace, and record the path in `refused` or `unknown`. Raises NotFound for a
+        kind that is not served, and CallError, which is also recorded.
         """
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 

@@ -30,10 +30,10 @@ class _Page(Struct):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that was listed. fabric: as the map has it, by its own names of hosts. map_fault: why there is none, or "".
+    """All that was listed. fabric: with the map's own names of hosts. map_fault: why it is empty, or "".
 
-    missing: resources that may not be listed in the whole cluster, without which nothing can be said of places.
-    unseen: those without which only the sizes of some gangs are not known.
+    missing: resources that may not be listed in the whole cluster, and without which placements are unknown. unseen:
+    those without which only the sizes of some gangs are unknown.
     """
 
     gangs: ClusterView

@@ -19,8 +19,9 @@ _T = TypeVar("_T")
 
 
 def terminal(plain: bool) -> Console:
-    """Return a console for stdout. plain: no colours. rich itself obeys NO_COLOR, and prints plainly if stdout is no
-    terminal.
+    """Return a console for stdout. plain: no colours.
+
+    rich itself obeys NO_COLOR, and prints plainly if stdout is no terminal.
     """
     from rich.console import Console
 

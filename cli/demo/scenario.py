@@ -25,7 +25,7 @@ _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """One node and where it hangs."""
+    """One node with its switches."""
 
     name: str
     ip: str
@@ -35,7 +35,7 @@ class DemoNode:
 
 @dataclass(frozen=True, slots=True)
 class DemoGang:
-    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its sign on the board."""
+    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its character on the board."""
 
     letter: str
     pods: int
@@ -51,7 +51,7 @@ class DemoGang:
 
 
 class ActKind(Enum):
-    """The kinds of events."""
+    """The kinds of acts."""
 
     ARRIVES = "arrives"
     LEAVES = "leaves"
@@ -59,7 +59,7 @@ class ActKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that happens."""
+    """The arrival or departure of a gang."""
 
     kind: ActKind
     gang: DemoGang
@@ -67,7 +67,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The whole play. busy: (node, GPUs) of pods that stand there before the curtain rises."""
+    """The whole scenario. busy: (node, GPUs) of pods that run from the beginning."""
 
     places: tuple[DemoNode, ...]  # leaf by leaf
     busy: tuple[tuple[str, int], ...]

@@ -137,10 +137,9 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, folder: Path) -> int:
-    """Run the local cluster in this process until a signal ends it. Return the exit code; a failure is printed on
-    stderr.
+    """Run the local cluster in this process until a signal ends it.
 
-    folder: of its kubeconfig and state file.
+    Return the exit code; a failure is printed on stderr. folder: of its kubeconfig and state file.
     """
     import asyncio
     from dataclasses import replace

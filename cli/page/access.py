@@ -232,8 +232,9 @@ class ClusterAccess:
                     await asyncio.shield(viewer.walk)
 
     async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
-        """Ask for the right on each namespace, MOST_OF_VIEWER at a time. If the API server does not answer, log it and
-        stop.
+        """Ask for the right on each namespace, MOST_OF_VIEWER at a time.
+
+        If the API server does not answer, log it and stop.
         """
         left = iter(names)
 
@@ -257,8 +258,9 @@ class ClusterAccess:
         return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
-        """Return True if the user may list a resource, by a SubjectAccessReview. Raises Unavailable. namespace: "" for
-        all.
+        """Return True if the user may list a resource, by a SubjectAccessReview. Raises Unavailable.
+
+        namespace: "" for all.
         """
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}
         spec = {
@@ -272,8 +274,9 @@ class ClusterAccess:
         return (await self._review(path, body)).allowed
 
     async def _review(self, path: str, body: dict[str, Any]) -> _Status:
-        """Create a review in the API server and return its status. Raises Unavailable if the call fails or its answer
-        is invalid.
+        """Create a review in the API server and return its status.
+
+        Raises Unavailable if the call fails or its answer is invalid.
         """
         async with self._limit:
             try:
@@ -293,10 +296,9 @@ class _Cache(Generic[T]):
         self._pending: dict[Hashable, asyncio.Future[T]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the stored value, or the result of `make` if there is none or it is too old. Raises what `make`
-        raises.
+        """Return the stored value, or the result of `make` if there is none or it is too old.
 
-        Calls with the same key at the same time share one call of `make`.
+        Raises what `make` raises. Calls with the same key at the same time share one call of `make`.
         """
         found = self._values.get(key)
         if found is not None and self._clock() - found[0] < RIGHTS_S:

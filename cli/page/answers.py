@@ -163,8 +163,9 @@ def fabric_tree(state: ClusterState) -> FabricTree:
 
 
 def gpu_cells(state: ClusterState, under: str = "") -> GpuCells:
-    """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all. Raises
-    BadQuery.
+    """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all.
+
+    Raises BadQuery.
     """
     chosen = [at for at, each in enumerate(state.hosts) if _is_under(each, under)]
     if under and not chosen:

@@ -155,8 +155,9 @@ def _host_id(node: Node, fabric: Fabric) -> int | None:
 
 
 def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
-    """Return a node as a host. path: its switches, from the root down. host: its ID in the map, None if it is not
-    there.
+    """Return a node as a host. path: its switches, from the root down.
+
+    host: its ID in the map, None if it is not there.
     """
     offered = node.status.allocatable or {}
     count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)

@@ -15,8 +15,9 @@ class PageMetrics:
     """The metrics of one page. data_age_s: as PageSource returns it. viewers: returns the number of open streams."""
 
     def __init__(self, data_age_s: Callable[[], float], viewers: Callable[[], int]) -> None:
-        """Register the metrics. data_age_s: returns the age of the page's data in seconds. viewers: returns their
-        number.
+        """Register the metrics. data_age_s: returns the age of the page's data in seconds.
+
+        viewers: returns their number.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -32,8 +32,9 @@ class PastSamples(Generic[T]):
 
 
 class BadAnswer(ValueError):
-    """An invalid answer of Prometheus. The message continues "Prometheus does not tell the time before this page
-    started:".
+    """An invalid answer of Prometheus.
+
+    The message continues "Prometheus does not tell the time before this page started:".
     """
 
 

@@ -70,8 +70,9 @@ class _Answers(Generic[T]):
         return past or PastSamples(note="Prometheus has not answered yet.")
 
     async def _learn(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> None:
-        """Run the query and store its samples, or a note that says why there are none. Earlier samples are kept on a
-        failure.
+        """Run the query and store its samples, or a note that says why there are none.
+
+        Earlier samples are kept on a failure.
         """
         past: PastSamples[T]
         try:

@@ -222,8 +222,9 @@ class PageServer:
         return _bytes_response(request, body, kind, cached=True)
 
     async def _identity(self, request: web.Request) -> Identity:
-        """Return the user who sent the request, by a proxy's header, a bearer token or a session cookie. Raises
-        NotLoggedIn.
+        """Return the user who sent the request, by a proxy's header, a bearer token or a session cookie.
+
+        Raises NotLoggedIn.
         """
         settings = self._settings
         if settings.user_header and (user := request.headers.get(settings.user_header)):
@@ -243,8 +244,9 @@ class PageServer:
         return await self._access.rights_of(identity, self._namespaces[1])
 
     async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
-        """Return the state that this user may see, and the rights. Raises Unavailable before the first observation,
-        NotLoggedIn.
+        """Return the state that this user may see, and the rights.
+
+        Raises Unavailable before the first observation, NotLoggedIn.
         """
         rights = await self._rights(request)
         state = self._source.state
@@ -332,8 +334,9 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_sizes(self, request: web.Request) -> web.Response:
-        """Respond with past sizes of a job from Prometheus, up to the first size that this page measured. Raises
-        HTTPNotFound.
+        """Respond with past sizes of a job from Prometheus, up to the first size that this page measured.
+
+        Raises HTTPNotFound.
         """
         state, item = await self._job_item(request)
         own = self._source.past.job(item.job)
@@ -419,11 +422,10 @@ class PageServer:
         return _bytes_response(request, document(), "application/json")
 
     async def _begin_session(self, request: web.Request) -> web.Response:
-        """Begin a session for the token in the body, and set its cookie. Raises NotLoggedIn for a token that is not
-        accepted.
+        """Begin a session for the token in the body, and set its cookie.
 
-        Raises HTTPForbidden unless the content type is JSON, which a browser does not send from another site without
-        asking.
+        Raises NotLoggedIn for a token that is not accepted. Raises HTTPForbidden unless the content type is JSON, which
+        a browser does not send from another site without asking.
         """
         if (
             request.content_type != "application/json"
@@ -521,8 +523,9 @@ def _encoded(answer: msgspec.Struct, version: int) -> _Encoded:
 
 
 def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
-    """Return the answer as a response, compressed if the browser accepts gzip; status 304 if it has this version
-    already.
+    """Return the answer as a response, compressed if the browser accepts gzip.
+
+    Status 304 if it has this version already.
     """
     headers = {
         "ETag": encoded.tag,

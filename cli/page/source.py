@@ -123,8 +123,9 @@ class PageSource:
         return [f"{name} ({error})" if error else name for name, error in errors.items()]
 
     def silent_s(self) -> float:
-        """Return the longest time since the last event of an interrupted watch, in seconds; 0 if no watch is
-        interrupted.
+        """Return the longest time since the last event of an interrupted watch, in seconds.
+
+        0 if no watch is interrupted.
         """
         now_s = self._clock.monotonic()
         silent = [

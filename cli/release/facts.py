@@ -18,8 +18,9 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 
 
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
-    """Return why the pods of one job have the scheduling gate; None if none of them has it. Lists their Events and
-    Leases.
+    """Return why the pods of one job have the scheduling gate; None if none of them has it.
+
+    Lists their Events and Leases.
     """
     gated = behind_gate(pods)
     if not gated:

@@ -98,8 +98,9 @@ def what_next(gate: Gate) -> str:
 
 
 def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[str, str]]:
-    """Return the rows of `turnout why` with those about the gate; its remedy replaces theirs. None: the rows are
-    unchanged.
+    """Return the rows of `turnout why` with those about the gate; its remedy replaces theirs.
+
+    None: the rows are unchanged.
     """
     if gate is None:
         return list(rows)
@@ -109,10 +110,10 @@ def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[
 
 
 def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
-    """Return time, reason and message of a nominator's Event on one of the pods; None for any other or an invalid
-    Event.
+    """Return time, reason and message of a nominator's Event on one of the pods.
 
-    uids: of the pods. The message is cut, and unprintable characters become "?".
+    None for any other or an invalid Event. uids: of the pods. The message is cut, and unprintable characters become
+    "?".
     """
     event = read_event(raw)
     if event.component != COMPONENT or event.uid not in uids:
@@ -124,8 +125,9 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
-    """Return whether a program places gangs, by the renewal times of its Leases. leases: None if they may not be
-    listed.
+    """Return whether a program places gangs, by the renewal times of its Leases.
+
+    leases: None if they may not be listed.
     """
     if leases is None:
         return Placer.UNKNOWN

@@ -65,8 +65,9 @@ class UseRecorder:
         self._first_s, self._step_s = first_s, 0.0
 
     def add(self, now_s: float, used_gpus: float, waiting_jobs: float) -> None:
-        """Record the state from `now_s` on (seconds of the trace). Of several states in one step of the curve the last
-        one counts.
+        """Record the state from `now_s` on (seconds of the trace).
+
+        Of several states in one step of the curve the last one counts.
         """
         at_s = max(0.0, now_s - self._first_s)
         point = at_s, used_gpus, waiting_jobs

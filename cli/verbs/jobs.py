@@ -76,8 +76,9 @@ async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
 
 
 async def _others(client: Client, namespace: str, selector: str) -> str:
-    """Return a sentence that counts the jobs of other controllers; "" if there are none. namespace, selector: "" for
-    all.
+    """Return a sentence that counts the jobs of other controllers; "" if there are none.
+
+    namespace, selector: "" for all.
     """
     import asyncio
 
@@ -94,8 +95,9 @@ async def _others(client: Client, namespace: str, selector: str) -> str:
 
 
 async def _count(client: Client, path: str, namespace: str, selector: str) -> int:
-    """Return the number of objects of a kind; 0 if the kind is not served or may not be listed. path: of the kind's
-    objects.
+    """Return the number of objects of a kind; 0 if the kind is not served or may not be listed.
+
+    path: of the kind's objects.
     """
     from urllib.parse import quote
 

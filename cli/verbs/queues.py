@@ -58,11 +58,10 @@ def _queues(args: argparse.Namespace) -> int:
 async def queues_of(
     client: Client, settings: Settings, cluster_view: AutoscalerSnapshot, namespace: str
 ) -> Listing[QueueRow]:
-    """Return the listing of queues. If the user may not see the whole cluster, it is taken from the autoscaler's
-    ConfigMaps.
+    """Return the listing of queues.
 
-    namespace: only queues with jobs in it, "" for all; ignored with the ConfigMaps. Raises CannotSee if neither can be
-    read.
+    If the user may not see the whole cluster, it is taken from the autoscaler's ConfigMaps. namespace: only queues with
+    jobs in it, "" for all; ignored with the ConfigMaps. Raises CannotSee if neither can be read.
     """
     from turnout.autoscaler.reporting.queue_status import LABEL
     from turnout.cli.commands.listing import CannotSee, items, may_not

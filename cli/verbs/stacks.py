@@ -51,8 +51,9 @@ def _stacks(args: argparse.Namespace) -> int:
 
 
 def _gathered(folder: Path) -> WorldStacks:
-    """Return all stack files of the folder. One that cannot be read is reported on stderr, and its rank counts as
-    silent.
+    """Return all stack files of the folder.
+
+    One that cannot be read is reported on stderr, and its rank counts as silent.
     """
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read

@@ -122,8 +122,9 @@ def _chain(
     key: JobKey,
     ended: Mapping[JobKey, str],
 ) -> Chain:
-    """Return the chain of causes of the job's state, by the autoscaler's own decision. ended: keys of ended jobs ->
-    UID.
+    """Return the chain of causes of the job's state, by the autoscaler's own decision.
+
+    ended: keys of ended jobs -> UID.
     """
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast
@@ -161,8 +162,9 @@ def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
 
 
 def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:
-    """Return a sentence on what will happen to a job with fewer pods than its min. None if it has its min, or if
-    unknown.
+    """Return a sentence on what will happen to a job with fewer pods than its min.
+
+    None if it has its min, or if unknown.
     """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job

@@ -294,10 +294,10 @@ def chain_of(
     gpus: Gpus,
     now_s: float,
 ) -> Chain | None:
-    """Return the chain of the autoscaler's decision on the gang as one that no controller owns; None if it ignores the
-    gang.
+    """Return the chain of the autoscaler's decision on the gang as one that no controller owns.
 
-    pods: of the gang, added to `autoscaler`. gpus: names of GPU resources. now_s: since 1970.
+    None if it ignores the gang. pods: of the gang, added to `autoscaler`. gpus: names of GPU resources. now_s: since
+    1970.
     """
     for pod in pods:
         autoscaler.put_pod(pod)

@@ -75,8 +75,9 @@ class Listing(Generic[R]):
 
 
 def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
-    """Return a listing as text, without a newline at the end. form: one of FORMS. headers: a table begins with a
-    heading.
+    """Return a listing as text, without a newline at the end. form: one of FORMS.
+
+    headers: a table begins with a heading.
     """
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]

@@ -92,8 +92,9 @@ def _hosts_below(paths: Mapping[str, Path]) -> dict[Path, list[str]]:
 
 
 def _unmapped(nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
-    """Return one branch for the nodes that are not on the map, with one for each of them if `with_nodes`; [] if none
-    are.
+    """Return one branch for the nodes that are not on the map, with one for each of them if `with_nodes`.
+
+    [] if none are.
     """
     by_name = {each.node: each for each in nodes}
     branches = [_branch(OFF_MAP, 0, 1, list(by_name), by_name)] if nodes else []

@@ -193,8 +193,9 @@ def _draw(
 def _host(
     host: str, x: float, y: float, by_key: Mapping[str, TreeNode], holders: Holders, colours: Mapping[str, str]
 ) -> list[str]:
-    """Return the SVG elements of one host: a rectangle for each gang, one for free GPUs, and a tooltip. x, y: in
-    pixels.
+    """Return the SVG elements of one host: a rectangle for each gang, one for free GPUs, and a tooltip.
+
+    x, y: in pixels.
     """
     side, node = CELL - 2, by_key.get(host)
     if node is None or not node.gpus:

@@ -383,11 +383,10 @@ def state_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, 
 
 
 def manager_refusal(manager: str, where: str, own_manager: str) -> str:
-    """Return a sentence why a job that another controller manages must not be resized; "" if its own controller manages
-    it.
+    """Return a sentence why a job that another controller manages must not be resized.
 
-    manager: the value of managedBy, "" if absent. where: the path of managedBy. own_manager: the value that means the
-    kind's own controller.
+    "" if its own controller manages it. manager: the value of managedBy, "" if absent. where: the path of managedBy.
+    own_manager: the value that means the kind's own controller.
     """
     return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 

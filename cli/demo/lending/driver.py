@@ -106,7 +106,7 @@ async def _stage(
         screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")
-        stage.raise_curtain()
+        stage.begin_story()
         yield stage, autoscaler
 
 

@@ -108,7 +108,7 @@ class LendingTestbed:
         await self._cluster.run_jobs()
         await self._cluster.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
 
-    def raise_curtain(self) -> None:
+    def begin_story(self) -> None:
         """Begin the story: times count from here."""
         self._began_s = asyncio.get_running_loop().time()
         self._cluster.background.start(self._watch())
