@@ -181,10 +181,14 @@ def _divide_among(
         if queue.pool is not None and (resource in queue.pool or resource in queue.capability):
             max_share[queue.name] = queue.pool.get(resource, queue.deserved.get(resource, 0))
     for queue in group:
-        is_limited = resource in queue.capability or resource in queue.deserved or queue.pool is not None
-        if queue.name in max_share and is_limited:
+        if queue.name in max_share and _is_limited(queue, resource):
             bound = queue.capability.get(resource, max_share[queue.name])
             limit.setdefault(queue.name, {})[resource] = min(bound, max_share[queue.name])
+
+
+def _is_limited(queue: QueueSpec, resource: str) -> bool:
+    """Return True if a quota states a max, a min or a pool, so that its amount of a resource is limited."""
+    return resource in queue.capability or resource in queue.deserved or queue.pool is not None
 
 
 def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:

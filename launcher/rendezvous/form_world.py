@@ -131,8 +131,7 @@ def gather(transition: Transition) -> None:
         _log_waiting(transition, Reason.BELOW_MIN)
         _wait_for_min(transition, len(candidates))
         return
-    last_call_over = transition.now_s >= state.gathering.joined_s + state.gathering.call_s
-    if not last_call_over and len(candidates) < min(state.gathering.expected, state.job.elastic_spec.max_nodes):
+    if _is_last_call(transition, len(candidates)):
         _log_waiting(transition, Reason.LAST_CALL)
         transition.wake(state.gathering.joined_s + state.gathering.call_s)
         return
@@ -144,6 +143,13 @@ def gather(transition: Transition) -> None:
         return
     if (checked := checked_members(transition, candidates, size)) is not None:
         _claim_for(transition, checked, size)
+
+
+def _is_last_call(transition: Transition, candidates: int) -> bool:
+    """Return True while more members are expected. candidates: the number of members that may be chosen now."""
+    gathering, elastic_spec = transition.state.gathering, transition.state.job.elastic_spec
+    is_over = transition.now_s >= gathering.joined_s + gathering.call_s
+    return not is_over and candidates < min(gathering.expected, elastic_spec.max_nodes)
 
 
 def _claim_for(transition: Transition, checked: list[MemberState], size: int) -> None:

@@ -6,6 +6,8 @@ as in a cluster. Source: kube-controller-manager's garbage collector.
 
 from __future__ import annotations
 
+from typing import Any
+
 from turnout.simulator.api.kinds.catalogue import NAMESPACES
 from turnout.simulator.api.model import ApiRefusal, ResourceKind
 from turnout.simulator.api.store import Store, Stored
@@ -59,11 +61,15 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
         policy = DeleteOptions(policy="Foreground") if waiting and store.dependents(meta["uid"]) else DeleteOptions()
         store.delete(kind, meta.get("namespace", ""), meta["name"], policy)
         return 1
-    solid = [owner for owner in living if owner not in waiting]
-    if len(solid) < len(owners):
-        store.patch_metadata(kind, stored, {"ownerReferences": solid})
-        return 1
-    return 0
+    return _keep_owners(store, kind, stored, [owner for owner in living if owner not in waiting])
+
+
+def _keep_owners(store: Store, kind: ResourceKind, stored: Stored, owners: list[dict[str, Any]]) -> int:
+    """Remove an object's references to all other owners. Return the number of changes, 0 or 1."""
+    if len(owners) == len(stored.obj["metadata"]["ownerReferences"]):
+        return 0
+    store.patch_metadata(kind, stored, {"ownerReferences": owners})
+    return 1
 
 
 def _empty_namespace(store: Store, namespace: Stored) -> int:

@@ -111,8 +111,8 @@ class Store:
         begins, None for the first page. at: the version to show, 0 for the current one.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
-        keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
-        matching = [key for key in keys if (after is None or key > after) and selection(objects[key].obj)]
+        keys = _keys_of_page(objects, namespace, after)
+        matching = [key for key in keys if selection(objects[key].obj)]
         shown = matching[:limit] if limit else matching
         rest = shown[-1] if len(shown) < len(matching) else None
         return StorePage(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
@@ -561,3 +561,8 @@ def _last_matching(change: StoreChange) -> Stored:
 def line(word: str, shown: bytes) -> bytes:
     """Return one line of a watch."""
     return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"
+
+
+def _keys_of_page(keys: Iterable[Key], namespace: str, after: Key | None) -> list[Key]:
+    """Return, sorted, the keys of a namespace after a key. namespace: "" for all. after: None for all."""
+    return [key for key in sorted(keys) if (not namespace or key[0] == namespace) and (after is None or key > after)]

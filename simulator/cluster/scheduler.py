@@ -368,10 +368,7 @@ def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo)
     }
     raw = [0.0] * len(node_infos)
     for key, max_skew in _SPREAD:
-        per_value: dict[str | None, int] = {node_info.label(key): 0 for node_info in node_infos}
-        for node_info in cluster.node_infos.values():
-            if node_info.label(key) in per_value:
-                per_value[node_info.label(key)] += everywhere[node_info.name]
+        per_value = _pods_by_value(cluster, {node_info.label(key) for node_info in node_infos}, key, everywhere)
         size = len(node_infos) if key == HOSTNAME else len(per_value)
         for i, node_info in enumerate(node_infos):
             if node_info.label(key) is not None:
@@ -380,6 +377,17 @@ def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo)
     rounded = [math.floor(value + 0.5) for value in raw]  # half away from zero, and no value is below it
     least, most = min(rounded), max(rounded)
     return [MAX_SCORE * (most + least - value) // most if most else MAX_SCORE for value in rounded]
+
+
+def _pods_by_value(
+    cluster: Cluster, values: Iterable[str | None], key: str, pods_by_node: Mapping[str, int]
+) -> dict[str | None, int]:
+    """Return the number of pods on all nodes with each of these values of a node label. key: of the label."""
+    by_value = dict.fromkeys(values, 0)
+    for node_info in cluster.node_infos.values():
+        if node_info.label(key) in by_value:
+            by_value[node_info.label(key)] += pods_by_node[node_info.name]
+    return by_value
 
 
 def _count_selected_pods(node_info: NodeInfo, pod_info: PodInfo) -> int:

@@ -62,13 +62,7 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
     base: the environment that its image would bring. sources: the objects that it may refer to. Raises CannotStart if
     an object or key is missing, or if a feature is not supported.
     """
-    env = dict(base)
-    for each in container.get("envFrom") or ():
-        env.update(_all_of(each, sources))
-    for each in container.get("env") or ():
-        value = _value(pod, each, env, sources)
-        if value is not None:
-            env[each["name"]] = value
+    env = _environment(pod, container, base, sources)
     argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []
     return Launch(
         tuple(expanded(word, env) for word in argv),
@@ -77,6 +71,18 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
         tuple(_mount(each, env) for each in container.get("volumeMounts") or ()),
         container.get("terminationMessagePath") or "/dev/termination-log",
     )
+
+
+def _environment(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> dict[str, str]:
+    """Return the environment of a container. The arguments and errors are those of launch_of()."""
+    env = dict(base)
+    for each in container.get("envFrom") or ():
+        env.update(_all_of(each, sources))
+    for each in container.get("env") or ():
+        value = _value(pod, each, env, sources)
+        if value is not None:
+            env[each["name"]] = value
+    return env
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
@@ -98,10 +104,22 @@ def from_field(pod: Object, path: str) -> str:
 
     path: such as metadata.name. Raises CannotStart for a field that the downward API does not have.
     """
-    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    meta = pod["metadata"]
     if (keyed := _KEYED.match(path)) is not None:
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
-    plain = {
+    single_fields = _single_fields(pod)
+    if path in single_fields:
+        return str(single_fields[path] or "")
+    if path in ("metadata.labels", "metadata.annotations"):
+        metadata_map = meta.get(path.removeprefix("metadata.")) or {}
+        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
+    raise CannotStart(f"the downward API has no field {path!r}")
+
+
+def _single_fields(pod: Object) -> dict[str, Any]:
+    """Return the fields of a pod that the downward API gives as one value, by path; None for one that is not set."""
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    return {
         "metadata.name": meta.get("name"),
         "metadata.namespace": meta.get("namespace"),
         "metadata.uid": meta.get("uid"),
@@ -112,12 +130,6 @@ def from_field(pod: Object, path: str) -> str:
         "status.podIP": status.get("podIP"),
         "status.podIPs": ",".join(each["ip"] for each in status.get("podIPs") or ()),
     }
-    if path in plain:
-        return str(plain[path] or "")
-    if path in ("metadata.labels", "metadata.annotations"):
-        metadata_map = meta.get(path.removeprefix("metadata.")) or {}
-        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
-    raise CannotStart(f"the downward API has no field {path!r}")
 
 
 def from_resource(pod: Object, container: Object, field_ref: Object) -> str:

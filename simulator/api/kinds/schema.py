@@ -62,16 +62,16 @@ def fill_defaults(schema: Schema, value: Any) -> Any:
         return [fill_defaults(schema.get("items") or {}, each) for each in value]
     if not isinstance(value, dict):
         return value
-    filled = dict(value)
-    for key, part in (schema.get("properties") or {}).items():
+    filled, properties = dict(value), schema.get("properties") or {}
+    for key, part in properties.items():
         if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
             filled[key] = copy.deepcopy(part["default"])
-        if key in filled:
-            filled[key] = fill_defaults(part, filled[key])
     extra_schema = schema.get("additionalProperties")
-    if isinstance(extra_schema, Mapping):
-        properties = schema.get("properties") or {}
-        filled = {key: each if key in properties else fill_defaults(extra_schema, each) for key, each in filled.items()}
+    for key, each in filled.items():
+        if key in properties:
+            filled[key] = fill_defaults(properties[key], each)
+        elif isinstance(extra_schema, Mapping):
+            filled[key] = fill_defaults(extra_schema, each)
     return filled
 
 
@@ -295,20 +295,24 @@ def check_object(kind: ResourceKind, obj: Object) -> None:
 
     Raises ApiRefusal (422) with all errors. Other kinds are not checked.
     """
-    name = obj["metadata"]["name"]
+    if errors := _errors_of(kind, obj):
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+        raise invalid(kind.kind, obj["metadata"]["name"], text)
+
+
+def _errors_of(kind: ResourceKind, obj: Object) -> list[str]:
+    """Return the errors of a pod, a set of pods or a Volcano Job; nothing for another kind."""
+    spec = obj.get("spec") or {}
     if kind.is_named("pods"):
-        errors = list(_pod_errors(obj.get("spec") or {}, "spec"))
-    elif kind.plural in ("jobs", "statefulsets", "replicasets", "deployments") and kind.group in ("batch", "apps"):
-        template = (obj.get("spec") or {}).get("template") or {}
-        errors = list(_pod_errors(template.get("spec") or {}, "spec.template.spec"))
-        if kind.group == "apps" and not (obj["spec"].get("selector")):
-            errors.append("spec.selector: Required value")
-    elif kind.is_named("jobs", "batch.volcano.sh"):
-        errors = list(volcano.validation_errors(obj.get("spec") or {}))
-    else:
-        return
-    if errors:
-        raise invalid(kind.kind, name, errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
+        return list(_pod_errors(spec, "spec"))
+    if kind.is_named("jobs", "batch.volcano.sh"):
+        return list(volcano.validation_errors(spec))
+    if kind.plural not in ("jobs", "statefulsets", "replicasets", "deployments") or kind.group not in ("batch", "apps"):
+        return []
+    errors = list(_pod_errors((spec.get("template") or {}).get("spec") or {}, "spec.template.spec"))
+    if kind.group == "apps" and not spec.get("selector"):
+        errors.append("spec.selector: Required value")
+    return errors
 
 
 def _pod_errors(spec: Object, path: str) -> Iterator[str]:

@@ -135,12 +135,16 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     mine = [budget for budget in budgets if selects(value_at(budget, "spec", "selector"), pod)]
     if len(mine) > 1:
         raise ApiRefusal("InternalError", "This pod has more than one PodDisruptionBudget, which is not supported")
-    for budget in mine:
-        counted = [p for p in pods if selects(value_at(budget, "spec", "selector"), p)]
-        counted = [p for p in counted if value_at(p, "status", "phase") not in _ENDED]
-        healthy = sum(ready(p) and not p["metadata"].get("deletionTimestamp") for p in counted)
-        if ready(pod) and healthy <= _desired_healthy(budget, len(counted)):
-            raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+    if ready(pod) and any(not _allows_eviction(budget, pods) for budget in mine):
+        raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+
+
+def _allows_eviction(budget: Object, pods: Sequence[Object]) -> bool:
+    """Return True if more pods of a budget are healthy than it requires. pods: all pods of its namespace."""
+    counted = [pod for pod in pods if selects(value_at(budget, "spec", "selector"), pod)]
+    counted = [pod for pod in counted if value_at(pod, "status", "phase") not in _ENDED]
+    healthy = sum(ready(pod) and not pod["metadata"].get("deletionTimestamp") for pod in counted)
+    return healthy > _desired_healthy(budget, len(counted))
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:
@@ -229,12 +233,12 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
 
     pods: those of the namespace; pods that have ended do not count. quotas: all of the namespace.
     """
-    living = [each for each in pods if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+    requested, used = _requested_amounts(pod), Counter[str]()
+    for each in pods:
+        if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            used.update(_requested_amounts(each))
     for quota in quotas:
         hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
-        requested, used = _requested_amounts(pod), Counter[str]()
-        for each in living:
-            used.update(_requested_amounts(each))
         over = sorted(name for name, most in hard.items() if requested[name] and used[name] + requested[name] > most)
         if over:
             raise ApiRefusal(

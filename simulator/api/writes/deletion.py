@@ -5,6 +5,7 @@ Source: Kubernetes, registry/rest/delete.go and the pod strategy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,13 +71,7 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     time, unless the new grace period is shorter.
     """
     meta = obj["metadata"]
-    finalizers = list(meta.get("finalizers") or ())
-    finalizer = _BY_POLICY[options.policy]
-    if finalizer and finalizer not in finalizers:
-        finalizers.append(finalizer)
-    for other in (FOREGROUND, ORPHAN):
-        if other != finalizer and other in finalizers and options.policy != "Background":
-            finalizers.remove(other)
+    finalizers = _finalizers_for(options.policy, meta.get("finalizers") or ())
     grace_s = grace_period_s(kind, obj, options)
     if not finalizers and not grace_s:
         return None
@@ -86,6 +81,16 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     if not meta.get("deletionTimestamp") or grace_s < meta.get("deletionGracePeriodSeconds", 0):
         marked_obj["metadata"].update(deletionTimestamp=later if grace_s else now, deletionGracePeriodSeconds=grace_s)
     return marked_obj
+
+
+def _finalizers_for(policy: str, before: Iterable[str]) -> list[str]:
+    """Return the finalizers of an object that is deleted with a policy. before: its finalizers now."""
+    finalizers, own = list(before), _BY_POLICY[policy]
+    if own and own not in finalizers:
+        finalizers.append(own)
+    if policy != "Background":
+        finalizers = [each for each in finalizers if each == own or each not in (FOREGROUND, ORPHAN)]
+    return finalizers
 
 
 def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:

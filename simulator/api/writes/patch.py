@@ -8,7 +8,7 @@ A strategic merge follows the merge keys below; a list that is not among them is
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -84,7 +84,14 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
             at = order.get(entry[key])
             changed.append(strategic({} if at is None else target[at], entry))
     named = deleted_keys | {entry[key] for entry in changed}
-    others = [old for old in target if old.get(key) not in named]
+    return _in_order(order, [old for old in target if old.get(key) not in named], changed, key)
+
+
+def _in_order(order: Mapping[Any, int], others: list[Any], changed: list[Any], key: str) -> list[Any]:
+    """Return the entries of two lists in one order: a changed entry keeps its place, a new one comes before the others.
+
+    order: the place of each entry before the patch, by the value of its field `key`.
+    """
     merged: list[Any] = []
     while others and changed:
         at = order.get(changed[0][key])
@@ -262,13 +269,7 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
     entries: list[dict[str, Any]] = []
     mine: set[Path] = set(changed)
     for entry in before:
-        fields = set(
-            _decode_paths(
-                msgspec.json.decode(entry["fieldsV1"])
-                if isinstance(entry["fieldsV1"], msgspec.Raw)
-                else entry["fieldsV1"]
-            )
-        )
+        fields = _fields_of(entry)
         if (entry["manager"], entry.get("subresource", "")) == (manager, part):
             mine |= fields - removed_paths
         elif left := fields - changed - removed_paths:
@@ -278,6 +279,12 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
         entry |= {"fieldsType": "FieldsV1", "fieldsV1": _encode_paths(mine)}
         entries.append(entry | ({"subresource": part} if part else {}))
     return entries
+
+
+def _fields_of(entry: Mapping[str, Any]) -> set[Path]:
+    """Return the paths of the fields in an entry of managedFields."""
+    raw = entry["fieldsV1"]
+    return set(_decode_paths(msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else raw))
 
 
 def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:

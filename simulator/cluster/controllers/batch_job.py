@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, repeat
 
 from turnout.kube.times import rfc3339, unix_s
 from turnout.simulator.cluster.controllers.model import (
@@ -169,14 +170,11 @@ def _pod_writes(
     pause_s = min(retry_s[0] * 2 ** (count.failed - 1), retry_s[1]) if count.failed else 0.0
     if count.last_failure_s and now_s < count.last_failure_s + pause_s:
         return writes, count.last_failure_s + pause_s
-    if not is_indexed(job):
-        return [*writes, *(CreateWrite("pods", _pod(job, None)) for _ in range(missing))], None
-    used_indexes = {index_of(pod) for pod in stay} | count.done
-    free = (index for index in range(total) if index not in used_indexes)
-    return [
-        *writes,
-        *(CreateWrite("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False)),
-    ], None
+    indexes: Iterable[int | None] = repeat(None)
+    if is_indexed(job):
+        used_indexes = {index_of(pod) for pod in stay} | count.done
+        indexes = (index for index in range(total) if index not in used_indexes)
+    return [*writes, *(CreateWrite("pods", _pod(job, index)) for index in islice(indexes, missing))], None
 
 
 def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[Object]]:
