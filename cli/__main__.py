@@ -1,6 +1,6 @@
-"""The `turnout` command, also `kubectl turnout`: what it can be asked, and nothing heavy until it is asked.
+"""The `turnout` command, also `kubectl turnout`: its verbs and its help.
 
-Exit codes are those of exit_codes.py.
+A verb's module is imported only when the verb is used. Exit codes are those of exit_codes.py.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is its answer."""
+    """Run one command and return its exit code. The arguments are those of the process if `argv` is None."""
     words = sys.argv[1:] if argv is None else argv
     if not words:
         print(parser().format_help(), end="")
@@ -99,7 +99,7 @@ class _WholeParser(VerbParser):
     """The parser of the whole command. Its help lists the commands by what a person wants to do."""
 
     def format_help(self) -> str:
-        """Return the help, grouped as GROUPS has it."""
+        """Return the help text. Verbs are listed under the headings of GROUPS."""
         (commands,) = (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
         command_helps = {each.dest: each.help for each in commands._choices_actions}
         lines = [f"usage: {self.prog} COMMAND [OPTIONS]", "", str(self.description)]
@@ -125,7 +125,11 @@ def _closest_verb(word: str) -> str:
 
 
 def parser(word: str = "") -> argparse.ArgumentParser:
-    """Make the parser of the whole command. word: the first of the command line; where it is a command, of that one."""
+    """Return the parser of the whole command.
+
+    word: the first argument of the command line. If it is a verb, only that verb's options are added, since those of
+    all verbs take longer to import.
+    """
     top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
     commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=VerbParser)

@@ -1,6 +1,6 @@
-"""Why a job is where its controller has it: refused, left alone, held up, ended; and what its owner can do.
+"""What the controller says of a job - refused, ignored, delayed or ended - and what the owner can do.
 
-It goes by the job's object, its pods, its PodGroup and its Events. Room and queue are told in why.py.
+Source: the job's object, its pods, its PodGroup and its Events. Free GPUs and the queue are in why.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REMEDIES = (  # what a failed job's condition says, and what helps
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """A pod of the job. role: the label. scheduler_message: what its scheduler says of one without a node."""
+    """A pod of the job. role: value of its role label. scheduler_message: of the scheduler, on a pod without a node."""
 
     role: str
     index: int
@@ -45,7 +45,7 @@ class JobPod:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An Event on the job. at_s: since 1970, of the last time that it was said."""
+    """An Event on the job. at_s: when it was last reported, in seconds since 1970."""
 
     reason: str
     text: str
@@ -54,7 +54,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobChildren:
-    """All that lies beside the job's object. group: the phase of its PodGroup, None where it has none."""
+    """What belongs to the job beside its object. group: phase of its PodGroup, None if it has none."""
 
     pods: tuple[JobPod, ...] = ()
     group: str | None = None
@@ -63,20 +63,26 @@ class JobChildren:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How a job stands with its controller. next: what its owner can do, "" where nothing is held up by it."""
+    """What a controller reports of a job. next: what the owner can do, "" if nothing is to be done."""
 
     text: str
     next: str = ""
 
 
 def account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
-    """Say how a job stands. raw: its object. name: KIND/NAMESPACE/NAME, as commands take it. now_s: since 1970."""
+    """Return what the controller reports of a job, as bounded printable text.
+
+    raw: the job's object. name: KIND/NAMESPACE/NAME, used in the advised commands. now_s: since 1970.
+    """
     found = _account(kind, raw, name, children, now_s)
     return Account(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
 
 
 def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
-    """Return what a job waits for or how it ended, and the remedy. The first fact that explains its state is used."""
+    """Return what a job waits for or how it ended, with a remedy. The first fact that explains its state is used.
+
+    name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    """
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
@@ -87,7 +93,7 @@ def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren
     if isinstance(view, ControlledJob) and view.other_controller:
         return Account(f"it is left to {view.other_controller}, which its managedBy names", "ask that controller")
     if not listed_conditions:  # a status is written once the children are there
-        held_up = _refusal(children.events, view, now_s) if isinstance(view, ControlledJob) else None
+        held_up = _creation_failure(children.events, view, now_s) if isinstance(view, ControlledJob) else None
         return held_up or _unhandled_account(kind, view, meta, now_s)
     if (behind := _stale_account(meta, status)) is not None:
         return behind
@@ -97,7 +103,10 @@ def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren
 
 
 def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float) -> Account | None:
-    """Return how a job ended, and the remedy if it failed; None while it has not ended."""
+    """Return how a job ended, with a remedy if it failed. None if it has not ended.
+
+    listed_conditions: of its status. view: the job, as its kind reads it. now_s: since 1970.
+    """
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
     )
@@ -109,7 +118,7 @@ def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | Refu
         return Account(text)
     if isinstance(view, RefusedJob):
         return Account(text, "mend that field and make the job again: one that has failed is not taken up again")
-    known = (remedy for words, remedy in _REMEDIES if words in str(last.get("message")))
+    known = (remedy for phrase, remedy in _REMEDIES if phrase in str(last.get("message")))
     return Account(text, next(known, "its pods' logs tell why they failed"))
 
 
@@ -117,9 +126,10 @@ _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
 def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float) -> Account:
-    """Return the account of a job without a status: no controller has handled it.
+    """Return the account of a job that no controller has written a status for.
 
-    After SILENT_S seconds the controller may not run for this kind.
+    After SILENT_S seconds the remedy is to check that a controller runs for this kind. meta: its metadata. now_s: since
+    1970.
     """
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
@@ -131,24 +141,30 @@ def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, m
 
 
 def _stale_account(meta: Object, status: Object) -> Account | None:
-    """Tell of a change that a controller which notes generations has not taken in."""
+    """Return an account if status.observedGeneration is older than metadata.generation.
+
+    None otherwise, or if one is missing.
+    """
     observed, current = status.get("observedGeneration"), meta.get("generation")
     if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
         return None
-    text = f"its controller has seen generation {observed} of {current}: the last change is not taken in"
+    text = f"its controller has seen generation {observed} of {current}: it has not processed the last change"
     return Account(text, "see that its controller runs, and what its log says of this job")
 
 
 def _hold_account(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> Account | None:
-    """Return what holds a job up and the remedy; None if its controller knows of nothing."""
+    """Return what delays a job, with a remedy: a suspension, a failed creation, the gang or a back-off.
+
+    None if nothing does. raw: its object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    """
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
         return Account("it is suspended", f"turnout unsuspend {name}")
     if _lacks(view, children.pods):
-        found = _refusal(children.events, view, now_s) or _unadmitted(view, children)
+        found = _creation_failure(children.events, view, now_s) or _unadmitted(view, children)
         if found is not None:
             return found
     return _waiting(kind, view, raw, name, children.pods, now_s)
@@ -160,10 +176,13 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
 
-def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
-    """Return the newest refusal by the API server, or a conflict about a child's name. None if there is neither."""
-    words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
-    last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
+def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
+    """Return what the newest Event about a failed creation says, with a remedy. None if there is no such Event.
+
+    Either the API server refused an object, or the object's name is in use. now_s: since 1970.
+    """
+    reasons = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
+    last = max((each for each in events if each.reason in reasons), key=lambda each: each.at_s, default=None)
     if last is None:
         return None
     when = f"{duration_text(now_s - last.at_s)} ago"
@@ -172,11 +191,16 @@ def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> A
     text = f"the API server refuses what it needs, last {when}: {last.text}"
     if "exceeded quota" in last.text:
         return Account(text, f"kubectl describe quota -n {view.namespace}; it is tried again by itself")
-    return Account(text, "whoever set what refuses it can tell why; it is tried again by itself")
+    return Account(
+        text, "ask the administrator of the policy or webhook that refused it; the controller retries by itself"
+    )
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
-    """Return the account of a job whose gang is not admitted yet; None if it is, or if pods exist."""
+    """Return the account of a job whose PodGroup is not admitted yet.
+
+    None if it is, if there is none, or if pods exist.
+    """
     if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None
     where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"
@@ -190,7 +214,10 @@ def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
 def _waiting(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, pods: Sequence[JobPod], now_s: float
 ) -> Account | None:
-    """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits."""
+    """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits.
+
+    raw: the job's object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    """
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
         lacking = set(range(role.replicas)) - {pod.index for pod in pods if pod.role == role.label}
@@ -210,7 +237,7 @@ def _waiting(
 def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> Account | None:
     """Return why a role has no pods yet, for the kinds whose roles start one after another.
 
-    None if it does not wait for another role.
+    None if it does not wait for another role. pods: of all roles.
     """
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
@@ -227,7 +254,7 @@ def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequen
 
 
 def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> Account:
-    """Return the account of a job that nothing holds up: how many of its pods run."""
+    """Return the account of a job that nothing delays: how many of its pods run. now_s: since 1970."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)
     text = f"{run} of {count(replicas, 'pod')} run"

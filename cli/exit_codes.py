@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a verb ended."""
+    """How a verb ended: its exit code."""
 
     DONE = 0
     FAILED = 1

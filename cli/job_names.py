@@ -50,7 +50,10 @@ def can_be_name(text: str) -> bool:
 
 
 def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return {a kind as people write it, in lower case: its name}. paths: of the objects of a kind, of those known."""
+    """Return {kind as people write it, in lower case: kind}, with short names and PLURAL.GROUP.
+
+    paths: kind -> path of its objects, from which plural and group are taken; kinds without a path have no such name.
+    """
     names = tuple(kinds)
     known = {name.lower(): name for name in names} | {short: name for short, name in _ALIASES.items() if name in names}
     for kind, path in (paths or {}).items():
@@ -66,7 +69,10 @@ def kind_of(text: str, known: Mapping[str, str]) -> str | None:
 
 
 def read(text: str, known: Mapping[str, str]) -> JobName:
-    """Read a name. Its namespace is "" if it is not said. known: as `words_of` makes it. Raises BadJobName."""
+    """Return the parts of a job's name; the namespace is "" if the text has none. Raises BadJobName.
+
+    known: as `words_of` returns it.
+    """
     parts = text.split("/")
     kind = "" if len(parts) == 1 else (kind_of(parts[0], known) or "")
     if len(parts) > 3 and kind in GANG_KINDS:
@@ -81,7 +87,7 @@ def read(text: str, known: Mapping[str, str]) -> JobName:
 
 
 def _checked_name(kind: str, parts: Sequence[str]) -> JobName:
-    """Return the name of these parts: [KIND, NAMESPACE,] NAME. Raises BadJobName."""
+    """Return the name with these parts: [KIND, NAMESPACE,] NAME. Raises BadJobName if a part has a wrong form."""
     namespace, name = parts[1] if len(parts) == 3 else "", parts[-1]
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise BadJobName(f"{namespace!r:.90} cannot be a namespace: small letters, digits and dashes")

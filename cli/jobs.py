@@ -1,4 +1,4 @@
-"""`turnout jobs`, `describe`, `suspend` and `submit`, as plain functions of the objects that the API server has."""
+"""The rows, texts and objects of `turnout jobs`, `describe`, `suspend` and `submit`, as functions of API objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job in a list. running: pods that run. replicas: pods of all roles; None if the object cannot be read."""
+    """A job in a list. running: number of running pods.
+
+    replicas: pods of all roles; None if the object cannot be read.
+    """
 
     namespace: str
     kind: str
@@ -38,7 +41,10 @@ class JobRow:
 
 
 class JobRequest(NamedTuple):
-    """A person's wish of a new job. least, most: of workers, for elastic jobs; equal to workers for others."""
+    """The user's choices for a new job.
+
+    least, most: numbers of workers of an elastic job; equal to workers for others.
+    """
 
     name: str
     namespace: str
@@ -52,7 +58,7 @@ class JobRequest(NamedTuple):
 
 
 class BadSubmission(ValueError):
-    """A wish that a kind has no words for. Say so and end with code 2."""
+    """A request that the kind cannot express. The caller prints the message and ends with code 2."""
 
 
 def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[JobRow]:
@@ -61,7 +67,7 @@ def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[
 
 
 def _row(kind: ControlledKind, raw: Object, now_s: float) -> JobRow:
-    """Return the row of a job in the list of jobs."""
+    """Return the row of a job in the list of jobs. raw: its object. now_s: since 1970."""
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
     replicas = sum(role.replicas for role in view.roles) if isinstance(view, ControlledJob) else None
@@ -115,7 +121,10 @@ def _running_and_replicas(row: JobRow) -> tuple[int, int]:
 
 
 def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[JobRow]:
-    """Return the list in all its forms. Times are in seconds for programs. notes: lines under the table."""
+    """Return the jobs as a listing for all output formats. Ages are in seconds for JSON and YAML.
+
+    notes: lines below the table.
+    """
     return Listing(
         (
             Column("NAMESPACE", lambda row: row.namespace),
@@ -139,7 +148,7 @@ def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[Jo
 
 
 def age(seconds: float | None) -> str:
-    """Return an age as kubectl has it: in its two largest units."""
+    """Return an age as kubectl prints it, in its two largest units; "-" for None."""
     if seconds is None:
         return "-"
     for unit, letter, under, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
@@ -152,7 +161,10 @@ def age(seconds: float | None) -> str:
 def describe_job(
     kind: ControlledKind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float
 ) -> list[str]:
-    """Return a job at length: its state and why, its pods with their nodes, and what was told of it, newest last."""
+    """Return the lines that describe a job: its state and why, its pods with their nodes, and its Events, newest last.
+
+    raw: its object. now_s: since 1970.
+    """
     (row,) = rows(kind, [raw], now_s)
     lines = [
         f"{row.kind} {row.namespace}/{row.name}",
@@ -189,7 +201,7 @@ def _pod(pod: Object) -> str:
 
 
 def suspension(kind: str, *, on: bool) -> dict[str, Any]:
-    """Return the merge patch that suspends a job of this kind, or lets it go on."""
+    """Return the merge patch that suspends a job of this kind (`on`) or resumes it."""
     *above, last = SUSPENDED_BY[kind]
     value: bool | str = str(on).lower() if above[-1:] == ["annotations"] else on
     patch: dict[str, Any] = {last: value}
@@ -199,9 +211,13 @@ def suspension(kind: str, *, on: bool) -> dict[str, Any]:
 
 
 def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
-    """Return the object of a new job. Raises BadSubmission."""
+    """Return the object of a new job.
+
+    Raises BadSubmission for a kind that cannot be submitted, or that cannot express `wish`.
+    """
     if not 1 <= wish.least <= wish.workers <= wish.most:
-        raise BadSubmission(f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}: they must not fall")
+        text = f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}"
+        raise BadSubmission(f"{text}: 1 <= --min <= --workers <= --max is required")
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
     meta = {"name": wish.name, "namespace": wish.namespace}
@@ -226,11 +242,11 @@ def _fixed(wish: JobRequest, kind: str) -> None:
 
 def _fixed_most(wish: JobRequest, kind: str) -> None:
     if wish.workers != wish.most:
-        raise BadSubmission(f"--max: a job of kind {kind} has as many pods as it has --workers at most")
+        raise BadSubmission(f"--max must not be above --workers for a job of kind {kind}")
 
 
 def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
-    """Return the spec of a PyTorchJob. It is elastic if least and most differ."""
+    """Return the spec of a PyTorchJob. It is elastic if `least` and `most` of the request differ."""
     spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
     if wish.least != wish.most:
         spec["elasticPolicy"] = {"minReplicas": wish.least, "maxReplicas": wish.most}
@@ -253,7 +269,7 @@ def _elasticjob(wish: JobRequest) -> dict[str, Any]:
 
 
 def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
-    """Return the spec of a ColossalAIJob. Raises BadSubmission for an elastic one."""
+    """Return the spec of a ColossalAIJob. Raises BadSubmission for an elastic request."""
     _fixed(wish, "ColossalAIJob")
     worker = {
         "replicas": wish.workers,
@@ -265,7 +281,7 @@ def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
 
 
 def _volcanojob(wish: JobRequest) -> dict[str, Any]:
-    """Return the spec of a Volcano Job. Raises BadSubmission if it should grow beyond its workers."""
+    """Return the spec of a Volcano Job. Raises BadSubmission if its max is above its workers."""
     _fixed_most(wish, "VolcanoJob")
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
     worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.least, "template": template}

@@ -1,4 +1,4 @@
-"""Which log of a worker is read: its newest pod's, and the run of the training container there."""
+"""Chooses the log of a worker to read: the newest pod's, and there the last run of the training container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnout.controllers.model import ControlledKind, Object
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a container. begun: it has a log. over: nothing is added to that any more."""
+    """One run of a container. begun: it has a log. over: its log is complete."""
 
     pod: str
     uid: str
@@ -32,13 +32,13 @@ def selector(kind: ControlledKind, job: str, rank: int) -> str:
 
 
 class NoSuchContainer(Exception):
-    """A container that a person has named is not in the pod. The message names those that are."""
+    """The pod has no container of the given name. The message lists its containers."""
 
 
 def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "") -> Run | None:
-    """Return the newest run among a rank's pods, as they are listed; None where no worker is among them.
+    """Return the newest run among the pods of a rank; None if there is no worker among them.
 
-    container_name: "" for the container that trains. Raises NoSuchContainer.
+    container_name: "" for the training container. Raises NoSuchContainer.
     """
     role = kind.child_labels.role
     workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]
@@ -55,7 +55,10 @@ def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "
 
 
 def _container(kind: ControlledKind, pod: Object, name: str) -> str:
-    """Return the named container of a pod; for "" the one that trains, else the first. Raises NoSuchContainer."""
+    """Return the name of the container: `name`, or for "" the training container, else the first.
+
+    Raises NoSuchContainer.
+    """
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     if name and name not in names:
         raise NoSuchContainer(f"pod {pod['metadata']['name']} has no container {name!r}; it has {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""`turnout nodes`: what stands on nodes that were proven faulty, as rows, and what frees one of them."""
+"""`turnout nodes`: rows of nodes that were found faulty, and the patch that removes a taint."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ BY_HAND = "tainted by hand"
 
 
 class NotTainted(ValueError):
-    """There is nothing to free. Say so and end with code 1."""
+    """The node does not have the taint. The caller prints the message and ends with code 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node. since, until: RFC 3339, "" where nobody knows. times: how often it was tainted.
+    """One node. since, until: RFC 3339, "" if unknown. times: how often it was tainted.
 
-    reason: the cause of the first proof, evidence what was measured; pods, by: whose word it is, and who judged.
+    reason: cause of the first finding. evidence: its measurement. pods: those that reported it. by: the components that
+    decided.
     """
 
     node: str
@@ -40,14 +41,17 @@ class NodeRow:
 
 
 def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[NodeRow]:
-    """List the nodes with a taint or a record, tainted ones first. everything: those that were cleared, too."""
+    """Return rows of the nodes with a taint or a record, tainted ones first.
+
+    key: of the taint. everything: also nodes whose taint was removed and whose record says so.
+    """
     found = [row for node in nodes if (row := _row(node, key)) is not None]
     shown = [row for row in found if everything or row.tainted or row.state != FaultState.CLEARED.value]
     return sorted(shown, key=lambda row: (not row.tainted, row.node))
 
 
 def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
-    """Return the row of a node; None for a node without taint and record. key: of our taint."""
+    """Return the row of a node; None for a node with neither taint nor record. key: of the taint."""
     name, tainted = node["metadata"]["name"], node_health.has_taint(node, key)
     try:
         record = record_of(node)
@@ -71,7 +75,7 @@ def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
 
 
 def _state(record: Record, tainted: bool) -> str:
-    """Return the state of a node with a record. Where the taint contradicts the record, a person changed the taint."""
+    """Return the state of a node with a record. If the taint contradicts the record, a person changed the taint."""
     if tainted and record.state is not FaultState.TAINTED:
         return BY_HAND
     if record.state is FaultState.TAINTED and not tainted:
@@ -86,7 +90,7 @@ def record_of(node: Mapping[str, Any]) -> Record | None:
 
 
 def listing(node_rows: Sequence[NodeRow]) -> Listing[NodeRow]:
-    """Return the list in all its forms."""
+    """Return the nodes as a listing for all output formats."""
     return Listing(
         (
             Column("NODE", lambda row: row.node),
@@ -109,9 +113,9 @@ def _why(row: NodeRow) -> str:
 
 
 def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
-    """Return the patch that removes our taint from a raw node, and records that all reports until now are handled.
+    """Return the patch that removes the taint from a node and records that all reports until now are handled.
 
-    key: of the taint. Raises NotTainted.
+    node: its object. key: of the taint. now_s: since 1970. Raises NotTainted if the node does not have it.
     """
     name = node["metadata"]["name"]
     try:

@@ -1,4 +1,4 @@
-"""`turnout pause` and `turnout resume`, as the writes that they come to: of one job, or of all at once."""
+"""`turnout pause` and `turnout resume` as the patches that they write: of one job, or of all at once."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from turnout.kube import labels
 from turnout.kube.times import rfc3339, unix_s
 
 
-class BadWish(ValueError):
-    """Options that contradict one another. Say so and end with code 2."""
+class BadOptions(ValueError):
+    """Options that contradict one another. The caller prints the message and ends with code 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch. message: told to the person when it is done."""
+    """One merge patch. message: printed for the user after it is written."""
 
     path: str
     body: dict[str, Any]
     message: str
 
 
-def pause_end(moment: str | None, for_: str | None, now_s: float) -> str:
-    """Return when a pause ends, as RFC 3339; "" for no end.
+def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
+    """Return when a pause ends, as RFC 3339; "" for a pause without end.
 
-    moment: as typed, None if not given. for_: a duration from now, None if not given. Raises BadWish.
+    moment: RFC 3339 as typed, None if not given. duration: a duration from now, None if not given. now_s: since 1970.
+    Raises BadOptions if either is invalid or the end is past.
     """
     if moment is not None:
         at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
         if at_s is None:
-            raise BadWish(f"--until {moment!r} is no moment such as 2026-01-31T18:00:00Z")
+            raise BadOptions(f"--until {moment!r} is no moment such as 2026-01-31T18:00:00Z")
         if at_s <= now_s:
-            raise BadWish(f"--until {moment} is over already")
+            raise BadOptions(f"--until {moment} is over already")
         return rfc3339(at_s)
-    if for_ is None:
+    if duration is None:
         return ""
     try:
-        left_s = duration_s({"--for": for_}, "--for") or 0.0
+        left_s = duration_s({"--for": duration}, "--for") or 0.0
     except BadJob:
         left_s = 0.0
     if left_s <= 0:
-        raise BadWish(f"--for {for_!r} is no duration such as 30m or 2h")
+        raise BadOptions(f"--for {duration!r} is no duration such as 30m or 2h")
     return rfc3339(now_s + left_s)
 
 
@@ -61,16 +62,18 @@ def override_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
 
     direction: which changes are paused: true (both), grow or shrink. ends: RFC 3339, "" for no end.
     """
-    notes = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
+    annotations = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
-    message = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
-    return Write(path_of(key), {"metadata": {"annotations": notes}}, message)
+    message = (
+        f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is resized by the autoscaler again"
+    )
+    return Write(path_of(key), {"metadata": {"annotations": annotations}}, message)
 
 
 def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
-    """Return the write that sets an override for all jobs at once.
+    """Return the patch that sets an override for all jobs at once.
 
-    configmap: namespace/name, as the autoscaler's --orders has it. ends: RFC 3339, "" for no end.
+    configmap: NAMESPACE/NAME, the value of the autoscaler's --orders. ends: RFC 3339, "" for no end.
     """
     namespace, _, name = configmap.partition("/")
     body = {
@@ -80,7 +83,7 @@ def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Wri
         "data": {**admin_override_data(override), UNTIL_KEY: ends or None},
     }
     message = {
-        AdminOverride.RUN: "jobs are lent to and asked again",
+        AdminOverride.RUN: "the autoscaler resizes jobs again",
         AdminOverride.PAUSE: "every job keeps its size",
         AdminOverride.RELEASE: "every elastic job goes back to its min, and keeps that size",
     }[override]

@@ -1,6 +1,7 @@
-"""The programs by the names that pip puts on PATH. Each is imported when it is started, and only with what it needs.
+"""The programs by the names that pip puts on PATH. Each is imported when it is started, with only the modules that it
+needs.
 
-What a program does is its own room's. Here is which extra it needs, and how it ends when nobody reads its output.
+This module knows the extra that each program needs, and how a program ends if nobody reads its output.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ def xpu_timer_stacktrace_viewer() -> int:
 
 
 def start(program: str, module: str, extra: str, *, function: str = "main", at_once: bool = False) -> int:
-    """Run a program and return its exit code: 2 with one line if its extra is missing, 141 if nobody reads its output.
+    """Run a program and return its exit code: 2 if its extra is missing, 141 if nobody reads its output.
 
-    at_once: the program needs all of the extra, which is looked for before anything else; else what its commands
-    import late is told then.
+    module, function: what is called. at_once: the program needs the whole extra, which is checked first; otherwise a
+    missing module is reported when a command imports it.
     """
     wants_version = sys.argv[1:2] == ["--version"]
     if at_once and not wants_version and lacking(EXTRAS[extra]):
@@ -127,7 +128,7 @@ def bringing(module: str, extra: str) -> str | None:
 
 
 def _user_command(program: str) -> int:
-    """Run a command of a person, with few garbage collections. Returns the exit code."""
+    """Run a program that a user starts, with few garbage collections, and return its exit code."""
     gc.set_threshold(*FEW_COLLECTIONS)
     try:
         return start(program, "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
@@ -140,7 +141,7 @@ def _starts_others(argv: Sequence[str]) -> bool:
 
 
 def _nobody_reads() -> bool:
-    """Return True if the reader of our output has gone. A connection that breaks raises the same error."""
+    """Return True if the reader of stdout has closed it, which distinguishes this error from a broken connection."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -1,8 +1,4 @@
-"""Is a topology text right? Every fault with its line, or what the map holds.
-
-A file is a bare text (`asw psw ip` lines), our YAML form, or a whole ConfigMap as `kubectl get -o yaml` prints it. The
-lines of a ConfigMap's text are counted within the text.
-"""
+"""Checks a topology map: every fault with its line, or what the map contains."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from turnout.topology.model import BadFabric, Reading
 
 
 def check(text: str) -> Reading:
-    """Read the text in whichever form it is and build the fabric, so that what an extender would find is found."""
+    """Read the map in any of its forms and build the fabric, so that the faults are those that an extender finds."""
     reading = read_map(data_of(text))
     if reading.faults:
         return reading
@@ -48,7 +44,7 @@ def report_lines(name: str, reading: Reading) -> list[str]:
 
 
 def data_of(text: str) -> Mapping[str, str]:
-    """Give the ConfigMap data that the text stands for."""
+    """Return the ConfigMap data of the text: the ConfigMap's own, or the text under the key of its form."""
     found = _configmap(text)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Why a job is as large as it is, or waits: the chain of its decision as text, and which job is meant by a name."""
+"""Why a job has its size or waits: the chain of its decision as text. Also finds the job of a name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Row = tuple[str, str]  # what it is about, and the text
 
 
 class NoSuchJob(Exception):
-    """The name means no job, or several. The message names those that may be meant."""
+    """The name means no job, or several. The message lists those that may be meant."""
 
 
 def known_words() -> dict[str, str]:
@@ -39,16 +39,23 @@ def known_words() -> dict[str, str]:
 
 
 def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
-    """Return the job of a name whose namespace is said. Raises NoSuchJob."""
+    """Return the only key with this name, in the namespace of the name.
+
+    Raises NoSuchJob, with similar names, if none has it. Raises NoSuchJob, too, if keys of several kinds have it.
+    """
     sorted_keys = sorted(keys)
     name, where = job_name.name, job_name.namespace
-    found = [key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, found))}: say which")
-    like = similar_keys(name, sorted_keys)
-    hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(sorted_keys)} jobs in all"
+    matches = [
+        key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, matches))}: say which")
+    similar = similar_keys(name, sorted_keys)
+    hint = (
+        f"; did you mean {', '.join(map(str, similar))}?" if similar else f"; there are {len(sorted_keys)} jobs in all"
+    )
     raise NoSuchJob(f"there is no {job_name.kind or 'job'} {name!r} in namespace {where}{hint}")
 
 
@@ -64,14 +71,14 @@ def _is(kind: str, word: str) -> bool:
 
 
 def title(chain: Chain) -> str:
-    """Return the job, how it stands, and the word for it."""
+    """Return the job, its state, and the reason word."""
     since = "" if chain.since_s is None else f" for {duration_text(chain.now_s - chain.since_s)}"
     state = {"waiting": f"has waited{since}", "running": f"has run{since}", "suspended": "is suspended"}[chain.state]
     return f"{chain.job} {state}: {chain.reason.value}"
 
 
 def rows(chain: Chain) -> list[Row]:
-    """Return the chain, link by link."""
+    """Return the chain of causes as rows: (label, text)."""
     queue_rows = [*_queue(chain.queue), *_quota(chain)]
     queue_rows += [("room", _room(chain.room)), ("gang", _gang(chain))]
     if chain.size is not None:
@@ -84,16 +91,13 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """Return the links after how the job stands with its controller.
-
-    remedy: goes before what the autoscaler advises.
-    """
+    """Return the rows with the controller's account before them. remedy: replaces the row "next"; "" keeps that row."""
     found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
 
 
 def _queue(queue: QueueSection) -> list[Row]:
-    """Return the row of a job's queue."""
+    """Return the rows on a job's queue."""
     if queue.known:
         parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]
         parts.append("no limit" if queue.free is None else f"{queue.free} free")
@@ -115,7 +119,7 @@ def _holder_text(holder: Holder) -> str:
 
 
 def _quota(chain: Chain) -> list[Row]:
-    """Return the rows about what a job requests of its queue, for each resource with a limit."""
+    """Return the rows on what a job requests of its queue's quota, for each resource with a limit."""
     if not chain.queue.known:
         return [("quota", "none")]
     if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
@@ -124,20 +128,28 @@ def _quota(chain: Chain) -> list[Row]:
     bound = [each for each in chain.quota if each.limit is not None]
     if not bound:
         return [("quota", "no limit on what it asks for")]
-    return [("quota", "; ".join(f"{what} {_lack(each)}" if not at else _lack(each) for at, each in enumerate(bound)))]
+    return [
+        (
+            "quota",
+            "; ".join(f"{what} {_need_text(each)}" if not at else _need_text(each) for at, each in enumerate(bound)),
+        )
+    ]
 
 
-def _lack(lack: ResourceNeed) -> str:
-    """Say how much of a resource a gang needs, how much is free, and how much is missing."""
-    free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
-    if lack.limit is not None and lack.needs > lack.limit:
-        return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
-    short = "enough" if lack.needs <= free else f"{amount_text(lack.resource, lack.needs - free).split()[0]} short"
-    return f"{needs}, {free and amount_text(lack.resource, free).split()[0]} free: {short}"
+def _need_text(need: ResourceNeed) -> str:
+    """Return in words how much of a resource a job needs, and how much is free and missing in its queue.
+
+    If the job needs more than the queue's limit, only this is said.
+    """
+    free, needs = need.free or 0, amount_text(need.resource, need.needs)
+    if need.limit is not None and need.needs > need.limit:
+        return f"{needs}, and the queue may never have more than {amount_text(need.resource, need.limit)}"
+    short = "enough" if need.needs <= free else f"{amount_text(need.resource, need.needs - free).split()[0]} short"
+    return f"{needs}, {free and amount_text(need.resource, free).split()[0]} free: {short}"
 
 
 def _room(room: RoomSection) -> str:
-    """Return in words how many workers fit now, and why other nodes let none in."""
+    """Return in words how many workers fit now, and why the other nodes admit none."""
     if not room.nodes:
         return "there are no nodes"
     let_in = f"{room.admits} of {count(room.nodes, 'node')} let a worker in ({room.worker})"
@@ -152,7 +164,7 @@ def _room(room: RoomSection) -> str:
 
 
 def _gang(chain: Chain) -> str:
-    """Say how many members of a gang run, how many it needs, and what limits their nodes."""
+    """Return in words how many members of a gang have a node, how many it needs, and what limits its nodes."""
     gang = chain.gang
     if chain.state == "waiting":
         text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
@@ -170,7 +182,7 @@ def _gang(chain: Chain) -> str:
 
 
 def _size(size: SizeSection, least: int, most: int) -> list[Row]:
-    """Return the rows about a job's size and about what lending has won or cost it. least, most: its bounds."""
+    """Return the rows on a job's size, and on what lending gained or cost it. least, most: its min and max."""
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
     if size.size != size.requested:
@@ -191,7 +203,7 @@ def _size(size: SizeSection, least: int, most: int) -> list[Row]:
 
 
 def _decision(chain: Chain) -> str:
-    """Say what was decided for the job and why, and which jobs shrink for it."""
+    """Return in words what was decided on the job and why, and which jobs shrink for it."""
     change = (
         f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
     )
@@ -203,7 +215,7 @@ def _decision(chain: Chain) -> str:
 
 
 def start_text(estimate: Estimate, now_s: float) -> str:
-    """Return when a waiting job may start, in words: earliest, likely and latest time."""
+    """Return in words when a waiting job may start: earliest, likely and latest time. now_s: since 1970."""
     early, likely, late = (max(0.0, at_s - now_s) for at_s in (estimate.early_s, estimate.likely_s, estimate.late_s))
     if estimate.early_s == NEVER:
         return estimate.because
@@ -237,8 +249,8 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
-    """Return a gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
+def unmanaged_gang_text(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
+    """Return a sentence about a running gang that no job of a known kind owns. resources: names of GPU resources."""
     held_gpus = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
     count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")
     return (
@@ -252,11 +264,10 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True, slots=True)
 class LimitedView:
-    """A job by itself, in pods.
+    """What is known of a job from its own pods.
 
-    pods: that exist; placed_pods: with a node. scheduler_messages: what its scheduler says of the others.
-
-    missing: what may not be listed in the whole cluster.
+    pods: existing pods. placed_pods: those with a node. scheduler_messages: on the other ones. missing: resources that
+    may not be listed in the whole cluster.
     """
 
     job: str
@@ -271,7 +282,10 @@ class LimitedView:
     def of(
         cls, job_state: JobState, pods: Iterable[Pod], pod_count: int, missing: tuple[str, ...], now_s: float
     ) -> LimitedView:
-        """Gather what a job's own pods tell."""
+        """Return what a job's own pods show. pod_count: number of its existing pods. now_s: since 1970.
+
+        missing: resources that may not be listed in the whole cluster.
+        """
         pods = list(pods)
         created_s = unix_s(job_state.job.created)
         messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
@@ -287,14 +301,14 @@ def refusal(pod: Pod) -> str:
 
 
 def limited_title(view: LimitedView) -> str:
-    """Return the job, and how it stands as far as its own pods tell."""
+    """Return the job and its state, as far as its own pods show it."""
     state = "waits for its min" if view.placed_pods < view.min_workers else "runs"
     since = "" if view.waited_s is None else f", for {duration_text(view.waited_s)}"
     return f"{view.job} {state}{since}, as far as you may see"
 
 
 def limited_rows(view: LimitedView) -> list[Row]:
-    """Return the rows about a job of which only its own pods may be read."""
+    """Return the rows about a job of which the user may read only its own pods."""
     gang = (
         f"it needs {count(view.min_workers, 'worker')}; {count(view.pods, 'pod')} exist, {view.placed_pods} with a node"
     )
@@ -306,10 +320,10 @@ def limited_rows(view: LimitedView) -> list[Row]:
 
 
 def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
-    """Return a sentence about the repair of a broken gang.
+    """Return a sentence on the repair of a broken gang.
 
-    None unless some pods run, but fewer than its min, while others wait. pods: those that exist. least: how many must
-    run together.
+    None unless some, but fewer than `least`, of its pods run and others wait. pods: existing pods. least: number of
+    pods that must run together.
     """
     living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     running = [pod for pod in living if pod.spec.node_name]

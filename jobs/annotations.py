@@ -138,10 +138,9 @@ def manual_size(annotations: Annotations, replicas: int) -> int | None:
 
 
 def reapplied_size(annotations: Annotations, replicas: int) -> int | None:
-    """Return the size that we wrote last, in workers, if the object was applied again with its submitted size since;
-    else None.
+    """Return the size that we wrote last, in workers, if the object was applied again with its submitted size since.
 
-    replicas: the size in the job's object now, in workers. Raises BadJob if an annotation is unreadable.
+    Else None. replicas: the size in the job's object now, in workers. Raises BadJob if an annotation is unreadable.
     """
     written_size, submitted_size = (
         count(annotations, labels.WROTE_WORKERS),

@@ -80,8 +80,9 @@ class ObjectPart:
         return self.value.get(key) is not None
 
     def part(self, key: str) -> ObjectPart:
-        """Return the object in the field `key` as a part; an empty part if the field is absent or no object (which is a
-        fault).
+        """Return the object in the field `key` as a part.
+
+        An empty part if the field is absent or no object (which is a fault).
         """
         return ObjectPart(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
 
@@ -100,10 +101,10 @@ class ObjectPart:
         return tuple(parts)
 
     def by_name(self, key: str) -> dict[str, ObjectPart]:
-        """Return the objects inside the object in the field `key`, by their names; {} if the field is absent or no
-        object.
+        """Return the objects inside the object in the field `key`, by their names.
 
-        A null is left out. A value that is no object is a fault, and an empty part.
+        {} if the field is absent or no object. A null is left out. A value that is no object is a fault, and an empty
+        part.
         """
         inner = self.part(key)
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
@@ -226,11 +227,10 @@ class ObjectPart:
 
 
 def decode(type_: type[Fields], part: ObjectPart) -> Fields:
-    """Return the fields of a part as a struct of the class `type_`. Fields that the struct does not declare are
-    ignored.
+    """Return the fields of a part as a struct of the class `type_`.
 
-    A null, and an empty text in a field of an Enum, count as absent. Raises BadJob, which names the first wrong field
-    by its full path, also if the part collects faults.
+    Fields that the struct does not declare are ignored. A null, and an empty text in a field of an Enum, count as
+    absent. Raises BadJob, which names the first wrong field by its full path, also if the part collects faults.
     """
     try:
         return msgspec.convert(part.value, type_)
@@ -398,10 +398,9 @@ def annotation_level(annotations: Mapping[str, str], key: str, faults: list[str]
 
 
 def annotation_word(annotations: Mapping[str, str], key: str, faults: list[str]) -> str:
-    """Return the value of the annotation `key`, which must also be a valid label value; "" if it is absent or
-    unreadable.
+    """Return the value of the annotation `key`, which must also be a valid label value.
 
-    faults: receives a sentence if the value is unreadable.
+    "" if it is absent or unreadable. faults: receives a sentence if the value is unreadable.
     """
     text = annotations.get(key, "")
     if text and not _LABEL_VALUE.fullmatch(text):

@@ -93,8 +93,10 @@ ANY_SIZE = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The place of a job in the order of jobs. A larger class is first; in a namespace, then the larger priority, then
-    the earlier deadline. Contract: XD-08, VE-33.
+    """The place of a job in the order of jobs.
+
+    A larger class is first; in a namespace, then the larger priority, then the earlier deadline. Contract: XD-08,
+    VE-33.
     """
 
     class_value: int = 0  # the value of its PriorityClass, which admins assign

@@ -145,10 +145,10 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
 
 
 def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
-    """Return (reservations by key, faults by key) of the data of the ConfigMap; a fault says why the key cannot be
-    read.
+    """Return (reservations by key, faults by key) of the data of the ConfigMap.
 
-    Of more than MAX_RESERVATIONS keys only the first are read, by their order as text. now_s: seconds since 1970.
+    A fault says why the key cannot be read. Of more than MAX_RESERVATIONS keys only the first are read, by their order
+    as text. now_s: seconds since 1970.
     """
     reservations: dict[str, Reservation] = {}
     faults: dict[str, str] = {}

@@ -227,10 +227,10 @@ class ClusterSnapshot:
         return self._count_room(shape, self._allocatable)
 
     def room_at(self, row: int, shape: PodShape) -> int:
-        """Return how many more pods of this shape one row has room for, without computing the whole table; at most
-        MAX_ROOM.
+        """Return how many more pods of this shape one row has room for, without computing the whole table.
 
-        row: as in `row_of`. 0 if its node does not admit the shape. A new resource of the shape becomes a column.
+        At most MAX_ROOM. row: as in `row_of`. 0 if its node does not admit the shape. A new resource of the shape
+        becomes a column.
         """
         self._add_columns(shape)
         if not self.admitted(shape)[row] or not self._has_columns(shape):
@@ -242,8 +242,9 @@ class ClusterSnapshot:
         return self._limit_by_ports(row, shape, max(0, min(fits, MAX_ROOM)))
 
     def port_holders(self, ports: Collection[HostPort]) -> dict[int, Counter[HostPort]]:
-        """Return how many pods use each of these host ports, by row and port. Rows and ports without such pods are
-        left out.
+        """Return how many pods use each of these host ports, by row and port.
+
+        Rows and ports without such pods are left out.
         """
         holders: dict[int, Counter[HostPort]] = {}
         for port in ports:
@@ -342,10 +343,9 @@ class ClusterSnapshot:
         return sum(min(max(free, 0), _MAX_SIZED_AMOUNT) * factor // divisor for free, factor, divisor in terms)
 
     def _scale_of_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (factors, divisors): an amount * factor // divisor is its part of a free size. Each is
-        int64[resources].
+        """Return (factors, divisors): an amount * factor // divisor is its part of a free size.
 
-        The result is cached until _forget_sizes().
+        Each is int64[resources]. The result is cached until _forget_sizes().
         """
         if self._size_scale is None:
             most_offered = self._allocatable.max(axis=0, initial=1)
@@ -391,10 +391,9 @@ class ClusterSnapshot:
             self._allocatable[row, column] = amount_or_zero(resource, offered)
 
     def _change_use(self, charge: Charge, sign: int) -> None:
-        """Add a pod's requests to the use of its node, or subtract them, and update the tables. sign: +1 to add, -1 to
-        subtract.
+        """Add a pod's requests to the use of its node, or subtract them, and update the tables.
 
-        A pod on a node without a row changes nothing.
+        sign: +1 to add, -1 to subtract. A pod on a node without a row changes nothing.
         """
         row = self.row_of.get(charge.node)
         if row is None:
@@ -447,8 +446,9 @@ class ClusterSnapshot:
         return 0 if used_ports.intersection(shape.host_ports) else 1
 
     def _find_admitting_rows(self, shape: PodShape) -> NDArray[np.bool_]:
-        """Return which rows have a node that admits the shape: bool[rows]. Nodes with equal views are checked once,
-        for speed.
+        """Return which rows have a node that admits the shape: bool[rows].
+
+        Nodes with equal views are checked once, for speed.
         """
         keys = sorted({k for k, _ in shape.selector} | set(label_keys(shape)))
         by_name = shape.terms is not None and any(on_fields for _, on_fields in shape.terms)

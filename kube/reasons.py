@@ -579,8 +579,9 @@ def pointer(word: str, base_url: str) -> str:
 
 
 def without_pointer(message: str, word: str) -> str:
-    """Return the message of an Event without the pointer that an EventRecorder adds, if it has one. word: its
-    reason.
+    """Return the message of an Event without the pointer that an EventRecorder adds, if it has one.
+
+    word: its reason.
     """
     where = rf" \((?:turnout explain {re.escape(word)}|https?://\S+/{re.escape(PAGE)}#{re.escape(word.lower())})\)$"
     return re.sub(where, "", message)

@@ -150,10 +150,9 @@ class KindDecoder(Generic[T]):
         return ListPage(page.metadata.resource_version, items)
 
     def _decode_page_by_object(self, raw: bytes) -> ListPage[T]:
-        """Return a page of a list that is decoded object by object. Objects that cannot be decoded are left out and
-        counted.
+        """Return a page of a list that is decoded object by object.
 
-        Raises one of UNREADABLE if the page is no list.
+        Objects that cannot be decoded are left out and counted. Raises one of UNREADABLE if the page is no list.
         """
         page = self._raw_page_decoder.decode(raw)
         items: list[T] = []
@@ -248,8 +247,9 @@ class KnownObjects(Generic[T]):
             self.refused_count += 1
 
     def drop(self, key: Key) -> None:
-        """Pass a deletion to the sink, unless the object is unknown or was re-created. key: with the uid "" for any
-        uid.
+        """Pass a deletion to the sink, unless the object is unknown or was re-created.
+
+        key: with the uid "" for any uid.
         """
         known_version = self._versions.get(key[:2])
         if known_version is not None and (not key.uid or known_version[0] == key.uid):
@@ -261,10 +261,10 @@ class KnownObjects(Generic[T]):
         self._listed.clear()
 
     def put_page(self, page: ListPage[T]) -> None:
-        """Pass one page of a list to the sink. Call begin_list() before the first page and end_list() after the last
-        one.
+        """Pass one page of a list to the sink.
 
-        Of a known object that is now unreadable, the sink keeps the last readable version.
+        Call begin_list() before the first page and end_list() after the last one. Of a known object that is now
+        unreadable, the sink keeps the last readable version.
         """
         for obj in page.items:
             self._listed.add((obj.metadata.namespace, obj.metadata.name))

@@ -193,10 +193,10 @@ _READERS: dict[InputFormat, Callable[[IO[bytes], int, ArchiveLimits], Iterator[B
 
 
 def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield blocks of whole lines, about limits.block_bytes each. Raises ArchiveFault for a line above
-    max_document_bytes.
+    """Yield blocks of whole lines, about limits.block_bytes each.
 
-    stream: decompressed bytes. If reading fails, the whole lines before the failure are yielded first.
+    Raises ArchiveFault for a line above max_document_bytes. stream: decompressed bytes. If reading fails, the whole
+    lines before the failure are yielded first.
     """
     rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and the number of them that are whole lines
     while True:

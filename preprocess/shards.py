@@ -85,8 +85,9 @@ def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
 
 
 def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
-    """Return True if the files of a finished shard agree with its record in size and hash. After a power cut they
-    may not.
+    """Return True if the files of a finished shard agree with its record in size and hash.
+
+    After a power cut they may not.
     """
     itemsize = dtype_for(settings.tokenizer.size).itemsize
     for key_index, totals in enumerate(record.keys):
@@ -131,8 +132,9 @@ class _Output:
         self._write(tokens)
 
     def finish(self) -> KeyTotals:
-        """Write the lengths after all tokens, and return the counts and the digest of the file. The caller closes
-        the file.
+        """Write the lengths after all tokens, and return the counts and the digest of the file.
+
+        The caller closes the file.
         """
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, "<i4")
         self._write(lengths)
@@ -238,10 +240,9 @@ class _Shard:
         return lines
 
     def _append_documents(self, documents: Documents, piece: int) -> None:
-        """Tokenize documents for all keys, and reject those that cannot be tokenized. piece: the index of the piece in
-        its chunk.
+        """Tokenize documents for all keys, and reject those that cannot be tokenized.
 
-        Raises BadDocument at the first fault if `on_error` is STOP.
+        piece: the index of the piece in its chunk. Raises BadDocument at the first fault if `on_error` is STOP.
         """
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None

@@ -65,8 +65,9 @@ def _executor_command(environment: Mapping[str, str], spark_home: str) -> list[s
 
 
 def main() -> NoReturn:
-    """Replace this process by the container's command. It does not return: it exits with 2 if arguments or variables
-    are wrong.
+    """Replace this process by the container's command.
+
+    It does not return: it exits with 2 if arguments or variables are wrong.
     """
     home = os.environ.get("SPARK_HOME") or os.path.dirname(str(getattr(find_spec("pyspark"), "origin", "")))
     try:

@@ -19,8 +19,9 @@ def is_remote(path: str) -> bool:
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Return a file that is open for reading and can seek; the caller closes it. path: a path or a URL. Raises
-    OSError.
+    """Return a file that is open for reading and can seek; the caller closes it. path: a path or a URL.
+
+    Raises OSError.
     """
     if is_remote(path):
         filesystem, name = _remote(path)

@@ -60,8 +60,9 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else the
-    block's.
+    """Run tasks beside the block, and cancel them at its end.
+
+    Raises the error of the first task that fails, else the block's.
     """
     try:
         async with asyncio.TaskGroup() as group:

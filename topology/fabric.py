@@ -285,10 +285,9 @@ def distances_from(fabric: Fabric, host: int, rule: DistanceRule = DistanceRule.
 def distances_from_nearest(
     fabric: Fabric, hosts: Iterable[int], rule: DistanceRule = DistanceRule.ALL_TIERS
 ) -> npt.NDArray[np.int8]:
-    """Return the distance of every host, by host id, from the nearest of some hosts; T + 1 everywhere if `hosts` is
-    empty.
+    """Return the distance of every host, by host id, from the nearest of some hosts.
 
-    hosts: host ids. rule: as for distance().
+    T + 1 everywhere if `hosts` is empty. hosts: host ids. rule: as for distance().
     """
     ids = np.fromiter(hosts, np.int32)
     distances = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
@@ -303,8 +302,9 @@ def distances_from_nearest(
 
 
 def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:
-    """Return the tier of the lowest switch above all of some hosts; 0 for one host or none. hosts: host ids, in any
-    order.
+    """Return the tier of the lowest switch above all of some hosts; 0 for one host or none.
+
+    hosts: host ids, in any order.
     """
     ids = sorted(set(hosts))
     if len(ids) < 2:

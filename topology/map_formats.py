@@ -345,10 +345,10 @@ class _Reader:
         return ListedSwitch(name.text, name.line, tuple(children), tuple(parts["hosts"]))
 
     def _valid_pairs(self, node: Pairs, kind: str) -> list[tuple[Scalar, Node]]:
-        """Return the (key, value) pairs whose key is a valid name. Each other key, and each repeated key, becomes a
-        fault.
+        """Return the (key, value) pairs whose key is a valid name.
 
-        kind: what the keys name, such as "switch", for the sentence.
+        Each other key, and each repeated key, becomes a fault. kind: what the keys name, such as "switch", for the
+        sentence.
         """
         first_lines: dict[str, int] = {}
         valid_pairs = []
@@ -364,8 +364,9 @@ class _Reader:
         return valid_pairs
 
     def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
-        """Return (line, name or range) for each word of a scalar or list; [] for a null. Other items of a list
-        become faults.
+        """Return (line, name or range) for each word of a scalar or list; [] for a null.
+
+        Other items of a list become faults.
         """
         if _is_null(node):
             return []
@@ -434,10 +435,10 @@ def read_map(data: Mapping[str, str]) -> Reading:
 
 
 def read_text(text: str) -> Reading:
-    """Read a whole plain text with lines `asw psw host`. Raises nothing: every mistake is a fault of the Reading, in
-    line order.
+    """Read a whole plain text with lines `asw psw host`.
 
-    Empty lines and comments are skipped. A text above MAX_TEXT_BYTES is not read.
+    Raises nothing: every mistake is a fault of the Reading, in line order. Empty lines and comments are skipped. A text
+    above MAX_TEXT_BYTES is not read.
     """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))

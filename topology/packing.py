@@ -126,8 +126,9 @@ class RoomByTier:
         return int(domains[0])
 
     def _leaves_with_fewest_hosts(self, leaves: Counts, need: int) -> Counts:
-        """Return those of some leaves, of equal room, in which `need` pods use the fewest hosts. leaves: numbers of
-        leaves.
+        """Return those of some leaves, of equal room, in which `need` pods use the fewest hosts.
+
+        leaves: numbers of leaves.
         """
         capacity = np.cumsum(self.rooms_of_hosts(leaves)[:, ::-1], axis=1)  # by the largest hosts
         used = (capacity < need).sum(axis=1)

@@ -110,11 +110,10 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 def _search(
     ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
 ) -> Slots:
-    """Return (host id, units) for all pods in units, else for as many as fit, at least the ask's `least`; [] if fewer
-    fit.
+    """Return (host id, units) for all pods in units, else for as many as fit, at least the ask's `least`.
 
-    ruled_fabric: the fabric, and the widest tier allowed. rooms: units of each host id, first on mapped hosts only,
-    then on all hosts if the ask allows them. anchors: host ids of placed members.
+    [] if fewer fit. ruled_fabric: the fabric, and the widest tier allowed. rooms: units of each host id, first on
+    mapped hosts only, then on all hosts if the ask allows them. anchors: host ids of placed members.
     """
     fabric, widest = ruled_fabric
     units, min_units, max_units = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
@@ -157,10 +156,10 @@ def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anch
 
 
 def _place_near_anchors(room_by_tier: RoomByTier, pods: int, widest: int, anchors: list[int]) -> Slots | None:
-    """Return (host id, units) under the lowest switch that covers all anchors and has room; None if none up to `widest`
-    has.
+    """Return (host id, units) under the lowest switch that covers all anchors and has room.
 
-    pods: the units to place. widest: the highest tier tried. anchors: host ids of placed members, at least one.
+    None if none up to `widest` has. pods: the units to place. widest: the highest tier tried. anchors: host ids of
+    placed members, at least one.
     """
     fabric = room_by_tier.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
@@ -289,10 +288,9 @@ def _place_with_short_last_host(fabric: Fabric, room: Room, ask: Ask, rest: int)
 
 
 def _place_rest_apart(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
-    """Place the whole multiples, and the rest on another host, in the lowest domain that holds both; None if nothing
-    does.
+    """Place the whole multiples, and the rest on another host, in the lowest domain that holds both.
 
-    room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
+    None if nothing does. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
     for first, end in _domains(fabric, room, ask):
         inside = np.zeros_like(room)
@@ -366,12 +364,12 @@ _SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only ever
 
 
 def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang. If it needs several leaves, keep the largest number of its pods under one leaf as small as
-    possible.
+    """Place a gang.
 
-    room: as for plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of
-    all tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the
-    one that allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
+    If it needs several leaves, keep the largest number of its pods under one leaf as small as possible. room: as for
+    plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of all tiers,
+    than the placement without balance, which is the result if no other is found. Of domains of one tier, the one that
+    allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
     unbalanced = place_in_multiples(fabric, room, ask)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:

@@ -1,1 +1,1 @@
-"""Look over an installation as its admin would: what is installed, asked, on the map, in time, and allowed."""
+"""Checks an installation: what is installed, used, on the map, up to date, and permitted."""

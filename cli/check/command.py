@@ -1,4 +1,4 @@
-"""`turnout check`, as a person types it."""
+"""The verb `turnout check`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Read the cluster, print a line for each thing that was checked, and return the exit code."""
+    """Read the cluster, print a line for each requirement, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
@@ -43,22 +43,22 @@ def _check(args: argparse.Namespace) -> int:
         from importlib.metadata import version
 
         from turnout.cli.check.facts import read_facts
-        from turnout.cli.check.verdicts import Word, lines
+        from turnout.cli.check.verdicts import Level, lines
 
         found = lines(await read_facts(client, version("turnout")))
         _print(found, args.output)
-        return ExitCode.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else ExitCode.DONE
+        return ExitCode.FOUND_WRONG if any(line.level is Level.WRONG for line in found) else ExitCode.DONE
 
     return run_verb("check", args, work)
 
 
 def _print(found: Iterable[CheckLine], form: str) -> None:
-    """Print the lines as a table, or as JSON."""
+    """Print the lines as a table or as JSON. form: "table" or "json"."""
     if form == "json":
         import json
 
         documents = [
-            {"word": each.word.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
+            {"word": each.level.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
         ]
         print(json.dumps(documents, indent=2))
         return
@@ -68,7 +68,7 @@ def _print(found: Iterable[CheckLine], form: str) -> None:
 
     console = terminal(False)
     for each in found:
-        sign, colour = _SIGNS[each.word.value]
+        sign, colour = _SIGNS[each.level.value]
         console.print(f"[{colour}]{sign}[/] {each.about:<12} {escape(_plain(each.text))}", soft_wrap=True)
         if each.remedy:
             console.print(f"{'':15}[dim]→ {escape(_plain(each.remedy))}[/]", soft_wrap=True)

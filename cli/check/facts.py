@@ -1,4 +1,4 @@
-"""Read from the API server what `turnout check` judges, as far as whoever asks may see."""
+"""Reads from the API server what `turnout check` judges, as far as the user's rights allow."""
 
 from __future__ import annotations
 
@@ -22,72 +22,82 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 
 
 async def read_facts(client: Client, version: str) -> ClusterFacts:
-    """Read once from the API server what the verdicts need.
+    """Read once from the API server the facts of which the verdicts are made.
 
-    Raises CallError where the API server does not answer at all.
+    version: of this program. A fact that may not be read, or that the API server does not serve, is None. Raises
+    CallError if the API server does not answer at all.
     """
     found = msgspec.json.decode(await client.get("/version"))
-    eyes = FactReader(client)
-    deployments = await eyes.all("/apis/apps/v1/deployments")
+    reader = FactReader(client)
+    deployments = await reader.all("/apis/apps/v1/deployments")
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
-    spaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
+    namespaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
     return ClusterFacts(
         ours=version,
         now_s=time.time(),
         server_version=str(found.get("gitVersion") or ""),
         ahead_s=_ahead_s(client),
-        nodes=await eyes.all("/api/v1/nodes"),
+        nodes=await reader.all("/api/v1/nodes"),
         deployments=ours,
         others=[_key(each) for each in deployments or () if not _is_ours(each)],
-        leases=await eyes.all_of("/apis/coordination.k8s.io/v1", spaces, "leases"),
-        heartbeats=await eyes.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
-        maps={space: await eyes.one(f"/api/v1/namespaces/{space}/configmaps/node-topology-config") for space in spaces},
+        leases=await reader.all_of("/apis/coordination.k8s.io/v1", namespaces, "leases"),
+        heartbeats=await reader.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
+        maps={
+            namespace: await reader.one(f"/api/v1/namespaces/{namespace}/configmaps/node-topology-config")
+            for namespace in namespaces
+        },
         pages={
-            pod["metadata"]["name"]: await eyes.page(pod)
-            for pod in await eyes.all_of("/api/v1", spaces, "pods")
+            pod["metadata"]["name"]: await reader.page(pod)
+            for pod in await reader.all_of("/api/v1", namespaces, "pods")
             if any(each["name"] == "extender" for each in pod["spec"]["containers"])
         },
-        ways=await _ways(eyes),
-        refused=eyes.refused,
-        unserved=eyes.unserved,
+        ways=await _ways(reader),
+        refused=reader.refused,
+        unserved=reader.unserved,
     )
 
 
-async def _ways(eyes: FactReader) -> Ways:
-    """Read which ways of ours the cluster can use: mutating policies, webhooks, namespaces with gates and gated pods.
-
-    eyes: reads lists, and notes those that it may not read.
+async def _ways(reader: FactReader) -> Ways:
+    """Read which placement methods the cluster can use: mutating policies, webhooks, namespaces with gates and gated
+    pods.
     """
     served: bool | None = False
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):
         path = f"{ADMISSION}/{version}/mutatingadmissionpolicies"
-        policies = await eyes.all(path, OURS)
-        served = None if path in eyes.refused else policies is not None
+        policies = await reader.all(path, OURS)
+        served = None if path in reader.refused else policies is not None
         if served is not False:
             break
-    spaces = await eyes.all("/api/v1/namespaces", f"{GATES}=true")
-    waiting = await eyes.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
+    namespaces = await reader.all("/api/v1/namespaces", f"{GATES}=true")
+    waiting = await reader.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
     gate = {"name": PLACEMENT_GATE}
     return Ways(
         served=served,
         policies=policies,
-        webhooks=await eyes.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),
-        namespaces=None if spaces is None else sorted(each["metadata"]["name"] for each in spaces),
+        webhooks=await reader.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),
+        namespaces=None if namespaces is None else sorted(each["metadata"]["name"] for each in namespaces),
         gated=None if waiting is None else sum(gate in (pod["spec"].get("schedulingGates") or ()) for pod in waiting),
     )
 
 
 class FactReader:
-    """Reads, and remembers what may not be read: a line of its own tells that."""
+    """Reads from the API server, and records what was refused or failed: each becomes a line of its own.
+
+    The attributes `refused` and `unserved` are path -> message of the API server, filled by the reading methods.
+    """
 
     def __init__(self, client: Client) -> None:
+        """Begin without records. client: of the API server."""
         self._client = client
         self.refused: dict[str, str] = {}
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
-        """Return all objects of a list; None if the list is not served or may not be read."""
+        """Return all objects of a list. None if its kind is not served or may not be read; the latter is recorded.
+
+        selector: a label selector. fields: a field selector; "" for all objects.
+        """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
@@ -101,12 +111,16 @@ class FactReader:
         return found
 
     async def all_of(self, api: str, namespaces: Sequence[str], plural: str) -> list[Object]:
-        """Return our objects of one kind in these namespaces; those that may not be listed are left out."""
+        """Return the objects of Turnout of one kind in these namespaces.
+
+        Namespaces whose list may not be read are left out. api: path of group and version. plural: name of the kind in
+        paths.
+        """
         paths = [f"{api}/namespaces/{namespace}/{plural}" for namespace in namespaces]
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
-        """Return one object; None if it does not exist or may not be read, which is noted."""
+        """Return the object at a path. None if it does not exist or may not be read; the latter is recorded."""
 
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))
@@ -116,7 +130,10 @@ class FactReader:
         return found
 
     async def page(self, pod: Object) -> list[MetricSample] | None:
-        """Read an extender's metrics through the API server."""
+        """Return the metrics of an extender pod, read through the API server.
+
+        None if the read fails, which is not recorded.
+        """
         namespace, name = _key(pod)
 
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{METRICS_PORT}/proxy/metrics"
@@ -126,7 +143,10 @@ class FactReader:
             return None
 
     async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what `read` reads; None if it is not served or may not be read, which is noted."""
+        """Return the result of `read`. None if it raises NotFound, or a refusal or failure of the API server.
+
+        path: under which a refusal is recorded in `refused`, and a failure in `unserved`. Unreachable is raised.
+        """
         try:
             return await read()
         except NotFound:
@@ -140,7 +160,7 @@ class FactReader:
 
 
 def samples(page: str) -> list[MetricSample]:
-    """Read a page of metrics; a page that makes no sense has none."""
+    """Return the samples of a metrics page; [] if it cannot be parsed."""
     try:
         families = list(text_string_to_metric_families(page))
     except ValueError:

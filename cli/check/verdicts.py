@@ -1,4 +1,4 @@
-"""Judge what was seen of an installation: a line for each thing that has to be right, with its remedy. Pure."""
+"""Judges the state of an installation: a verdict for each requirement, with a remedy. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RENEW = "renew it: helm upgrade, cert-manager, or its Secret by hand"
 
 
 def lines(facts: ClusterFacts) -> list[CheckLine]:
-    """Return every line, in the order in which an installation is made."""
+    """Return the lines of all checks, in the order of the steps of an installation."""
     parts: tuple[Callable[[ClusterFacts], Iterator[CheckLine]], ...] = (
         _rights,
         _unserved,
@@ -50,74 +50,76 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
 
 
 def _rights(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield an UNKNOWN line for each thing that the user may not read."""
     for what, why in facts.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
-        yield CheckLine(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
+        yield CheckLine(Level.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
 def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield an UNKNOWN line for each thing that the API server failed to return."""
     for what, why in facts.unserved.items():
-        yield CheckLine(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
+        yield CheckLine(Level.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
 def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge the version of Kubernetes."""
+    """Yield a line on the version of Kubernetes: WRONG if it is too old, DOUBTFUL if it is newer than tested ones."""
     if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
     text = f"Kubernetes {facts.server_version.removeprefix('v')}"
     if version < OLDEST:
-        yield CheckLine(Word.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
+        yield CheckLine(Level.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield CheckLine(Word.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
+        yield CheckLine(Level.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
     else:
-        yield CheckLine(Word.FINE, "kubernetes", text)
+        yield CheckLine(Level.FINE, "kubernetes", text)
 
 
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether each of our Deployments is ready, and of this version."""
+    """Yield a line for each Deployment of Turnout: whether it is ready, and of this version. WRONG if there is none."""
     if facts.deployments is None:
         return
     if not facts.deployments:
         remedy = "helm upgrade --install turnout deploy/charts/turnout --namespace turnout-system --create-namespace"
-        yield CheckLine(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
+        yield CheckLine(Level.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
     for each in facts.deployments:
         meta, replicas = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
         ready = int(each.get("status", {}).get("readyReplicas", 0))
         text = f"{_component(each)} in {meta['namespace']}: {ready} of {replicas} ready"
         version = meta.get("labels", {}).get(VERSION, "")
         if ready < replicas:
-            word = Word.WRONG if not ready else Word.DOUBTFUL
+            level = Level.WRONG if not ready else Level.DOUBTFUL
             yield CheckLine(
-                word, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
+                level, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
             )
         elif version and facts.ours and version != facts.ours:
             remedy = "install the same version of both: helm upgrade, or pip install"
             yield CheckLine(
-                Word.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
+                Level.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
             )
         else:
-            yield CheckLine(Word.FINE, "installed", text)
+            yield CheckLine(Level.FINE, "installed", text)
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether each of our Leases has a holder that renews it."""
+    """Yield a line for each Lease of Turnout: whether it has a holder that renews it."""
     for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
         within_s = float(spec.get("leaseDurationSeconds") or 15)
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
-            yield CheckLine(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
+            yield CheckLine(Level.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
         elif (age_s := facts.now_s + (facts.ahead_s or 0.0) - renewed_s) > 2 * within_s:
             text = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
-            yield CheckLine(Word.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
+            yield CheckLine(Level.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
         else:
-            yield CheckLine(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
+            yield CheckLine(Level.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge the maps: faults, and nodes or hosts that are missing on either side."""
+    """Yield lines on each topology map: its faults, and nodes or hosts that are missing on either side."""
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
@@ -125,37 +127,37 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
         if reading.faults:
             first = reading.faults[0]
             text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
-            yield CheckLine(Word.WRONG, "map", text, edit)
+            yield CheckLine(Level.WRONG, "map", text, edit)
         elif not reading.entries:
             yield CheckLine(
-                Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
+                Level.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
             )
         elif facts.nodes is not None:
             yield from _compare_with_map({entry.host for entry in reading.entries}, facts.nodes, edit)
 
 
 def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
-    """Yield lines for GPU nodes off the map and for hosts of the map that are no nodes; else one that all is well.
+    """Yield lines for GPU nodes that are not on the map, and for hosts of the map that are no nodes.
 
-    Compared by name or address. edit: the remedy.
+    One FINE line if there are neither. hosts: of the map, by name or address. edit: the remedy.
     """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
         text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
-        yield CheckLine(Word.WRONG if len(lost) == len(gpu_nodes) else Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Level.WRONG if len(lost) == len(gpu_nodes) else Level.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts.difference(*map(_names_of, nodes))):
         text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
-        yield CheckLine(Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Level.DOUBTFUL, "map", text, edit)
     if not gpu_nodes:
         yield CheckLine(
-            Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
+            Level.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
         )
     elif not lost and not strange:
-        yield CheckLine(Word.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
+        yield CheckLine(Level.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge by its metrics whether the extender is asked and answers."""
+    """Yield a line on whether kube-scheduler calls the extender and gets responses, by the extender's metrics."""
     request_count = sum(
         each.value
         for page in filter(None, facts.pages.values())
@@ -164,19 +166,19 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
     if silent := sorted(pod for pod, page in facts.pages.items() if page is None):
         remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
         text = f"the API server does not show the metrics of {_some(silent)}"
-        yield CheckLine(Word.UNKNOWN, "extender", text, remedy)
+        yield CheckLine(Level.UNKNOWN, "extender", text, remedy)
     if any(page is not None for page in facts.pages.values()):
         if request_count:
-            yield CheckLine(Word.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
+            yield CheckLine(Level.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
         else:
             remedy = "put the block of its NOTES into kube-scheduler's configuration, or set scheduler.enabled=true"
-            yield CheckLine(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
+            yield CheckLine(Level.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line if kube-scheduler offers less than half of the nodes to the extender.
+    """Yield a line if kube-scheduler offers less than half of the nodes to the extender; nothing otherwise.
 
-    Its configuration cannot be read from the API server, so the extender's metrics are used.
+    kube-scheduler's configuration cannot be read from the API server, so the extender's metrics are used.
     """
     nodes = len(facts.nodes or ())
     most = 0.0
@@ -190,11 +192,11 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
             before = count
     if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
         text = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
-        yield CheckLine(Word.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
+        yield CheckLine(Level.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Say when the extender's certificate expires; nothing if no metrics page has its end."""
+    """Yield a line on when the extender's certificate expires; nothing if no metrics page has its end."""
     ends = [
         each.value
         for page in filter(None, facts.pages.values())
@@ -205,24 +207,24 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
         text = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
         if left_s <= 0:
             yield CheckLine(
-                Word.WRONG,
+                Level.WRONG,
                 "certificate",
                 "the extender's certificate has ended",
                 _RENEW,
             )
         elif left_s < CERTIFICATE_S:
             yield CheckLine(
-                Word.DOUBTFUL,
+                Level.DOUBTFUL,
                 "certificate",
                 text,
                 f"{_RENEW}; no restart is needed",
             )
         else:
-            yield CheckLine(Word.FINE, "certificate", text)
+            yield CheckLine(Level.FINE, "certificate", text)
 
 
 def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Judge whether a kind of job has two controllers."""
+    """Yield a line for each kind of job that two controllers manage."""
     for each in facts.deployments or ():
         if _component(each) != "controller":
             continue
@@ -231,21 +233,21 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
             if (kind := OTHERS.get(name)) in kinds:
                 text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
                 yield CheckLine(
-                    Word.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
+                    Level.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
                 )
 
 
 def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line if the API server's clock differs too much from this one, and the lines about the nodes' clocks."""
+    """Yield a line if the API server's clock differs too much from this machine's, and lines on the nodes' clocks."""
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
     yield from _node_clocks(facts)
 
 
 def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Compare the heartbeats of nodes with the API server's clock."""
+    """Yield a line for nodes whose heartbeat time differs too much from the API server's clock."""
     now_s = facts.now_s + (facts.ahead_s or 0.0)
     renewals = [
         (lease["metadata"]["name"], renewed_s)
@@ -256,12 +258,12 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
     if silent:
         text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
-        yield CheckLine(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
+        yield CheckLine(Level.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
     if facts.heartbeats and not ahead and not silent:
-        yield CheckLine(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
+        yield CheckLine(Level.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
 
 
 def _names_of(node: Object) -> set[str]:
@@ -295,35 +297,41 @@ def _samples(page: Sequence[MetricSample], name: str) -> list[MetricSample]:
 
 
 _ABOUT = "way"
-_UNUSED = None  # the word of a way that is not used: it depends on the others
+_UNUSED = None  # level of a method that is not used: FINE if another method is used, else DOUBTFUL
 _FIRST = (1, 30)  # with gates and with policies that guard who nominates
 _POLICY = (1, 36)  # that serves MutatingAdmissionPolicy without a flag
 
 
 def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for the extender, one for nominations and one for gates, where Deployments could be seen."""
+    """Yield one line for each placement method: extender, nominations and gates.
+
+    Nothing if no Deployment of Turnout is visible. A method that is not used is FINE if another one is used, else
+    DOUBTFUL.
+    """
     if not facts.deployments:
         return
     found = [_extender(facts), _nominations(facts), _gates(facts)]
-    used = any(line.word is not _UNUSED for line in found)
+    used = any(line.level is not _UNUSED for line in found)
     for line in found:
-        word = line.word or (Word.FINE if used else Word.DOUBTFUL)
-        yield CheckLine(word, _ABOUT, line.text, line.remedy)
+        level = line.level or (Level.FINE if used else Level.DOUBTFUL)
+        yield CheckLine(level, _ABOUT, line.text, line.remedy)
 
 
 class _Way(NamedTuple):
-    word: Word | None
+    """The verdict on one placement method. level: _UNUSED (None) if the verdict depends on the other methods."""
+
+    level: Level | None
     text: str
     remedy: str = ""
 
 
 def _extender(facts: ClusterFacts) -> _Way:
-    """Return whether the cluster uses the extender, and how it could."""
+    """Return the verdict on the extender: whether it is used, or how to begin."""
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
-        return _Way(Word.FINE, "extender: used, kube-scheduler asks it")
+        return _Way(Level.FINE, "extender: used, kube-scheduler asks it")
     if is_installed and facts.pages and all(page is None for page in facts.pages.values()):
-        return _Way(Word.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above")
+        return _Way(Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above")
     if is_installed:
         remedy = "put the block of its NOTES into kube-scheduler's configuration; on a managed cluster use gates"
         return _Way(_UNUSED, "extender: installed, not used", remedy)
@@ -332,34 +340,34 @@ def _extender(facts: ClusterFacts) -> _Way:
 
 
 def _nominations(facts: ClusterFacts) -> _Way:
-    """Return the finding about nominations: whether they are used, and how to begin."""
+    """Return the verdict on nominations: whether they are used, or how to begin."""
     if _has(facts, "nominator"):
-        return _Way(Word.FINE, "nominations: used, a nominator is installed")
+        return _Way(Level.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "nominations: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
     return _Way(_UNUSED, "nominations: not used", "helm upgrade --set nominator.enabled=true")
 
 
 def _gates(facts: ClusterFacts) -> _Way:
-    """Return whether the cluster uses gates, and how it could."""
+    """Return the verdict on scheduling gates: who sets and lifts them, or how to begin."""
     gated = facts.ways.gated or 0
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
     if not any("--gates" in _words(each) for each in _deployments_of(facts, "nominator")):
         if gated:
             text = f"gates: {gated} pods wait behind ours, and no nominator lifts them"
-            return _Way(Word.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
+            return _Way(Level.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
         return _Way(_UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true")
     admission = [*_policies(facts), *_webhooks(facts)]
     putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
     labelled = facts.ways.namespaces
     if admission and labelled == []:
-        return _Way(Word.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
+        return _Way(Level.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
     if labelled and not admission and not facts.refused:
         detail = f"{text}; namespaces ask for them by a label that nothing obeys: {', '.join(labelled[:3])}"
-        return _Way(Word.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
-    return _Way(Word.FINE, text)
+        return _Way(Level.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
+    return _Way(Level.FINE, text)
 
 
 def _controllers_gate_pods(facts: ClusterFacts) -> bool:
@@ -367,7 +375,7 @@ def _controllers_gate_pods(facts: ClusterFacts) -> bool:
 
 
 def _installed_means(facts: ClusterFacts) -> str:
-    """Say by what this cluster can put gates on pods."""
+    """Return in words what can set gates on pods in this cluster: a policy, or a webhook or templates."""
     if facts.ways.served or (_version(facts) >= _POLICY and facts.ways.served is None):
         return "a policy of this API server can put them on pods"
     return "this API server serves no MutatingAdmissionPolicy: a webhook, or templates of pods, put them there"
@@ -408,8 +416,8 @@ def _sum(facts: ClusterFacts, name: str) -> float:
 Object = Mapping[str, Any]
 
 
-class Word(Enum):
-    """The verdict of one line."""
+class Level(Enum):
+    """The verdict of one line. WRONG makes `turnout check` end with FOUND_WRONG; DOUBTFUL, a warning, does not."""
 
     FINE = "fine"
     UNKNOWN = "unknown"  # it could not be seen
@@ -419,9 +427,9 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One line of the answer. remedy: what to do, "" where nothing is to be done."""
+    """One line of the result. about: the subject, as in "rights". remedy: the next step, "" if none is needed."""
 
-    word: Word
+    level: Level
     about: str
     text: str
     remedy: str = ""
@@ -437,7 +445,7 @@ class MetricSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The facts on which the ways to a scheduler depend, beside Deployments. None: it could not be seen."""
+    """The facts on the placement methods, beside Deployments. None: could not be read."""
 
     served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
     policies: Sequence[Object] | None = None  # those of ours

@@ -1,4 +1,6 @@
-"""The cluster as the autoscaler sees it, listed once with its own informers, as far as whoever asks may see."""
+"""The cluster as the autoscaler sees it: listed once with the autoscaler's informers, as far as the user's rights
+allow.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class GpuPod(NamedTuple):
-    """A pod that asks for GPUs. owner: its job, or its gang where that is nobody's job. node: "" while it has none."""
+    """A pod that requests GPUs. owner: its job; its gang if no job owns it. node: "" until it has one."""
 
     name: str
     owner: JobKey
@@ -39,7 +41,7 @@ class GpuPod(NamedTuple):
 
 
 class AutoscalerView(Cache):
-    """The autoscaler's cache, with the nodes at hand, the pods that ask for GPUs, and what is nobody's job."""
+    """The autoscaler's cache that also keeps nodes, the pods that request GPUs, and gangs that no job owns."""
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         super().__init__(KINDS, gpu_resources)
@@ -52,7 +54,10 @@ class AutoscalerView(Cache):
         super().put_node(node)
 
     def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
-        """Return the gangs of GPU pods of which no job of a known kind tells, running or waiting; lone pods too."""
+        """Return the gangs of GPU pods, running or waiting, that no job of a known kind owns.
+
+        A lone pod is a gang of one.
+        """
         found = {}
         for key, group, members in self.unmanaged.all_gangs():
             on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
@@ -63,7 +68,7 @@ class AutoscalerView(Cache):
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
-        """Yield every pod that asks for GPUs and is not over, those that leave included."""
+        """Yield every pod that requests GPUs and has not ended, also those that are being deleted."""
         gangs = {(key.namespace, key.name): (key, gang.queue) for key, gang in self.bare_gangs().items()}
         for uid, pod in self._pods.items():
             gpus = self._shapes[uid].gpus(self._gpu_resources)
@@ -81,10 +86,10 @@ class AutoscalerView(Cache):
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerSnapshot:
-    """All that was listed. unknown: paths that may not be listed and that a decision can do without.
+    """All that was listed. unknown: paths that may not be listed, and without which a decision is possible.
 
-    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
-    moment of `observation`. gangs: those that are nobody's job.
+    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: time of
+    `observation`, since 1970. gangs: those that no job of a known kind owns.
     """
 
     view: AutoscalerView
@@ -104,9 +109,10 @@ def _late_paths(informers: AutoscalerInformers, faults: Container[str] = ()) -> 
 
 
 async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerSnapshot:
-    """List once all objects that the autoscaler watches, and return its view of them. Raises CannotSee.
+    """List once all objects that the autoscaler watches, and return its view of them.
 
-    namespace: listed alone if the person may not list the whole cluster.
+    namespace: listed alone if the user may not list the whole cluster; `missing` of the result then names what is
+    unknown. Raises CannotSee if a list failed for another reason.
     """
     once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
     maps = settings.configmaps()

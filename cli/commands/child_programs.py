@@ -59,7 +59,10 @@ class RunningExtender:
             return (await response.text()).splitlines()
 
     async def wait_for_another_map(self, before: str) -> None:
-        """Wait until it uses another map than the one that it read at `before`."""
+        """Wait until the extender uses a newer map. There is no time limit.
+
+        before: the time of the last reading of the map, as `map_reloaded_at` returned it.
+        """
         while True:
             if await self.map_reloaded_at() != before:
                 return
@@ -84,10 +87,10 @@ class StartedExtender:
 def start_extender(
     command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0
 ) -> StartedExtender:
-    """Start an extender without waiting for it.
+    """Start an extender as a child process, without waiting for it.
 
-    The caller passes it to `wait_until_ready`, which ends it. configmap: of the map. folder: for its files. port: for
-    requests, 0 for a free one.
+    The caller passes the result to `wait_until_ready`, which ends the process. configmap: NAMESPACE/NAME of the map.
+    folder: for the files that it writes. port: 0 for a free one.
     """
     port_file, log_file = folder / "extender.port", folder / "extender.log"
     port_file.unlink(missing_ok=True)
@@ -108,7 +111,7 @@ def start_extender(
 
 @asynccontextmanager
 async def wait_until_ready(begun: StartedExtender, session: aiohttp.ClientSession) -> AsyncIterator[RunningExtender]:
-    """Wait until an extender is ready, and end it with the block. Raises ExtenderFailed."""
+    """Wait until an extender is ready, and end it at the end of the block. Raises ExtenderFailed if it exits first."""
     try:
         async with asyncio.timeout(_START_S):
             up = await _wait_until_ready(begun, RunningExtender("", begun.health, session))
@@ -130,18 +133,19 @@ async def running_extender(
     session: aiohttp.ClientSession,
     port: int = 0,
 ) -> AsyncIterator[RunningExtender]:
-    """Run an extender on a loopback port until the block ends. Gives it once it is ready.
+    """Run an extender on a loopback port during the block; yields it once it is ready.
 
-    configmap: namespace/name of the map. port: 0 for a free one. Raises ExtenderFailed.
+    command: the program and its first arguments. configmap: NAMESPACE/NAME of the map. folder: for the files that it
+    writes. port: 0 for a free one. Raises ExtenderFailed.
     """
     async with wait_until_ready(start_extender(command, kubeconfig, configmap, folder, port), session) as up:
         yield up
 
 
 async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> RunningExtender:
-    """Wait until the extender has written its port and reports that it is ready.
+    """Wait until the extender has written its port file and reports that it is ready, and return it with its URLs.
 
-    Returns it with its URL. Raises ChildProcessError if it exits.
+    up: the extender before its URLs are known. Raises ChildProcessError if the process exits.
     """
     import aiohttp
 
@@ -160,7 +164,7 @@ async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> Runn
 
 
 def _end_extender(child: subprocess.Popen[bytes]) -> None:
-    """Stop the extender: SIGTERM, and SIGKILL after STOP_S seconds."""
+    """Stop the extender with SIGTERM, and with SIGKILL after STOP_S seconds; wait until the process has ended."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -171,7 +175,7 @@ def _end_extender(child: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens now."""
+    """Return a TCP port that no process listens on now. Another process may take it before the caller does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -189,7 +193,9 @@ _NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def child_environment() -> dict[str, str]:
-    """Return our environment, and where the child finds `turnout`, from whatever folder we were started."""
+    """Return this process's environment, with a PYTHONPATH on which the child finds the package `turnout` in any
+    folder.
+    """
     spec = importlib.util.find_spec("turnout")
     package_root = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
@@ -206,7 +212,7 @@ class AutoscalerFailed(ChildFailed):
 
 
 class AutoscalerProcess:
-    """An autoscaler at work. last_lines: the last lines that it wrote; over: it has ended, by itself or not."""
+    """A running autoscaler. last_lines: of its log. over: the process has ended."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -240,9 +246,10 @@ def autoscaler_command() -> tuple[str, ...]:
 async def running_autoscaler(
     command: Sequence[str], kubeconfig: Path, flags: Sequence[str], on_line: Callable[[str], None]
 ) -> AsyncIterator[AutoscalerProcess]:
-    """Run an autoscaler until the block ends. Gives it once it leads. on_line: called with each line of its log.
+    """Run an autoscaler during the block; yields it once it is the leader.
 
-    Raises AutoscalerFailed.
+    flags: of the autoscaler. on_line: called with each line of its log, and with "" after the last one. Raises
+    AutoscalerFailed if it exits or does not lead in time.
     """
     child = await create_subprocess_exec(
         *command,
@@ -266,7 +273,7 @@ async def running_autoscaler(
 
 
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
-    """Wait until the autoscaler leads.
+    """Wait until the autoscaler is the leader.
 
     Raises AutoscalerFailed if it exits, or does not lead within _START_S seconds.
     """

@@ -1,4 +1,4 @@
-"""The options of every verb that asks an API server: which one, in whose name, how long, and of which namespace."""
+"""The options of every verb that calls an API server: cluster, user, timeout and namespace."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Examples = Sequence[tuple[str, str]]
 def add_verb(
     commands: Any, name: str, summary: str, examples: Examples, more: str = "", **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a verb whose help says what it does and shows examples.
+    """Add a verb with its help text, and return its parser.
 
-    examples: what is typed after `turnout`, and what it is for. more: a paragraph of the help under the summary.
+    name: of the verb. examples: command lines without `turnout`, each with its purpose. more: a paragraph below the
+    summary. options: of argparse.
     """
     width = max(len(typed) for typed, _ in examples)
     lines = [f"  turnout {typed:<{width}}  # {purpose}" for typed, purpose in examples]
@@ -39,7 +40,7 @@ def add_verb(
 
 
 class VerbParser(argparse.ArgumentParser):
-    """A parser that tells a wrong command line in one line, and where its options are listed."""
+    """A parser that reports a wrong command line in one line, with the command that lists the options."""
 
     def error(self, message: str) -> NoReturn:
         """Print the line, and end with USAGE."""
@@ -92,7 +93,7 @@ def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
 
 
 def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
-    """Add the argument that names a job, and the option for its namespace. kinds: known kinds, for the help text."""
+    """Add the argument JOB and the option for its namespace. kinds: known kinds, for the help text."""
     parser.add_argument("job", metavar="JOB", help=f"{FORMS}{f'; kinds are {kinds}' if kinds else ''}")
     parser.add_argument(
         "-n", "--namespace", default="", help="namespace of the job, where its name has none (that of your context)"
@@ -100,7 +101,10 @@ def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
 
 
 def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
-    """Return the job that is named, with its namespace. known: as job_names.words_of makes it. Raises BadArgument."""
+    """Return the name of the job on the command line, with the namespace of --namespace or of the context.
+
+    known: kinds as people write them -> kind, as `words_of` of job_names.py returns it. Raises BadArgument.
+    """
     try:
         name = read(args.job, known)
     except BadJobName as error:
@@ -111,7 +115,7 @@ def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
 
 
 def check_object(text: str, flag: str) -> None:
-    """Check the value of a flag that names an object as namespace/name. Raises BadArgument."""
+    """Raise BadArgument unless `text`, the value of `flag`, has the form NAMESPACE/NAME."""
     from turnout.kube.cli_flags import BadSetting, check_name
 
     try:
@@ -152,7 +156,7 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
 
 def duration_s(text: str) -> float:
-    """Return a duration such as 5, 10s or 1m in seconds. Raises ArgumentTypeError for another text."""
+    """Return a duration such as 5, 10s or 1m in seconds. Raises ArgumentTypeError for any other text."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h|d)?", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5, 10s or 1m")
@@ -179,7 +183,7 @@ SEEING: Mapping[str, type] = {
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> None:
-    """Add these flags, and --gpu-resource."""
+    """Add some of the autoscaler's flags, and --gpu-resource. flags: name -> type of its value."""
     group = parser.add_argument_group("the autoscaler's own flags", "as it was started with; else its defaults")
     for flag, kind in flags.items():
         group.add_argument(f"--{flag}", type=kind, help=f"the --{flag} of turnout-autoscaler")
@@ -187,7 +191,10 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> Non
 
 
 def settings_of(args: argparse.Namespace, flags: Mapping[str, type]) -> Settings:
-    """Return the autoscaler's settings with the flags that are given. Raises BadArgument."""
+    """Return the autoscaler's settings by the flags on the command line; defaults for the others. Raises BadArgument.
+
+    flags: those that were added by `add_flags`.
+    """
     from turnout.autoscaler.settings import Settings
     from turnout.kube.cli_flags import BadSetting
 

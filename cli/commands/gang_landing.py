@@ -1,4 +1,7 @@
-"""Asks where a gang would land if it came now. The cluster is listed once, as scheduler and autoscaler see it."""
+"""Computes where a gang would be placed if it arrived now.
+
+Lists the cluster once, as extender and autoscaler see it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from turnout.kube.client.api_client import Client
 
 
 async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
-    """Return where a gang would land that arrived now, and what the autoscaler would decide. Raises CannotSee."""
+    """List the cluster, and return where the gang would be placed now and what the autoscaler would decide about it.
+
+    Raises CannotSee if a required list may not be read.
+    """
     now_s = time.time()
     scheduler, autoscaler = await asyncio.gather(
         scheduler_view.look(client, settings, gang.namespace), autoscaler_view.look(client, settings, gang.namespace)

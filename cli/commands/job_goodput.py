@@ -27,9 +27,10 @@ PERIOD_S = 600.0  # two lines of totals are closer in time
 
 
 async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s: float) -> Listing[GoodputRow]:
-    """Return the time of a job by kind. since_s: the length of the period, None for the whole job. Raises NoSuch.
+    """Return a job's time by kind, from its pods' logs.
 
-    now_s: in seconds since 1970.
+    since_s: length of the period in seconds; None for the whole life of the job. now_s: since 1970. Raises NoSuch if
+    the logs have no totals.
     """
     begin_s = None if since_s is None else now_s - since_s
     newest, base = period(await totals_of(client, job, since_s), begin_s)
@@ -44,7 +45,10 @@ async def totals_of(client: Client, job: FoundJob, since_s: float | None = None)
 async def totals_and_saves_of(
     client: Client, job: FoundJob, since_s: float | None = None
 ) -> tuple[list[Totals], list[LoggedSave]]:
-    """Read the totals and the saves in the logs of the job's oldest pods. Raises NoSuch without any totals."""
+    """Read the totals and the saves in the logs of the job's MOST_PODS oldest pods; [] of saves if there are none.
+
+    since_s: as in `goodput_of`. Raises NoSuch if the logs have no totals.
+    """
     selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
     pods = await objects(client, f"{job.core}/pods", selector)
     oldest = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
@@ -77,9 +81,9 @@ def _read(lines: Sequence[str]) -> tuple[list[Totals], list[LoggedSave]]:
 
 
 async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[JobName]:
-    """Return the jobs of a queue, those that hold most GPUs first. Raises NoSuch, CannotSee.
+    """Return the jobs of a queue, those with most GPUs first. Raises NoSuch if there is no such queue, and CannotSee.
 
-    Only kinds that the job controllers run: the workers of others are not known by their labels.
+    Only kinds of the job controllers are returned: workers of other kinds cannot be recognised by their labels.
     """
     snapshot = await look(client, settings, "default")
     if snapshot.missing:
@@ -98,9 +102,10 @@ async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[
 async def goodput_of_jobs(
     client: Client, owner: str, names: Sequence[JobName], since_s: float | None, now_s: float
 ) -> Listing[GoodputRow]:
-    """Return the GPU time of several jobs by kind; MAX_JOBS of them at most are read. owner: whose they are, in words.
+    """Return the GPU time of several jobs by kind. At most MAX_JOBS are read; a note counts the others.
 
-    A job that has gone since, or whose logs have no totals, is named in a note. now_s: in seconds since 1970.
+    owner: of the jobs, for the title, as in "queue research". A job that no longer exists or whose logs have no totals
+    is named in a note. since_s, now_s: as in `goodput_of`.
     """
     begin_s = None if since_s is None else now_s - since_s
     slots = asyncio.Semaphore(PARALLEL_JOBS)

@@ -1,4 +1,4 @@
-"""Read jobs of the kinds that the job controllers run: one that is named, or all of a kind."""
+"""Reads jobs of the kinds that the job controllers manage: one by its name, or all of a kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANAGER = "turnout-cli"
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job that is there."""
+    """An existing job."""
 
     kind: ControlledKind
     raw: Any  # its object
@@ -57,7 +57,10 @@ def named_job(args: argparse.Namespace) -> JobName:
 
 
 async def found_job(client: Client, job_name: JobName) -> FoundJob:
-    """Return the only job with this name. Raises NoSuch if there is none, or more than one."""
+    """Read the job with this name from the API server.
+
+    Raises NoSuch if there is none, or if several kinds have the name.
+    """
     kinds = [KINDS[job_name.kind]] if job_name.kind else list(KINDS.values())
     answers = await asyncio.gather(*(_look(client, kind, api, job_name) for kind in kinds for api in kind.apis))
     found = [each for each in answers if each is not None]
@@ -72,7 +75,10 @@ async def found_job(client: Client, job_name: JobName) -> FoundJob:
 
 
 async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobName) -> FoundJob | None:
-    """Return the job of this kind and name; None if it does not exist. api: group and version to read."""
+    """Return the job of this kind and name; None if it does not exist.
+
+    api: path of the group and version to read.
+    """
     place = f"namespaces/{quote(job_name.namespace, safe='')}/{kind.plural}/{quote(job_name.name, safe='')}"
     try:
         raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))
@@ -82,7 +88,10 @@ async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobNam
 
 
 async def jobs_of_kind(client: Client, kind: ControlledKind, namespace: str, selector: str) -> list[Any]:
-    """List the jobs of a kind in every group that serves it; none where no group does."""
+    """Return the jobs of a kind in every API group that has it; [] if none is served. selector: of labels, "" for all.
+
+    namespace: "" for all of them.
+    """
     found = []
     place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
     for api in kind.apis:
@@ -100,7 +109,7 @@ def labels(selector: str) -> dict[str, str]:
 
 
 async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return the items of a list. Raises NotFound if the API server does not serve the kind."""
+    """Return the items of all pages of a list. Raises NotFound if the API server does not serve the kind."""
     found: list[Any] = []
     async for page in client.pages(path, params):
         found += msgspec.json.decode(page).get("items") or []

@@ -1,4 +1,4 @@
-"""Lists what a command needs, once, as far as whoever asks may see: the whole cluster, else one namespace of it."""
+"""Lists once what a command needs, as far as the user's rights allow: the whole cluster, else one namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_THE_CLUSTER = {"nodes", "priorityclasses", "queues", "clusterqueues", "cohor
 
 
 class CannotSee(Exception):
-    """Something that has to be listed cannot be. The message says what, and what would help."""
+    """A required list cannot be read. The message names the cause and the remedy."""
 
 
 class Lists(Protocol):
@@ -32,14 +32,15 @@ class Lists(Protocol):
 
 
 class ListOnce:
-    """Lists as a client does, and never watches. faults: what could not be listed for another reason than rights.
+    """Lists as a client does, and never watches. faults: lists that failed for a reason other than missing rights.
 
-    unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not, in the whole cluster.
-    namespace: what of them is in it is listed where that may be. last: the path whose pages are held back until `rest`
+    unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not be listed in the whole
+    cluster; `namespace` is listed instead if that is permitted. last: the path whose pages are held back until `rest`
     is set, though they are fetched at once: pods cost less once their jobs are known.
     """
 
     def __init__(self, client: Lists, namespace: str, last: str = "") -> None:
+        """Begin without any list. namespace, last: as described for the class; "" for no last path."""
         import asyncio
 
         self._client, self._namespace, self._last = client, namespace, last
@@ -51,7 +52,10 @@ class ListOnce:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
     ) -> AsyncIterator[bytes]:
-        """Yield each page of a list; one empty page if it may not be listed."""
+        """Yield each page of a list. If it is forbidden, yield the pages of one namespace, or one empty page.
+
+        limit: objects per page. Raises CallError, also recorded in `faults`, if the list fails for another reason.
+        """
         if path != self._last:
             async for page in self._allowed(path, params, limit):
                 yield page
@@ -62,7 +66,11 @@ class ListOnce:
             yield page
 
     async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """Yield the pages that may be listed. What may not be listed is noted."""
+        """Yield the pages of a list.
+
+        If it is forbidden, those of one namespace, and record the path in `refused` or `unknown`. Raises NotFound for a
+        kind that is not served, and CallError, which is also recorded.
+        """
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
         try:
@@ -82,14 +90,14 @@ class ListOnce:
             raise
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Nothing, until cancelled."""
+        """Wait until cancelled: yields nothing, since a command lists only once."""
         import asyncio
 
         await asyncio.Event().wait()
         yield b""
 
     def check(self) -> None:
-        """Raise CannotSee when a list failed for another reason than rights."""
+        """Raise CannotSee if a list failed for a reason other than missing rights."""
         if not self.faults:
             return
         path, error = next(iter(sorted(self.faults.items())))
@@ -118,7 +126,7 @@ class ListOnce:
 
 
 def may_not(missing: Iterable[str]) -> str:
-    """Return a sentence about what may not be listed, and which right would help."""
+    """Return a sentence that names the resources that may not be listed and the ClusterRole that permits it."""
     return (
         f"you may not list {', '.join(missing)} in the whole cluster, and the autoscaler decides on all of it; the "
         f"ClusterRole {VIEWER} has these rights"
@@ -134,7 +142,7 @@ def resource(path: str) -> str:
 async def account_of(client: Lists, key: JobKey) -> Account | None:
     """Return what a job's controller reports about it.
 
-    None for a kind that our controllers do not run, or a job that cannot be read.
+    None for a kind that the job controllers do not manage, and for a job that does not exist or may not be read.
     """
     from turnout.jobs.kinds.registry import KINDS
 
@@ -181,7 +189,7 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
 
 
 async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobPod, ...]:
-    """Return the pods that this job controls and that are not being deleted."""
+    """Return the pods that the job `raw` controls and that are not being deleted. path: of its namespace."""
     words, meta = kind.child_labels, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (
@@ -196,7 +204,7 @@ async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tup
 
 
 def _pod(raw: Any, role: str, index: str) -> JobPod:
-    """Return a pod of a job. role, index: the labels that hold its role and its index in the role."""
+    """Return a pod of a job. role, index: keys of the labels that contain its role and its index in the role."""
     from turnout.cli.controller_status import JobPod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}
@@ -211,7 +219,7 @@ def _pod(raw: Any, role: str, index: str) -> JobPod:
 
 
 async def _job_events(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobEvent, ...]:
-    """Return the Events on this very object, not on one that had its name."""
+    """Return the Events about the object `raw`, compared by UID: not those of an earlier object with its name."""
     from turnout.cli.controller_status import JobEvent
     from turnout.cli.views.cluster_events import read_event
 

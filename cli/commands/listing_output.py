@@ -1,4 +1,4 @@
-"""The options of all verbs that list, and how a listing is printed: once, or again whenever something has changed."""
+"""The options of all verbs that list, and the printing of a listing: once, or at each change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Observe = Callable[[], Awaitable[Listing[Any]]]
 
 
 def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> None:
-    """Add -o, -w and --no-headers, and --sort-by if columns are named.
+    """Add -o, -w and --no-headers, and --sort-by if columns are given.
 
     columns: headings of the columns by which rows may be sorted, in upper case.
     """

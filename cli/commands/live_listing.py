@@ -48,7 +48,7 @@ def _time_of_day(wall_s: float) -> str:
 
 
 def screen(listing: Listing[Any], heading: str, is_stale: bool, height: int) -> RenderableType:
-    """Return what fits into `height` lines: heading, rows, how many more there are, the listing's notes.
+    """Return the part of a listing that fits into `height` lines: heading, rows, the number of hidden rows, and notes.
 
     is_stale: the heading is drawn as a warning.
     """

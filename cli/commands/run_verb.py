@@ -1,4 +1,4 @@
-"""Runs what a verb asks of an API server, and ends every failure in one line and an exit code."""
+"""Runs a verb's work with an API client; reports each failure in one line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class NoSuch(Exception):
-    """A thing that a person has named is not there. The message is for the person."""
+    """A thing that the user named does not exist. The message is printed for the user."""
 
 
 class BadArgument(Exception):
-    """An argument that makes no sense. End with ExitCode.USAGE. The message is for the person."""
+    """An argument is invalid. The verb ends with ExitCode.USAGE. The message is printed for the user."""
 
 
 def run_verb(
@@ -26,8 +26,8 @@ def run_verb(
 ) -> int:
     """Run `work` with a Kubernetes client, and return the exit code.
 
-    Known errors are printed in one line and give FAILED. verb: the command, for the message. wrong: further known
-    errors.
+    Known errors are printed in one line, and the code is FAILED. verb: for the message. wrong: further errors that are
+    reported in this way.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""The cluster as the scheduler extender sees it, listed once: nodes, pods, gangs and the map of switches."""
+"""The cluster as the scheduler extender sees it, listed once: nodes, pods, gangs and the topology map."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class _Page(Struct):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that was listed. fabric: as the map has it, by its own names of hosts. map_fault: why there is none, or "".
+    """All that was listed. fabric: with the map's own names of hosts. map_fault: why it is empty, or "".
 
-    missing: resources that may not be listed in the whole cluster, without which nothing can be said of places.
-    unseen: those without which only the sizes of some gangs are not known.
+    missing: resources that may not be listed in the whole cluster, and without which placements are unknown. unseen:
+    those without which only the sizes of some gangs are unknown.
     """
 
     gangs: ClusterView
@@ -48,8 +48,8 @@ class SchedulerView:
 async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
     """List once all objects that the extender watches, and return its view of them. Raises CannotSee.
 
-    namespace: listed alone if the person may not list the whole cluster. sizes: also list PodGroups and owners, which
-    give the sizes of gangs; without it only nodes, pods and the map are listed.
+    namespace: listed alone if the user may not list the whole cluster. sizes: also list PodGroups and owners, which
+    give the sizes of gangs; False lists only nodes, pods and the map.
     """
     once, aside = ListOnce(client, namespace), ListOnce(client, namespace)
     gangs = ClusterView(settings.gpu_resource)
@@ -88,7 +88,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
 async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
     """Read a list and pass each readable object to `put`.
 
-    A kind that is not served has no objects. A failure is noted in `once`. kind: the type to decode.
+    A kind that is not served has no objects. A failure is recorded in `once`. kind: the type to decode.
     """
     try:
         async for item in _objects(once, path, params):
@@ -109,7 +109,10 @@ async def _objects(once: ListOnce, path: str, params: Mapping[str, Any] | None) 
 
 
 def _map(maps: list[ConfigMap], name: str, refused: bool) -> tuple[Fabric, str]:
-    """Return the fabric, and why there is none. refused: the ConfigMap may not be read."""
+    """Return the fabric and "", or an empty fabric and why it is empty.
+
+    maps: the ConfigMaps that were read. name: NAMESPACE/NAME of the map. refused: the ConfigMap may not be read.
+    """
     if refused:
         return EMPTY, f"you may not read the ConfigMap {name}, the map of switches"
     if not maps:

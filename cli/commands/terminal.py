@@ -1,4 +1,4 @@
-"""The terminal: colours only where somebody can see them, and a SIGTERM that ends as cleanly as a Ctrl-C."""
+"""The terminal: colours only on a terminal, and a SIGTERM that ends a command as cleanly as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _T = TypeVar("_T")
 
 
 def terminal(plain: bool) -> Console:
-    """Make the console. rich itself heeds NO_COLOR, and prints plainly when stdout is no terminal."""
+    """Return a console for stdout. plain: no colours.
+
+    rich itself obeys NO_COLOR, and prints plainly if stdout is no terminal.
+    """
     from rich.console import Console
 
     if plain:
@@ -37,7 +40,7 @@ class TerminalPage:
 
     @classmethod
     def of_stdout(cls, plain: bool) -> TerminalPage:
-        """Look at stdout. plain: as for a file."""
+        """Return the width and the colours of stdout. plain: as for a file, without colours."""
         if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return cls(_PLAIN_COLUMNS, False)
         return cls(shutil.get_terminal_size().columns, not os.environ.get("NO_COLOR"))
@@ -52,7 +55,7 @@ class TerminalPage:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do the work; SIGTERM cancels it, so that everything it started ends with it."""
+    """Run the coroutine and return its result. SIGTERM cancels it, so that it can end everything that it started."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)

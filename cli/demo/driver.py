@@ -1,4 +1,4 @@
-"""Run the demo: start every program, show every act as it happens, and end every program."""
+"""Runs the demo: starts every program, shows each act as it happens, and ends every program."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Show:
 async def perform(show: Show, screen: Screen, page: DemoPage | None = None) -> Tally:
     """Run the whole demo of placement and return its totals.
 
-    show: the choices of the person. page: shows the cluster in a browser. Raises ExtenderFailed if the extender does
-    not start.
+    show: the user's choices. screen: shows each act. page: shows the cluster in a browser. Raises ExtenderFailed if the
+    extender does not start.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
@@ -91,7 +91,10 @@ async def perform(show: Show, screen: Screen, page: DemoPage | None = None) -> T
 async def _stage(
     show: Show, play: Scene, screen: Screen, page: DemoPage | None
 ) -> AsyncIterator[tuple[Testbed, ExtenderClient, RunningExtender]]:
-    """Start the API, the extender and the scheduler; end them in the other order."""
+    """Start the API, the extender and the scheduler for the block, and end them in reverse order.
+
+    page: None serves no page. Raises ExtenderFailed.
+    """
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
         kubeconfig = folder / "kubeconfig"
@@ -113,9 +116,13 @@ async def _stage(
 
 
 class _Performance:
-    """One play in progress, on both clusters."""
+    """A run of the demo, on both clusters."""
 
     def __init__(self, show: Show, play: Scene, stage: Testbed, extender: RunningExtender, screen: Screen) -> None:
+        """Begin with no gang. stage: the cluster with Turnout; the other one is made here.
+
+        extender: of that cluster.
+        """
         self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
         self._rival = Baseline(play, show.seed)
         self._fabric = _fabric(play)
@@ -126,7 +133,7 @@ class _Performance:
     async def play_act(self, act: Act) -> None:
         """Carry out one arrival or departure of a gang in both clusters, and show the result."""
         known = self._ours.keys() & self._theirs.keys()
-        if act.word is ActKind.ARRIVES:
+        if act.kind is ActKind.ARRIVES:
             await self._stage.arrive(act.gang, self._show.patience_s)
             self._present_gangs.append(act.gang)
         else:
@@ -144,7 +151,10 @@ class _Performance:
         await asyncio.sleep(self._show.pause_s)
 
     def _note(self, scores: dict[str, Score], gang: DemoGang, where: Testbed | Baseline) -> None:
-        """Note the cost of a gang that is whole."""
+        """Store the cost of a gang, unless it is stored already or not all of its pods have a node.
+
+        scores: gang letter -> cost, changed. where: the cluster of which the placement is taken.
+        """
         gang_score = score(self._fabric, self._play, gang, where.placements.get(gang.name, {}))
         if gang_score is not None:
             scores.setdefault(gang.letter, gang_score)
@@ -152,7 +162,8 @@ class _Performance:
     async def finale(self) -> None:
         """Change the cables and the map, wait until the extender has read the new map, and place one more gang.
 
-        Does nothing if no change of cables would help a gang.
+        Does nothing if no change of cables would help a gang. If the extender does not read the map in time, only a
+        message is shown.
         """
         nodes = [n for gang in self._present_gangs for n in self._stage.placements.get(gang.name, {}).values()]
         busy = {*nodes, *(name for name, _ in self._play.busy)}
@@ -178,8 +189,11 @@ class _Performance:
         return Pair(self._ours, self._theirs)
 
     def tally(self, calls: tuple[ExtenderCall, ...], neutral: int) -> Tally:
-        """Add up the acts of the play; the finale shows one thing and is not counted."""
-        gangs = tuple(act.gang for act in self._play.acts if act.word is ActKind.ARRIVES)
+        """Return the totals of the acts; the gang of the finale is not counted.
+
+        calls: to the extender. neutral: responses without advice.
+        """
+        gangs = tuple(act.gang for act in self._play.acts if act.kind is ActKind.ARRIVES)
         letters = {gang.letter for gang in gangs}
         ours = {letter: gang_score for letter, gang_score in self._ours.items() if letter in letters}
         theirs = {letter: gang_score for letter, gang_score in self._theirs.items() if letter in letters}
@@ -197,16 +211,17 @@ _MERGE = "application/merge-patch+json"
 
 
 class Testbed:
-    """The cluster with Turnout. placements: gang name -> index -> node, as the scheduler bound them."""
+    """The cluster with Turnout. placements: gang name -> index -> node. refusals: pod name -> why it waits."""
 
     def __init__(self, api: ApiClient) -> None:
+        """Begin with an empty cluster. api: of the cluster."""
         self._api = api
         self._news = asyncio.Event()
         self.placements: dict[str, dict[int, str]] = {}
         self.refusals: dict[str, str] = {}  # pod name -> why it waits
 
     def on_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
-        """Note the scheduler's outcome for a pod."""
+        """Store the scheduler's outcome for the pod `name`, whose name ends with its index in the gang."""
         gang, _, index = name.rpartition("-")
         if isinstance(outcome, Chosen):
             self.placements.setdefault(gang, {})[int(index)] = outcome.node
@@ -227,14 +242,14 @@ class Testbed:
         await self._api.call("POST", _MAPS, scenario.topology_map(play.places))
 
     async def redraw(self, places: tuple[DemoNode, ...]) -> None:
-        """Edit the map, as `kubectl edit configmap` would."""
+        """Patch the map in the cluster's ConfigMap, as `kubectl edit configmap` would."""
         wish = {"data": scenario.topology_map(places)["data"]}
         await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)
 
     async def arrive(self, gang: DemoGang, within_s: float) -> Mapping[int, str]:
-        """Submit a gang, and wait until all its pods have a node or the time is up.
+        """Submit a gang, and wait until all its pods have a node, at most `within_s` seconds.
 
-        Returns index -> node of the placed members.
+        Returns index -> node of the placed pods.
         """
         self.placements[gang.name] = {}
         await self._api.call("POST", _GROUPS, scenario.pod_group(gang))
@@ -263,8 +278,9 @@ class Baseline:
     """A cluster in which kube-scheduler decides. Nodes are added by name, as its cache gets them."""
 
     def __init__(self, play: Scene, seed: int) -> None:
+        """Create the nodes and the busy pods of the scene. seed: of the scheduler's random choices."""
         self._cluster = Cluster()
-        self._cursor, self._dice = Cursor(), random.Random(seed)
+        self._cursor, self._rng = Cursor(), random.Random(seed)
         self._waiting: dict[str, PodInfo] = {}
         self.placements: dict[str, dict[int, str]] = {}  # gang name -> index -> node
         for place in sorted(play.places, key=lambda place: place.name):
@@ -273,9 +289,12 @@ class Baseline:
             self._cluster.place(_pod_info(busy_pod(number, name, gpus), OTHERS), name)
 
     def play(self, act: Act) -> Mapping[int, str]:
-        """Carry out one act, and let all waiting pods try again. Return the gang's members that have a node."""
+        """Apply one act, and let all waiting pods try again.
+
+        Return index -> node of the placed pods of the act's gang.
+        """
         gang = act.gang
-        if act.word is ActKind.LEAVES:
+        if act.kind is ActKind.LEAVES:
             for index in range(gang.pods):
                 self._waiting.pop(_uid(gang, index), None)
                 self._cluster.remove(_uid(gang, index))
@@ -286,7 +305,7 @@ class Baseline:
                 want = _pod_info(raw, NAMESPACE)
                 self._waiting[want.uid] = want
         for uid, want in list(self._waiting.items()):
-            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._dice)
+            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._rng)
             if isinstance(outcome, Chosen):
                 self._cluster.place(want, outcome.node)
                 del self._waiting[uid]
@@ -300,7 +319,7 @@ def _uid(gang: DemoGang, index: int) -> str:
 
 
 def _pod_info(raw: Raw, namespace: str) -> PodInfo:
-    """Return a pod as the extender reads it, with its name as its uid."""
+    """Return a pod as the extender reads it, with its name as its uid. namespace: of the pod."""
     pod = msgspec.convert(raw, Pod)
     pod.metadata.uid = pod.metadata.name
     pod.metadata.namespace = namespace
@@ -318,7 +337,11 @@ _NEXT = (
 
 
 async def play(part: str, show: Show, fast: bool, console: Console) -> None:
-    """Play the demo of placement, of lending, or both. fast: short pauses. Raises ChildFailed and StoryFailed."""
+    """Run the demo of placement, of lending, or both, and print what to try next.
+
+    part: GANGS, LENDING, or another word for both. fast: with short pauses. Raises ChildFailed, and StoryFailed if a
+    step does not happen.
+    """
     page = DemoPage()
     if part != LENDING:
         await perform(replace(show, pause_s=0.0) if fast else show, Screen(console), page)

@@ -31,9 +31,9 @@ class DemoPage:
 
     @asynccontextmanager
     async def serve(self, kubeconfig: Path, settings: Settings = _DEFAULTS) -> AsyncIterator[str]:
-        """Serve the cluster of a kubeconfig on loopback while the block lasts, and give the address for a browser.
+        """Serve the page of a kubeconfig's cluster on loopback during the block; yields the address for a browser.
 
-        settings: those of the autoscaler that runs there, so that the page says what it decides.
+        settings: of the autoscaler in that cluster, by which the page shows its decisions.
         """
 
         def on_loopback(port: int) -> PageSettings:

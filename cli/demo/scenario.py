@@ -1,6 +1,6 @@
-"""The demo's scenario: a fabric with shuffled names, some nodes busy already, gangs that come and go.
+"""The demo's scenario: a fabric with shuffled names, some busy nodes, gangs that arrive and leave.
 
-The numbers and names of the demo, and the Kubernetes objects that are made of them.
+Contains the numbers and names of the demo, and makes the Kubernetes objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """One node and where it hangs."""
+    """One node with its switches."""
 
     name: str
     ip: str
@@ -35,7 +35,7 @@ class DemoNode:
 
 @dataclass(frozen=True, slots=True)
 class DemoGang:
-    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its sign on the board."""
+    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its character on the board."""
 
     letter: str
     pods: int
@@ -51,7 +51,7 @@ class DemoGang:
 
 
 class ActKind(Enum):
-    """The kinds of events."""
+    """The kinds of acts."""
 
     ARRIVES = "arrives"
     LEAVES = "leaves"
@@ -59,15 +59,15 @@ class ActKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that happens."""
+    """The arrival or departure of a gang."""
 
-    word: ActKind
+    kind: ActKind
     gang: DemoGang
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The whole play. busy: (node, GPUs) of pods that stand there before the curtain rises."""
+    """The whole scenario. busy: (node, GPUs) of pods that run from the beginning."""
 
     places: tuple[DemoNode, ...]  # leaf by leaf
     busy: tuple[tuple[str, int], ...]
@@ -75,25 +75,25 @@ class Scene:
 
 
 def scene(seed: int, gangs: int) -> Scene:
-    """Return the scene of the demo: nodes, busy GPUs and acts.
+    """Return the scene of the demo: nodes, busy GPUs and acts. The same seed gives the same scene.
 
-    The same seed gives the same scene. gangs: 1 to MOST_GANGS.
+    gangs: number of gangs, 1 to MOST_GANGS.
     """
-    dice = random.Random(seed)
-    places = _places(dice)
-    busy = _busy(dice, places)
+    rng = random.Random(seed)
+    places = _places(rng)
+    busy = _busy(rng, places)
     free = len(places) * GPUS_PER_NODE - sum(gpus for _, gpus in busy)
-    return Scene(places, busy, _acts(dice, gangs, free, len(places) * GPUS_PER_NODE))
+    return Scene(places, busy, _acts(rng, gangs, free, len(places) * GPUS_PER_NODE))
 
 
-def _places(dice: random.Random) -> tuple[DemoNode, ...]:
+def _places(rng: random.Random) -> tuple[DemoNode, ...]:
     """Return the nodes with their leaves and spines.
 
-    Their names say nothing of the wiring, as in a cluster that has grown: each leaf has names from all over.
+    Their names do not show the cabling, as in a cluster that has grown: each leaf has names from everywhere.
     """
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
-    dice.shuffle(numbers)
+    rng.shuffle(numbers)
     return tuple(
         DemoNode(
             name=f"gpu-{number:02d}",
@@ -105,20 +105,24 @@ def _places(dice: random.Random) -> tuple[DemoNode, ...]:
     )
 
 
-def _busy(dice: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str, int], ...]:
-    chosen = dice.sample(places, len(places) // 6)
-    return tuple((place.name, dice.choice((2, 4, 8, 8))) for place in chosen)
+def _busy(rng: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str, int], ...]:
+    chosen = rng.sample(places, len(places) // 6)
+    return tuple((place.name, rng.choice((2, 4, 8, 8))) for place in chosen)
 
 
-def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
-    """Return arrivals and departures of gangs. free, all_gpus: GPUs at the start."""
+def _acts(rng: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
+    """Return the arrivals of gangs of random shapes, and departures of random running gangs, at most _FULLEST of the
+    cluster full.
+
+    gangs: their number, at most 26. free: GPUs free at the start. all_gpus: GPUs of the cluster.
+    """
     acts: list[Act] = []
     running: list[DemoGang] = []
     for letter in string.ascii_uppercase[:gangs]:
-        pods, gpus = dice.choice(_SHAPES)
+        pods, gpus = rng.choice(_SHAPES)
         gang = DemoGang(letter, pods, gpus)
         while running and free - gang.all_gpus < (1 - _FULLEST) * all_gpus:
-            ended_gang = running.pop(dice.randrange(len(running)))
+            ended_gang = running.pop(rng.randrange(len(running)))
             acts.append(Act(ActKind.LEAVES, ended_gang))
             free += ended_gang.all_gpus
         acts.append(Act(ActKind.ARRIVES, gang))
@@ -137,7 +141,7 @@ Raw = dict[str, Any]
 
 
 def node(place: DemoNode) -> Raw:
-    """Return a ready GPU node. Its labels say nothing of the switches: only the map does."""
+    """Return a ready GPU node. Its labels do not name its switches: only the map does."""
     offers = {
         "cpu": str((GPUS_PER_NODE + 1) * _CPUS_PER_GPU),
         "memory": f"{(GPUS_PER_NODE + 1) * _GIB_PER_GPU}Gi",
@@ -169,14 +173,14 @@ def topology_map(places: Iterable[DemoNode]) -> Raw:
 
 
 def busy_pod(number: int, on: str, gpus: int) -> Raw:
-    """Somebody else's pod that stands on a node already."""
+    """Return a running pod of another team. number: makes its name unique. on: its node."""
     pod = _pod(f"other-{number:02d}", gpus, {}, {})
     pod["spec"]["nodeName"] = on
     return pod
 
 
 def pod_group(gang: DemoGang) -> Raw:
-    """Return the PodGroup that names a gang, as Volcano has it."""
+    """Return the gang's PodGroup, as Volcano defines it."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -225,9 +229,9 @@ class Recabling:
 
 
 def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:
-    """Find the largest gang that moving cables between two leaves makes room for; None when there is none.
+    """Return the largest gang for which moving cables between two leaves makes room. None if no move helps.
 
-    busy: names of the nodes on which anything stands.
+    busy: names of the nodes with any pod. letter: of the new gang.
     """
     free: dict[str, list[DemoNode]] = {place.leaf: [] for place in places}
     for place in places:
@@ -248,7 +252,10 @@ def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) ->
 
 
 def _swapped(places: tuple[DemoNode, ...], arriving: list[DemoNode], leaving: list[DemoNode]) -> tuple[DemoNode, ...]:
-    """Each pair changes places, so that a leaf keeps its number of ports."""
+    """Return the nodes after each pair has exchanged its places, so that a leaf keeps its number of ports.
+
+    arriving, leaving: nodes of the same number that exchange their leaves.
+    """
     stands_for: dict[str, DemoNode] = {}
     for gain, give in zip(arriving, leaving, strict=True):
         stands_for[gain.name], stands_for[give.name] = give, gain

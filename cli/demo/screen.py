@@ -1,6 +1,7 @@
-"""Show the demo: lines as gangs come and go, the two boards below them, the totals at the end.
+"""Shows the demo: a line for each act, two boards below them, and the totals at the end.
 
-On a terminal the boards stay at the bottom and change; elsewhere they are printed at the start and at the end, plain.
+On a terminal the boards stay at the bottom and change; elsewhere they are printed at the start and at the end, without
+colours.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _OURS, _THEIRS = "with Turnout", "kube-scheduler alone"
 
 
 class Screen:
-    """One play on one terminal, or in one file."""
+    """The output of the demo on a terminal or into a file."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -86,9 +87,13 @@ class Screen:
         scores: Pair,
         late: Sequence[DemoGang],
     ) -> None:
-        """Show one act and what the boards look like after it. late: gangs that had waited and are whole now."""
+        """Print one act and redraw both boards.
+
+        present: gangs that have arrived and not left. ours, theirs: placements with Turnout and without. late: gangs
+        that had waited and now have all their nodes.
+        """
         gang = act.gang
-        if act.word is ActKind.LEAVES:
+        if act.kind is ActKind.LEAVES:
             line = Text(_columns(f"{gang.letter} leaves", "", "", ""), style="dim")
         else:
             line = Text(
@@ -114,7 +119,10 @@ class Screen:
             self._live.update(self._boards, refresh=True)
 
     def recabled(self, change: Recabling, took_s: float) -> None:
-        """Print what the last act shows: cables moved, and how long the extender needed for the new map."""
+        """Print the result of the finale: the cables moved, and how long the extender needed for the new map.
+
+        took_s: that time in seconds.
+        """
         gained = _count(change.nodes, "free node", "free nodes")
         self._console.print()
         self._console.print(
@@ -187,7 +195,7 @@ def _cells(row: HeatmapRow) -> Text:
 
 
 def colour(sign: str) -> str:
-    """Return the style of a sign of the pictures."""
+    """Return the style of a character of the boards."""
     if sign in (FREE, OTHER):
         return "dim"
     return f"bold {_COLOURS[(ord(sign) - ord('A')) % len(_COLOURS)]}"
@@ -219,9 +227,10 @@ class Score:
 def board(
     places: Sequence[DemoNode], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
 ) -> list[HeatmapRow]:
-    """Return which GPUs of each node are busy, one row for each leaf.
+    """Return which GPUs of each node are in use, one row for each leaf.
 
-    busy: (node, GPUs) of other pods. gangs: those that may have a place, in the order of arrival.
+    busy: (node, GPUs) of other pods. gangs: those with a placement, in the order of arrival. placements: gang name ->
+    index -> node.
     """
     gpus: dict[str, str] = {}
     for name, count in busy:
@@ -236,7 +245,7 @@ def board(
 
 
 def _cell(slots: str) -> str:
-    """Return two characters for the eight GPUs of a node: who holds most of each half, a dot if nobody does."""
+    """Return two characters for the eight GPUs of a node: who holds most of each half, a dot if all are free."""
     half = GPUS_PER_NODE // _SIGNS
     slots = slots.ljust(GPUS_PER_NODE, FREE)
     signs = ""
@@ -247,7 +256,10 @@ def _cell(slots: str) -> str:
 
 
 def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str]) -> Score | None:
-    """Count what the gang costs as a ring in the order of its indices; None while it is not whole."""
+    """Return the cost of a gang as a ring in the order of its indices; None while a pod has no node.
+
+    nodes: index -> node.
+    """
     if len(nodes) < gang.pods:
         return None
     ips = {place.name: place.ip for place in play.places}
@@ -265,7 +277,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """One question to the extender. verb: filter or prioritize."""
+    """One call of the extender. verb: filter or prioritize."""
 
     verb: str
     names: int
@@ -275,7 +287,7 @@ class ExtenderCall:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The whole play, added up. calls: in order. neutral: answers without advice, since the extender had a fault."""
+    """The totals of a run. calls: in order. neutral: responses without advice, because the extender had a fault."""
 
     gangs: tuple[DemoGang, ...]
     scores: Pair

@@ -1,1 +1,1 @@
-"""`turnout local`: a cluster on this machine, in the background, until it is told to end."""
+"""`turnout local`: a cluster on this machine, in the background, until it is stopped."""

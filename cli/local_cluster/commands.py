@@ -1,4 +1,4 @@
-"""`turnout local up`, `down`, `status`, as a person types them."""
+"""The verbs `turnout local up`, `down` and `status`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
-    """End the local cluster. Does nothing if none is up."""
+    """Stop the local cluster. Does nothing if none runs. Return the exit code."""
     folder = home()
     if (record := running_cluster(folder)) is None:
         print("no local cluster is up")
@@ -137,7 +137,10 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, folder: Path) -> int:
-    """Run the local cluster in this process until a signal ends it. Return the exit code."""
+    """Run the local cluster in this process until a signal ends it.
+
+    Return the exit code; a failure is printed on stderr. folder: of its kubeconfig and state file.
+    """
     import asyncio
     from dataclasses import replace
 
@@ -165,7 +168,10 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _read_map(file: Path) -> Any:
-    """Return the map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
+    """Return the map in a file, and the data of its ConfigMap.
+
+    Raises LocalClusterFailed with every fault of the map.
+    """
     from turnout.cli.topo_check import check, data_of, report_lines
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 

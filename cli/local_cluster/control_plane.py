@@ -1,4 +1,4 @@
-"""A real control plane under a local cluster, as a child that ends with us."""
+"""A real control plane for a local cluster, in a child process that ends with this one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class Plane:
 
 
 def check() -> None:
-    """Check that a control plane can be run.
-
-    Raises LocalClusterFailed without the binaries, which a checkout builds.
-    """
+    """Raise LocalClusterFailed if the control plane's binaries are missing; only a source checkout can build them."""
     try:
         module = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:
@@ -46,9 +43,9 @@ def check() -> None:
 
 @asynccontextmanager
 async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
-    """Run a real control plane until the block ends, and yield it once it is ready.
+    """Run a real control plane during the block; yields it once it is ready. Raises LocalClusterFailed.
 
-    Raises LocalClusterFailed. extender: the URL that its scheduler asks, "" for none. kwok: also simulate the kubelets.
+    extender: URL for its scheduler, "" for none. kwok: also simulate the kubelets.
     """
     flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
     child = await asyncio.create_subprocess_exec(
@@ -67,7 +64,10 @@ async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
 
 
 async def _ready(child: asyncio.subprocess.Process) -> Plane:
-    """Return the control plane once the child has printed where it is. Raises LocalClusterFailed."""
+    """Return the control plane once the child has printed its addresses.
+
+    Raises LocalClusterFailed if the child ends first or prints nothing in time.
+    """
     assert child.stdout is not None
     lines: list[str] = []
     try:
@@ -84,7 +84,7 @@ async def _ready(child: asyncio.subprocess.Process) -> Plane:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """End the child, by SIGKILL after _DOWN_S."""
+    """Stop the child with SIGTERM, and with SIGKILL after _DOWN_S seconds; wait until it has ended."""
     if child.returncode is None:
         child.terminate()
         try:

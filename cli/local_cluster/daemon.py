@@ -23,7 +23,7 @@ _LOG_TAIL_LINES = 12  # of the log, in an error message
 
 
 class LocalClusterFailed(Exception):
-    """The local cluster did not come up, or does not answer. The message says why and what to do."""
+    """The local cluster did not start, or does not answer. The message names the cause and the remedy."""
 
 
 def home() -> Path:
@@ -139,9 +139,9 @@ def stop_cluster(folder: Path, record: ClusterRecord) -> None:
 
 
 def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
-    """Ask the cluster's API. Return the number of pods by phase, and the number of ready nodes.
+    """Return the number of pods by phase and the number of ready nodes, read from the local cluster's API.
 
-    Raises LocalClusterFailed if the API does not answer.
+    folder: with its kubeconfig. Raises LocalClusterFailed if the API does not answer.
     """
     from turnout.simulator.cluster.kubeconfig import NoAccess, read_kubeconfig
 

@@ -32,9 +32,10 @@ class Prestarted:
 
 
 def prestart(folder: Path, port: int, extender: bool) -> Prestarted:
-    """Open the API's port, write the kubeconfig, and start the extender before slower imports. Return what was started.
+    """Open the API's port, write the kubeconfig, and start the extender before slower imports; return what was started.
 
-    port: of the API, 0 for a free one. extender: False starts none. Raises OSError if the port is in use.
+    folder: for the kubeconfig and the extender's files. port: of the API, 0 for a free one. extender: False starts
+    none. Raises OSError if the port is in use.
     """
     listening = socket.create_server((_HOST, port), backlog=_QUEUE)
     config = folder / KUBECONFIG

@@ -39,9 +39,9 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """A local cluster as it was asked for. places: of a map's hosts; None for `nodes` generated ones.
+    """The options of a local cluster. places: of a map's hosts; None for `nodes` generated ones.
 
-    real: on a real control plane. processes: pods run what they say.
+    real: on a real control plane. processes: pods run their commands as processes.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class ClusterOptions:
 async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
     """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
 
-    begun: what of an embedded one is there already; None for a real one.
+    begun: what `prestart` has started for an embedded cluster; None for a real control plane.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,9 +107,9 @@ async def announce_until_stopped(cluster: LocalCluster, file: Path, record: Clus
 async def _embedded(
     stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """Run API, nodes, controllers and scheduler in this process.
+    """Run API, nodes, controllers and scheduler in this process, until `stack` is closed.
 
-    Return the local cluster and the URL of its extender, "" for none.
+    data: of the map's ConfigMap. Returns the local cluster and the URL of its extender, "" for none.
     """
     config = request.folder / KUBECONFIG
     running_ = local_cluster(config, pace=Pace(), processes=request.pods, listening=begun.listening, token=begun.token)
@@ -128,7 +128,11 @@ async def _embedded(
 async def _real(
     stack: AsyncExitStack, request: ClusterOptions, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """Return a real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
+    """Run a real control plane, whose scheduler calls the extender, until `stack` is closed.
+
+    With the option `processes`, this project's kubelet replaces kwok. data: of the map's ConfigMap. Returns the local
+    cluster and the URL of its extender.
+    """
     port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
     below = await stack.enter_async_context(control_plane(asks, kwok=not request.processes))
@@ -156,7 +160,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
-    """Write a file that only its owner may read, all of it or nothing."""
+    """Write a file that only its owner may read; it is replaced as a whole."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

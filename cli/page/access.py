@@ -46,7 +46,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, as the API server names them."""
+    """The user who sent a request, with the names that the API server uses."""
 
     user: str
     uid: str = ""
@@ -61,7 +61,7 @@ class Reviews(Protocol):
 
 
 class Access(Protocol):
-    """Decides who a request is from, and what they may see."""
+    """Decides which user sent a request, and what this user may see."""
 
     async def identity_of(self, token: str) -> Identity:
         """Return whose token this is. Raises NotLoggedIn and Unavailable."""
@@ -77,7 +77,7 @@ class LocalAccess:
         self._secret = secret
 
     async def identity_of(self, token: str) -> Identity:
-        """Return the person at this machine. Raises NotLoggedIn."""
+        """Return the user of this machine. Raises NotLoggedIn if `token` is not the secret of the printed address."""
         if not hmac.compare_digest(token.encode(), self._secret.encode()):
             raise NotLoggedIn("this is not the token of the printed address")
         return Identity("")
@@ -109,7 +109,7 @@ class _NamespaceRights:
     answer: tuple[tuple[str, ...], frozenset[str], float] | None = None
 
     def note(self, namespace: str, allowed: bool, now_s: float) -> None:
-        """Note an answer of the API server."""
+        """Store an answer of the API server. allowed: the viewer may list pods in the namespace. now_s: monotonic."""
         self.answer = None
         (self.refused if allowed else self.granted).pop(namespace, None)
         (self.granted if allowed else self.refused)[namespace] = now_s
@@ -124,13 +124,16 @@ class _NamespaceRights:
         return [name for name, at_s in self.refused.items() if now_s - at_s >= REFUSED_S]
 
     def keep(self, namespaces: Iterable[str]) -> None:
-        """Forget all other namespaces."""
+        """Remove the answers for all other namespaces."""
         present = frozenset(namespaces)
         self.granted = {name: at_s for name, at_s in self.granted.items() if name in present}
         self.refused = {name: at_s for name, at_s in self.refused.items() if name in present}
 
     def visible(self, namespaces: tuple[str, ...], now_s: float) -> tuple[frozenset[str], int]:
-        """Return the namespaces in which the right counts now, and the number of those that are not known."""
+        """Return the namespaces that the viewer may see now, and how many of `namespaces` are still unknown.
+
+        now_s: monotonic. If none is unknown, the result is stored in `answer`.
+        """
         names = frozenset(name for name, at_s in self.granted.items() if now_s - at_s < STALE_S)
         unknown = sum(name not in self.granted and name not in self.refused for name in namespaces)
         ends = [at_s + RIGHTS_S for at_s in self.granted.values()] + [
@@ -148,6 +151,7 @@ class ClusterAccess:
     """
 
     def __init__(self, reviews: Reviews, clock: Clock) -> None:
+        """Begin without answers. reviews: creates the reviews. clock: for the age of answers and the rate limit."""
         self._reviews, self._clock, self._limit = reviews, clock, asyncio.Semaphore(MOST_REVIEWS)
         self._rate = RateLimiter(clock, REVIEWS_PER_S)
         self._identities: _Cache[Identity | None] = _Cache(clock.monotonic)
@@ -155,7 +159,10 @@ class ClusterAccess:
         self._viewers: OrderedDict[Identity, _NamespaceRights] = OrderedDict()
 
     async def identity_of(self, token: str) -> Identity:
-        """Return the user to whom a token belongs. Raises NotLoggedIn for an invalid token, and Unavailable."""
+        """Return the user to whom a token belongs.
+
+        Raises NotLoggedIn if the token is invalid, Unavailable if the API server does not answer.
+        """
         if not 0 < len(token) <= MOST_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
         digest = hashlib.sha256(token.encode()).digest()
@@ -165,7 +172,7 @@ class ClusterAccess:
         return found
 
     async def _review_token(self, token: str) -> Identity | None:
-        """Ask the API server for the user of a token (TokenReview); None if the token is invalid."""
+        """Return the user of a token, by a TokenReview; None if the token is invalid. Raises Unavailable."""
         status = await self._review(
             "/apis/authentication.k8s.io/v1/tokenreviews",
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}},
@@ -177,7 +184,10 @@ class ClusterAccess:
         return Identity(str(user.get("username", "")), str(user.get("uid", "")), groups)
 
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
-        """Return what a user may see: the namespaces whose pods the user may list, and nodes. Raises Unavailable."""
+        """Return what a user may see: the namespaces whose pods the user may list, and whether the nodes.
+
+        namespaces: those with jobs now; beyond MOST_NAMESPACES they count as unknown. Raises Unavailable.
+        """
         everywhere, nodes = await asyncio.gather(self._may_list(identity, "pods"), self._may_list(identity, "nodes"))
         if everywhere:
             return Rights(True, frozenset(), nodes)
@@ -191,7 +201,10 @@ class ClusterAccess:
         return Rights(False, visible, nodes, unknown + more)
 
     def _viewer(self, identity: Identity) -> _NamespaceRights:
-        """Return the known rights of a user; forget those of the user that was away longest if there are too many."""
+        """Return the stored rights of a user, empty for a new one.
+
+        If there are more than MOST_VIEWERS, the rights of the user with the oldest request are removed.
+        """
         viewer = self._viewers.setdefault(identity, _NamespaceRights())
         self._viewers.move_to_end(identity)
         while len(self._viewers) > MOST_VIEWERS:
@@ -199,7 +212,11 @@ class ClusterAccess:
         return viewer
 
     async def _ask_again(self, identity: Identity, viewer: _NamespaceRights, names: tuple[str, ...]) -> None:
-        """Ask for what is not known or too old, and wait for the answers of a new walk for WAIT_S seconds."""
+        """Start a task that asks for unknown and expired rights, unless one runs, and wait for it WAIT_S seconds at
+        most.
+
+        names: of the namespaces. If only old refusals are asked for again, nothing is awaited.
+        """
         now_s = self._clock.monotonic()
         if viewer.walk is None:
             viewer.keep(names)
@@ -215,11 +232,14 @@ class ClusterAccess:
                     await asyncio.shield(viewer.walk)
 
     async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
-        """Ask for one namespace after the other. Without an answer of the API server, the rest stays as it is."""
+        """Ask for the right on each namespace, MOST_OF_VIEWER at a time.
+
+        If the API server does not answer, log it and stop.
+        """
         left = iter(names)
 
         async def work() -> None:
-            """Take the next namespace until there is none."""
+            """Review the next namespace until none is left."""
             for name in left:
                 await self._rate.acquire()
                 viewer.note(name, await self._review_right(identity, "pods", name), self._clock.monotonic())
@@ -234,11 +254,14 @@ class ClusterAccess:
             viewer.walk = None
 
     async def _may_list(self, identity: Identity, resource: str) -> bool:
-        """Return whether they may list a resource in all namespaces."""
+        """Return True if the user may list a resource in all namespaces. Raises Unavailable."""
         return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
-        """Ask the API server whether a user may list a resource (SubjectAccessReview). namespace: "" for all."""
+        """Return True if the user may list a resource, by a SubjectAccessReview. Raises Unavailable.
+
+        namespace: "" for all.
+        """
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}
         spec = {
             "user": identity.user,
@@ -251,7 +274,10 @@ class ClusterAccess:
         return (await self._review(path, body)).allowed
 
     async def _review(self, path: str, body: dict[str, Any]) -> _Status:
-        """Send a review to the API server and return its status. Raises Unavailable."""
+        """Create a review in the API server and return its status.
+
+        Raises Unavailable if the call fails or its answer is invalid.
+        """
         async with self._limit:
             try:
                 return msgspec.json.decode(await self._reviews.create(path, body), type=_Review).status
@@ -270,7 +296,10 @@ class _Cache(Generic[T]):
         self._pending: dict[Hashable, asyncio.Future[T]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the stored value; call `make` if there is none or if it is too old."""
+        """Return the stored value, or the result of `make` if there is none or it is too old.
+
+        Raises what `make` raises. Calls with the same key at the same time share one call of `make`.
+        """
         found = self._values.get(key)
         if found is not None and self._clock() - found[0] < RIGHTS_S:
             return found[1]
@@ -280,7 +309,7 @@ class _Cache(Generic[T]):
         return await asyncio.shield(pending)
 
     def _store(self, key: Hashable, done: asyncio.Future[T]) -> None:
-        """Store a result that succeeded, and drop the oldest of too many. A failed one is not stored."""
+        """Store the result of a finished `make`, unless it failed; remove the oldest values beyond MOST_CACHED."""
         del self._pending[key]
         if done.cancelled() or done.exception() is not None:
             return
@@ -304,7 +333,10 @@ class Sessions:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     def begin(self, token: str) -> str:
-        """Begin a session for a token that was accepted, and return its name. The oldest ends if there are too many."""
+        """Begin a session for an accepted token, and return its random name.
+
+        The oldest one ends if there are too many.
+        """
         name = secrets.token_urlsafe(32)
         self._sessions[name] = _Session(token, self._clock() + SESSION_S)
         while len(self._sessions) > MOST_SESSIONS:
@@ -312,7 +344,7 @@ class Sessions:
         return name
 
     def token_of(self, name: str) -> str:
-        """Return the token of a session. Raises NotLoggedIn."""
+        """Return the token of a session. Raises NotLoggedIn if there is no such session or it has expired."""
         session = self._sessions.get(name)
         if session is None or self._clock() >= session.ends_s:
             self.end(name)

@@ -1,4 +1,4 @@
-"""The answers of the page, made from the state of the cluster: filters, order and paging are done here."""
+"""The answers of the page, made from the state of the cluster: filtered, sorted and divided into pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class BadQuery(ValueError):
-    """A parameter of the request that has no meaning. The message is for the person who sent it."""
+    """A parameter of the request is invalid. The message is sent to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Query:
 
 
 def read_query(parameters: Mapping[str, str], known: Iterable[str]) -> Query:
-    """Read the parameters of a list. known: the names of its filters. Raises BadQuery."""
+    """Return the parameters of a request for a list. known: names of its filters. Raises BadQuery for any other one."""
     names = frozenset(known)
     filters = {}
     for name, text in parameters.items():
@@ -92,7 +92,11 @@ def _number(text: str, name: str, least: int, most: int) -> int:
 def page_of(
     rows: Sequence[T], query: Query, fields: Mapping[str, Callable[[T], object]]
 ) -> tuple[Sequence[T], int, str]:
-    """Sort and cut rows. Return the page, the number of all rows, and the `continue` of the next page."""
+    """Return one page of the sorted rows, the number of all rows, and the `continue` value of the next page ("" at the
+    end).
+
+    fields: name of a sort key -> function that returns it. Raises BadQuery for an unknown one.
+    """
     if query.sort:
         name = query.sort.removeprefix("-")
         if name not in fields:
@@ -104,14 +108,14 @@ def page_of(
 
 
 def _sort_key(value: object) -> tuple[int, object]:
-    """Order numbers before texts before None."""
+    """Return a key that orders numbers before texts, and texts before None."""
     if value is None:
         return 2, 0
     return (1, natural_key(value)) if isinstance(value, str) else (0, value)
 
 
 def summary(state: ClusterState) -> Summary:
-    """Return the cluster in numbers."""
+    """Return the numbers of the cluster as a whole: GPUs, nodes, jobs and queues."""
     used = _used_by_node(state.pods)
     open_hosts = [each for each in state.hosts if each.state == "ready"]
     free = {each.node: max(0, each.gpus - used[each.node]) for each in open_hosts}
@@ -143,7 +147,7 @@ def _used_by_node(pods: Iterable[PlacedPod]) -> Counter[str]:
 
 
 def fabric_tree(state: ClusterState) -> FabricTree:
-    """Return the switches and the hosts under them. It changes only with the map and the nodes, not with pods."""
+    """Return the switches and the hosts under them. It depends only on the map and the nodes, not on pods."""
     paths = {each.node: each.path for each in state.hosts if each.path}
     tier_of = tiers_of_switches(paths.values())
     switches = {path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)}
@@ -159,7 +163,10 @@ def fabric_tree(state: ClusterState) -> FabricTree:
 
 
 def gpu_cells(state: ClusterState, under: str = "") -> GpuCells:
-    """Return who holds each GPU. under: only hosts under this switch, "" for all. Raises BadQuery."""
+    """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all.
+
+    Raises BadQuery.
+    """
     chosen = [at for at, each in enumerate(state.hosts) if _is_under(each, under)]
     if under and not chosen:
         raise BadQuery(f"the map has no switch {under[:MOST_TEXT]!r}")
@@ -199,7 +206,10 @@ def _append_cells(
     jobs: list[int],
     parts: bytearray,
 ) -> None:
-    """Append the cells of one host. Pods that hold more GPUs than the host offers are cut."""
+    """Append the cells of one host to `jobs` and `parts`. Pods with more GPUs than the host offers are cut.
+
+    refs: job -> its number and reference, extended by new jobs. gpus: GPUs of each job in the whole cluster.
+    """
     left = host.gpus
     for pod in pods:
         count = min(pod.gpus, left)
@@ -216,7 +226,7 @@ def _append_cells(
 
 
 def largest_gangs(state: ClusterState) -> LargestGangs:
-    """Return for each tier the switch with the most whole free nodes under it."""
+    """Return for each tier the switch with the most nodes under it that are free as a whole."""
     used = _used_by_node(state.pods)
     free_hosts = [
         each for each in state.hosts if each.path and each.state == "ready" and each.gpus and not used[each.node]
@@ -238,7 +248,7 @@ QUEUE_FILTERS = ("text",)
 
 
 def queue_list(state: ClusterState, query: Query) -> QueueList:
-    """Return the queues. Raises BadQuery."""
+    """Return the queues that match the query, sorted and paged. Raises BadQuery."""
     text = query.filters.get("text", "").lower()
     rows = [each for each in state.queues if text in each.queue.lower()]
     fields = {
@@ -263,7 +273,7 @@ JOB_FILTERS = ("text", "state", "queue", "namespace", "kind", "reason")
 
 
 def job_list(state: ClusterState, query: Query) -> JobList:
-    """Return the jobs that match all filters. Raises BadQuery."""
+    """Return the jobs that match all filters, sorted and paged. Raises BadQuery."""
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}
     rows = [
@@ -287,7 +297,7 @@ DECISION_FILTERS = ("text", "glyph", "queue", "namespace", "component", "object"
 
 
 def decision_list(state: ClusterState, query: Query) -> DecisionList:
-    """Return the decisions that match all filters, the newest first. Raises BadQuery."""
+    """Return the decisions that match all filters, the newest first, paged. Raises BadQuery."""
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}
     rows = [
@@ -306,7 +316,7 @@ NODE_FILTERS = ("text", "state")
 
 
 def node_list(state: ClusterState, query: Query) -> NodeList:
-    """Return the nodes with GPUs; those that need somebody first. Raises BadQuery."""
+    """Return the nodes with GPUs, sorted and paged; by default those with a problem first. Raises BadQuery."""
     text, state_filter = query.filters.get("text", "").lower(), query.filters.get("state")
     used = _used_by_node(state.pods)
     jobs: dict[str, dict[str, None]] = {}
@@ -345,7 +355,7 @@ def node_list(state: ClusterState, query: Query) -> NodeList:
 
 
 def rank_rows(state: ClusterState, job: str) -> tuple[RankRow, ...]:
-    """Return the workers of a job that have a node, by rank; at most MOST_RANKS."""
+    """Return the workers of a job that have a node, by rank; at most MOST_RANKS. job: KIND/NAMESPACE/NAME."""
     pods = [pod for pod in state.pods if pod.job == job and pod.rank is not None]
     by_node = {each.node: each for each in state.hosts}
     hosts = [by_node.get(pod.node) for pod in pods]
@@ -361,7 +371,10 @@ def rank_rows(state: ClusterState, job: str) -> tuple[RankRow, ...]:
 
 
 def ring_of(state: ClusterState, job: str) -> Ring | None:
-    """Return the edges of a job's ring that leave switches; None if one of its nodes is not on the map."""
+    """Return the cost of a job's ring: edges that leave switches, and switches used, by tier.
+
+    None if the job has no ranked worker on a node, or if one of its nodes is not on the map.
+    """
     by_node = {each.node: each.host for each in state.hosts}
     pods = [pod for pod in state.pods if pod.job == job and pod.rank is not None]
     hosts = [by_node.get(pod.node) for pod in pods]
@@ -373,7 +386,7 @@ def ring_of(state: ClusterState, job: str) -> Ring | None:
 
 
 def _fewest_leaves(state: ClusterState, gpus: int) -> int:
-    """Return how many leaf switches hold so many GPUs at least, the largest first, were they empty."""
+    """Return the smallest number of leaf switches that have `gpus` GPUs together, used or free."""
     sizes = Counter[tuple[str, ...]]()
     for host in state.hosts:
         if host.path:
@@ -397,9 +410,9 @@ def sentence_of(job: JobItem) -> str:
 
 
 def job_time(state: ClusterState, job: str, totals: Sequence[Totals], saves: Iterable[LoggedSave] = ()) -> JobTime:
-    """Return what the time of a job was spent on, and its saves.
+    """Return the time of a job by kind, and its saves.
 
-    totals: of the lines of its logs, at least one, of any order. saves: of any order, too.
+    job: KIND/NAMESPACE/NAME. totals: of its logs, at least one, in any order. saves: in any order.
     """
     newest, _ = period(totals, None)
     kinds = rows(newest, None)

@@ -1,4 +1,4 @@
-"""What the page shows of the cluster at one moment, as plain values, and what one viewer may see of it."""
+"""The state of the cluster that the page shows, as plain values, and the part that one viewer may see."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def namespace_of(job: str) -> str:
 
 
 def visible(state: ClusterState, rights: Rights) -> ClusterState:
-    """Return the state without what the viewer may not see. Hidden pods keep their GPUs and lose their names."""
+    """Return the state without what the viewer may not see. Hidden pods keep their GPUs but lose their names."""
     if rights.all_namespaces and rights.nodes:
         return state
     sees = {namespace: rights.sees(namespace) for namespace in {namespace_of(pod.job) for pod in state.pods}}
@@ -122,7 +122,10 @@ def map_shape(state: ClusterState) -> object:
 
 
 def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostState, ...]:
-    """Return the hosts of the map in its order, then nodes with GPUs that it does not name, by name."""
+    """Return the hosts of the map in its order, then by name the nodes with GPUs that it does not contain.
+
+    gpus: names of GPU resources.
+    """
     mapped: dict[int, HostState] = {}
     unmapped: list[HostState] = []
     for node in nodes:
@@ -143,7 +146,7 @@ def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostSta
 
 
 def _host_id(node: Node, fabric: Fabric) -> int | None:
-    """Return the id of the node's host in the map, by its name or one of its addresses."""
+    """Return the ID of the node's host in the map, found by its name or an address; None if it is not on the map."""
     for key in (node.metadata.name, *(each.address for each in node.status.addresses or ())):
         host = fabric.index.get(key)
         if host is not None and host < fabric.mapped_count:
@@ -152,8 +155,9 @@ def _host_id(node: Node, fabric: Fabric) -> int | None:
 
 
 def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
-    """Return a node as a host of the map. path: its switches, the top one first. host: its ID in the map; None without
-    one.
+    """Return a node as a host. path: its switches, from the root down.
+
+    host: its ID in the map, None if it is not there.
     """
     offered = node.status.allocatable or {}
     count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)
@@ -170,7 +174,10 @@ def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> Ho
 
 
 def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[PlacedPod, ...]:
-    """Return the pods that have a node, with their places in their jobs."""
+    """Return the pods that have a node, with job, queue and rank, sorted by job and rank.
+
+    A pod that is no worker of an observed job has no rank, and is not elastic.
+    """
     ranks: dict[tuple[str, str], tuple[int, bool]] = {}
     for state in observation.jobs:
         for place, worker in enumerate(state.living):
@@ -252,7 +259,7 @@ def _job_item(
 def gang_items(
     observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], pods: Sequence[PlacedPod]
 ) -> tuple[JobItem, ...]:
-    """Return the gangs and lone pods that run and are of no job of a known kind, by name."""
+    """Return, by name, the running gangs and lone pods that no job of a known kind owns."""
     decided_keys = {state.job.key for state in observation.jobs}
     pods_by_job: dict[str, list[PlacedPod]] = {}
     for pod in pods:
@@ -292,7 +299,11 @@ def _worker_starts(state: JobState) -> list[float]:
 def queue_items(
     rows: Sequence[QueueRow], pods: Iterable[PlacedPod]
 ) -> tuple[tuple[QueueItem, ...], dict[str, tuple[str, ...]]]:
-    """Return the queues and the namespaces of each. The idle part of a quota is what neither its own nor others use."""
+    """Return the queues in the order of `rows`, and the namespaces of each queue's jobs.
+
+    A queue's unused quota is divided into lent (used by borrowing queues, an estimate) and idle (used by nobody). pods:
+    give the elastic GPUs of each queue.
+    """
     elastic = Counter[str]()
     for pod in pods:
         elastic[pod.queue] += pod.gpus * pod.elastic
@@ -334,10 +345,11 @@ def _bounded_row(row: QueueRow) -> QueueRow:
 
 
 def lent_parts(unused: Mapping[str, int], borrowed: int) -> dict[str, int]:
-    """Divide the borrowed GPUs over the queues that leave a part of their quota unused, in proportion to that part.
+    """Divide the borrowed GPUs among the queues with unused quota, in proportion to it; return the part of each queue.
 
-    Nobody marks a GPU as lent: the division is a convention. The parts are whole, and their sum is the smaller of what
-    is borrowed and what is unused. The largest remainders are rounded up, by name where they are equal.
+    unused: queue -> GPUs of its quota that it does not use. No GPU is marked as lent: the division is a convention. The
+    parts are whole numbers, and their sum is the smaller of what is borrowed and what is unused. The largest remainders
+    are rounded up, by name where they are equal.
     """
     room = sum(unused.values())
     lent = min(borrowed, room)

@@ -1,4 +1,4 @@
-"""The decisions that components of Turnout have told in Events, for the page."""
+"""The decisions that components of Turnout reported in Events, for the page."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class DecisionStore:
         self._count = 0
 
     def put(self, uid: str, namespace: str, raw: Mapping[str, Any], now_s: float) -> None:
-        """Add an Event, or the newer state of one. An Event of another component is left out.
+        """Store an Event, or replace its older state. An Event of another component is ignored.
 
-        now_s: since 1970; a later time in the Event counts as now.
+        raw: the Event. now_s: since 1970; a later time in the Event is replaced by it.
         """
         event = read_event(raw)
         if event.component not in OURS:
@@ -59,7 +59,7 @@ class DecisionStore:
             del self._events[namespace]
 
     def items(self, queues: Mapping[str, str]) -> tuple[DecisionItem, ...]:
-        """Return the decisions, the newest first. queues: the queue of each known job, by KIND/NAMESPACE/NAME."""
+        """Return the stored decisions, the newest first. queues: KIND/NAMESPACE/NAME of a job -> its queue."""
         items = []
         for namespace, own_events in self._events.items():
             for event, warns in own_events.values():
@@ -75,7 +75,7 @@ def _kind(event: ClusterEvent) -> str:
 
 
 def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
-    """Return the Event with texts that are cut, and with no time after now."""
+    """Return the Event with its texts cut to a maximum, and with no time after `now_s`."""
     return replace(
         event,
         kind=event.kind[:MOST_NAME],
@@ -88,7 +88,10 @@ def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
 
 
 def _item(event: ClusterEvent, warns: bool, namespace: str, name: str, queue: str) -> DecisionItem:
-    """Return an Event as the page shows it. warns: its type is Warning. name: of the object, as KIND/NAMESPACE/NAME."""
+    """Return an Event as the page shows it. warns: its type is Warning. name: KIND/NAMESPACE/NAME of the object.
+
+    queue: of the job, "" if unknown.
+    """
     return DecisionItem(
         at_s=event.last_s or 0.0,
         times=event.count,
@@ -103,7 +106,10 @@ def _item(event: ClusterEvent, warns: bool, namespace: str, name: str, queue: st
 
 
 def glyph_of(reason: str, warns: bool) -> str:
-    """Return the word of the glyph: grow, shrink, hold, fault or other."""
+    """Return the name of a decision's symbol: grow, shrink, hold, fault or other.
+
+    warns: the Event's type is Warning.
+    """
     if reason in _GROWS:
         return "grow"
     if reason in _SHRINKS:

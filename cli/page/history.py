@@ -31,7 +31,10 @@ class PastSizes:
         self._sizes: dict[str, deque[SizeSample]] = {}
 
     def add(self, now_s: float, queues: Iterable[QueueItem], jobs: Iterable[JobItem]) -> None:
-        """Store the present amounts of queues and sizes of jobs. now_s: since 1970. Deleted jobs are forgotten."""
+        """Append the present amounts of queues, and the sizes of jobs that have changed.
+
+        Jobs that no longer exist are removed. now_s: since 1970. At most MOST_JOBS jobs are kept.
+        """
         queue_items = list(queues)
         for window in self._windows.values():
             if now_s - window.last_s >= window.period_s:
@@ -57,8 +60,9 @@ class PastSizes:
 
 
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
-    """Append the present amounts of each queue to a window; forget queues that no longer exist, and those above
-    MOST_QUEUES.
+    """Append the present amounts of each queue to a window.
+
+    Forget queues that no longer exist, and those above MOST_QUEUES.
     """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:

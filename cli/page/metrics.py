@@ -15,6 +15,10 @@ class PageMetrics:
     """The metrics of one page. data_age_s: as PageSource returns it. viewers: returns the number of open streams."""
 
     def __init__(self, data_age_s: Callable[[], float], viewers: Callable[[], int]) -> None:
+        """Register the metrics. data_age_s: returns the age of the page's data in seconds.
+
+        viewers: returns their number.
+        """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         build_info(registry, "page")
@@ -31,7 +35,7 @@ class PageMetrics:
         watches: Callable[[], Iterable[tuple[str, Watch]]],
         clock: Clock,
     ) -> None:
-        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        """Register the metrics of the API client: calls and watches. The arguments are those of ClientMetrics."""
         self.registry.register(ClientMetrics("page", requests, watches, clock))
 
     def page(self) -> bytes:

@@ -49,7 +49,7 @@ PATHS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...], str], ...] = (
 
 @cache
 def document() -> bytes:
-    """Return the document as JSON."""
+    """Return the OpenAPI document of the page's API as JSON."""
     structs = [*dict.fromkeys(struct for _, struct, _, _ in PATHS), messages.Problem]
     schemas, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     by_struct = dict(zip(structs, schemas, strict=True))

@@ -1,7 +1,7 @@
-"""What the page asks a Prometheus about the time before it started, and what the answers mean.
+"""The queries to Prometheus about the time before the page started, and the decoding of the answers.
 
 The series are those of the autoscaler (docs/autoscaler.md), and those of launchers for jobs that it does not list.
-`prometheus.py` sends the questions.
+`prometheus.py` sends the queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class PastSamples(Generic[T]):
 
 
 class BadAnswer(ValueError):
-    """An answer that is none of a Prometheus. Show what the page has observed itself."""
+    """An invalid answer of Prometheus.
+
+    The message continues "Prometheus does not tell the time before this page started:".
+    """
 
 
 class _Series(msgspec.Struct):
@@ -57,7 +60,10 @@ NO_LINE: Line = {}
 
 
 def read_lines(body: bytes, label: str) -> dict[str, Line]:
-    """Return the lines of an answer to a range query by the value of one label. Raises BadAnswer."""
+    """Return the series of an answer to a range query, by the value of one label; "" for a series without it.
+
+    Raises BadAnswer if the answer is no valid one, reports an error, or is too large.
+    """
     try:
         answer = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -72,7 +78,8 @@ def read_lines(body: bytes, label: str) -> dict[str, Line]:
 def _line(values: Iterable[tuple[float, str]]) -> Line:
     """Return the values of one series by time.
 
-    Values that no amount of GPUs can have are left out. Raises BadAnswer.
+    Values that cannot be a number of GPUs (negative, not finite, too large) are left out. Raises BadAnswer for text
+    that is no number.
     """
     found = {}
     for at_s, text in values:
@@ -97,7 +104,10 @@ def _selector(labels: Mapping[str, str], cluster: str) -> str:
 
 
 def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, str], ...]:
-    """Return the queries about one queue, each with the label that tells its lines apart."""
+    """Return the queries about one queue, each with the label that distinguishes its series.
+
+    cluster: label of the cluster's series, "" for none. step_s: seconds between two samples.
+    """
     own, lends = _selector({"queue": queue}, cluster), _selector({"lender": queue}, cluster)
     window_s = round(max(RATE_S, step_s))
     return (
@@ -108,9 +118,10 @@ def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, s
 
 
 def queue_samples(lines: Mapping[str, Line], step_s: float) -> tuple[QueueSample, ...]:
-    """Return the samples of a queue, oldest first. lines: by type and by part; "" for what it lends.
+    """Return the samples of a queue, oldest first. Times without its use are left out.
 
-    A moment counts if the use of the queue is known. A gap is one sample without amounts, so that no line crosses it.
+    lines: the series of all queries, by type and by part; "" for what it lends. A gap becomes one sample without
+    amounts, so that no line is drawn across it.
     """
     used_line, min_line, elastic_line = (lines.get(name, NO_LINE) for name in ("used", "min", "elastic"))
     samples: list[QueueSample] = []
@@ -125,16 +136,16 @@ def queue_samples(lines: Mapping[str, Line], step_s: float) -> tuple[QueueSample
 
 
 def _sample(at_s: float, used: int, elastic: int, quota: int | None, lent: int) -> QueueSample:
-    """Divide the quota as the page does for the present (cluster_state.py)."""
+    """Return a sample in which the quota is divided as for the present (cluster_state.py). at_s: since 1970."""
     unused, elastic = max(0, (quota or 0) - used), min(elastic, used)
     lent, borrowed = min(lent, unused), 0 if quota is None else max(0, used - quota)
     return QueueSample(at_s, quota, used - elastic, elastic, lent, unused - lent, borrowed)
 
 
 def size_query(job: JobItem, cluster: str) -> str:
-    """Return the query about the workers of a job.
+    """Return the query about the number of workers of a job. cluster: label of the cluster's series, "" for none.
 
-    The autoscaler exports the GPUs of the jobs that it lists. The launcher of any job exports the size of its world.
+    The autoscaler exports the GPUs of the jobs that it lists; the launcher of any job exports its world size.
     """
     of_job = _selector({"job_namespace": job.namespace, "job_kind": job.kind, "job_name": job.name}, cluster)
     workers = f"sum(max by (part) (turnout_job_gpus{of_job})) / {max(1, job.gpus_per_worker)}"
@@ -142,7 +153,7 @@ def size_query(job: JobItem, cluster: str) -> str:
 
 
 def size_samples(line: Line) -> tuple[SizeSample, ...]:
-    """Return the changes of a job's size, oldest first: the newest MOST_CHANGES."""
+    """Return the changes of a job's size, oldest first; the newest MOST_CHANGES if there are more."""
     samples: list[SizeSample] = []
     for at_s in sorted(line):
         workers = round(line[at_s])

@@ -1,7 +1,7 @@
-"""Asks a Prometheus about the time before the page started. The page's server asks, never the browser.
+"""Queries Prometheus about the time before the page started. Only the page's server does so, never the browser.
 
-An answer counts for KNOWN_S seconds, a failure for FAILED_S. At most MOST_ASKED questions are open at a time, and a
-viewer waits for WAIT_S: an answer that comes later is there at the viewer's next question.
+An answer is reused for KNOWN_S seconds, a failure for FAILED_S. At most MOST_ASKED queries run at a time, and a viewer
+waits WAIT_S at most: a later answer is returned for the viewer's next request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T", QueueSample, SizeSample)
 
 
 class _Answers(Generic[T]):
-    """The answers about one kind of object. limit: bounds the questions that are open at a time."""
+    """The answers about one kind of object. limit: bounds the queries that run at a time."""
 
     def __init__(self, clock: Clock, limit: asyncio.Semaphore) -> None:
         self._clock, self._limit = clock, limit
@@ -52,9 +52,10 @@ class _Answers(Generic[T]):
         self._questions: dict[str, asyncio.Task[None]] = {}
 
     async def get(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> PastSamples[T]:
-        """Return the known answer, and start another question if it is too old.
+        """Return the stored answer for `key`, and start a new query if there is none or it is too old.
 
-        If no answer is known, wait for the first one, at most WAIT_S. key: names the question. ask: sends it.
+        Without a stored answer, wait for the first one, WAIT_S seconds at most; then the samples are empty, with a
+        note. ask: sends the query.
         """
         asked_s, past = self._known.get(key, (float("-inf"), None))
         age_s = self._clock.monotonic() - asked_s
@@ -69,7 +70,10 @@ class _Answers(Generic[T]):
         return past or PastSamples(note="Prometheus has not answered yet.")
 
     async def _learn(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> None:
-        """Ask, and store the samples or why there are none."""
+        """Run the query and store its samples, or a note that says why there are none.
+
+        Earlier samples are kept on a failure.
+        """
         past: PastSamples[T]
         try:
             async with self._limit, asyncio.timeout(ASK_S):
@@ -90,14 +94,14 @@ class _Answers(Generic[T]):
             self._known.popitem(last=False)
 
     async def close(self) -> None:
-        """End the open questions."""
+        """Cancel the running queries."""
         for task in list(self._questions.values()):
             task.cancel()
         await asyncio.gather(*self._questions.values(), return_exceptions=True)
 
 
 class Prometheus:
-    """The past of queues and jobs. url: without `/api/v1`. cluster: the label of its series, "" for none."""
+    """The past of queues and jobs. url: without `/api/v1`. cluster: label of its series, "" for none."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, cluster: str, clock: Clock) -> None:
         self._session, self._url, self._cluster = session, url.rstrip("/"), cluster
@@ -105,10 +109,11 @@ class Prometheus:
         self._queues, self._jobs = _Answers[QueueSample](clock, limit), _Answers[SizeSample](clock, limit)
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of a queue before a time. window: one of WINDOWS. end_s: since 1970."""
+        """Return the samples of the queue `name` before a time. window: a key of WINDOWS. end_s: since 1970."""
         step_s = WINDOWS[window]
 
         async def ask() -> tuple[QueueSample, ...]:
+            """Return the samples of all queries about the queue."""
             lines: dict[str, Line] = {}
             for query, label in queue_queries(name, self._cluster, step_s):
                 lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
@@ -117,12 +122,13 @@ class Prometheus:
         return await self._queues.get(f"{window} {name}", ask)
 
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
-        """Return the changes of a job's size before a time, since 1970."""
+        """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970."""
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
         step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
         points = int((end_s - began_s) / step_s) + 1
 
         async def ask() -> tuple[SizeSample, ...]:
+            """Return the changes of the job's size."""
             query = size_query(job, self._cluster)
             found = await self._lines(query, "", end_s, step_s, points)
             return size_samples(found.get("", {}))
@@ -130,7 +136,11 @@ class Prometheus:
         return await self._jobs.get(job.job, ask)
 
     async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, Line]:
-        """Ask for the last points before a time. Raises BadAnswer, TimeoutError, OSError and ClientError."""
+        """Send a range query and return its series by the value of `label`.
+
+        points: number of samples, the last one at `end_s` (since 1970). Raises BadAnswer, TimeoutError, OSError and
+        ClientError.
+        """
         start_s = end_s - (points - 1) * step_s
         form = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:.3f}"}
         address = f"{self._url}/api/v1/query_range"

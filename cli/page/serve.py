@@ -49,11 +49,11 @@ LOOPBACK = "127.0.0.1"
 
 
 class BadAddress(Exception):
-    """The page cannot listen there. The message is for the person."""
+    """The page cannot listen at the address. The message is printed for the user."""
 
 
 def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSettings:
-    """Return the settings of the flags. Raises BadSetting."""
+    """Return the page's settings by the flags. allowed: the host names that it answers to. Raises BadSetting."""
     check_url(args.docs_base_url, "--docs-base-url")
     check_url(args.grafana_url, "--grafana-url")
     check_url(args.prometheus_url, "--prometheus-url")
@@ -75,7 +75,7 @@ class _Sources(TypedDict):
 
 
 def _sources(args: argparse.Namespace) -> _Sources:
-    """Return where the flags say that the past is to be read."""
+    """Return the sources of past data that the flags name."""
     return {
         "decision_log": args.decision_log,
         "prometheus_url": args.prometheus_url,
@@ -91,7 +91,10 @@ def local_hosts(port: int) -> frozenset[str]:
 async def serve_locally(
     client: Client, settings: Settings, args: argparse.Namespace, say: Callable[[str], None]
 ) -> ExitCode:
-    """Serve the person at this machine, on loopback. Return when interrupted. Raises BadAddress."""
+    """Serve the page on loopback for the user of this machine. Return when interrupted. Raises BadAddress.
+
+    say: prints the address.
+    """
     secret = secrets.token_urlsafe(24)
 
     def hosts(port: int) -> PageSettings:
@@ -108,7 +111,10 @@ async def serve_locally(
 
 
 async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str], None]) -> None:
-    """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting."""
+    """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting.
+
+    say: prints the address.
+    """
     address, probes_at = parse_address(args.listen, "--listen"), parse_address(args.metrics_bind, "--metrics-bind")
     own = _page_settings(args, frozenset(each.lower() for each in args.allowed_host))
     opening = Client.open(args.kubeconfig, args.context, max_call_s=args.request_timeout or None, as_user=args.as_user)
@@ -152,11 +158,11 @@ async def serving(
     prometheus_url: str = "",
     prometheus_cluster: str = "",
 ) -> AsyncIterator[RunningPage]:
-    """Serve the page while the block lasts. Its source does not run yet.
+    """Serve the page during the block; yields it. The caller runs its source.
 
-    page_settings: makes the settings, given the port. sessions: those of an earlier page. reads_logs: the client is
-    that of the only viewer, who may see what it may see. decision_log: a file or a folder. prometheus_url:
-    "" for none. prometheus_cluster: the label of the cluster's series there. Raises BadAddress.
+    page_settings: returns the settings for a port. sessions: of an earlier page, to be continued. reads_logs: job logs
+    are read with the rights of `client`, whose user is the only viewer. decision_log: a file or a folder.
+    prometheus_url: "" for none. prometheus_cluster: label of the cluster's series there. Raises BadAddress.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)
@@ -183,7 +189,7 @@ async def serving(
 
 @asynccontextmanager
 async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None]:
-    """Give the source of the past; None without an address."""
+    """Yield the source of past data; None if `url` is "". cluster: label of its series."""
     if not url:
         yield None
         return
@@ -205,14 +211,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
-    """Return a function that plans a gang. One plan is made at a time, and counts for EXPLAIN_S seconds."""
+    """Return a function that plans a gang.
+
+    One plan is made at a time, and an answer is reused for EXPLAIN_S seconds.
+    """
     turn, known = asyncio.Lock(), dict[tuple[str, str], tuple[float, LandingAnswer]]()
 
     async def explain(gang: str, namespace: str) -> LandingAnswer:
-        """Return where a gang would land now, or an answer that is younger than EXPLAIN_S. gang: as PODSxGPUS.
-
-        Raises BadQuery.
-        """
+        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS. Raises BadQuery."""
         try:
             asked_gang = gang_of(gang, namespace, settings.gpu_resource[0])
         except BadGang as error:
@@ -241,14 +247,14 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
 
 
 def _goodput(client: Client, source: PageSource) -> Goodput:
-    """Return a function that reads what the time of a job was spent on.
+    """Return a function that reads the time of a job by kind.
 
-    One job is read at a time, and an answer counts for GOODPUT_S seconds.
+    The logs of one job are read at a time, and an answer is reused for GOODPUT_S seconds.
     """
     turn, known = asyncio.Lock(), OrderedDict[str, tuple[float, JobTime]]()
 
     async def read(job: str) -> JobTime:
-        """Read the logs of the job's pods. Without totals, the answer says why."""
+        """Read the logs of the job's pods. If they have no totals, the answer says why."""
         kind, namespace, name = job.split("/", 2)
         kind, state = kind.partition(".")[0], source.state  # a kind of two groups is one kind here
         if kind not in KINDS:
@@ -262,7 +268,7 @@ def _goodput(client: Client, source: PageSource) -> Goodput:
             return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
 
     async def goodput(job: str) -> JobTime:
-        """Return the answer of now, or one that still counts."""
+        """Return the time of the job, at most GOODPUT_S seconds old. job: KIND/NAMESPACE/NAME."""
         async with turn:
             read_s, answer = known.get(job, (-GOODPUT_S, None))
             if answer is None or time.monotonic() - read_s >= GOODPUT_S:

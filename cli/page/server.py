@@ -83,7 +83,7 @@ class PageSettings:
 
 
 class StateSource(Protocol):
-    """Gives the state of the cluster, and tells when it has changed."""
+    """Holds the state of the cluster, and signals its changes."""
 
     state: ClusterState
     changed: asyncio.Event  # set, and replaced, at each new version
@@ -107,14 +107,14 @@ class StateSource(Protocol):
 
 
 class UsageSource(Protocol):
-    """Gives the usage of GPUs over time."""
+    """Returns the use of GPUs over time."""
 
     async def read(self, days: int) -> tuple[LogReading, Usage]:
         """Return the usage of so many days, the last of which is today in UTC."""
 
 
 class PastSource(Protocol):
-    """Gives the past of queues and jobs before the page started."""
+    """Returns the past of queues and jobs before the page started."""
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
         """Return the samples of a queue before a time."""
@@ -148,6 +148,7 @@ class PageServer:
         usage_log: UsageSource | None = None,
         prometheus: PastSource | None = None,
     ) -> None:
+        """Begin without stored answers. The arguments are described above; None: the page does not have this source."""
         self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
         self._settings, self._goodput, self._usage_log, self._prometheus = settings, goodput, usage_log, prometheus
         self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
@@ -161,7 +162,7 @@ class PageServer:
         return self._streams
 
     def application(self) -> web.Application:
-        """Return the application for aiohttp's runner."""
+        """Return the application with all routes, for aiohttp's runner."""
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
         for path in FILES:
             app.router.add_get(path, self._file)
@@ -181,7 +182,7 @@ class PageServer:
         return app
 
     def _lists(self) -> Mapping[str, Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]]:
-        """Return what makes the answer of each path from the visible state and the parameters of the request."""
+        """Return path -> function that makes its answer of the visible state and the request's parameters."""
         return {
             "summary": lambda state, _: answers.summary(state),
             "fabric/tree": lambda state, _: answers.fabric_tree(state),
@@ -197,7 +198,7 @@ class PageServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Check the Host header, and turn errors into answers."""
+        """Check the Host header, call the handler, and turn known errors into problem responses."""
         hosts = self._settings.allowed_hosts
         if hosts and request.host.lower() not in hosts:
             return _problem(421, "this page does not answer to that host name", "open the address that it has printed")
@@ -221,7 +222,10 @@ class PageServer:
         return _bytes_response(request, body, kind, cached=True)
 
     async def _identity(self, request: web.Request) -> Identity:
-        """Return who asks, by a bearer token, the session of a browser, or the header of a proxy."""
+        """Return the user who sent the request, by a proxy's header, a bearer token or a session cookie.
+
+        Raises NotLoggedIn.
+        """
         settings = self._settings
         if settings.user_header and (user := request.headers.get(settings.user_header)):
             groups = request.headers.get(settings.group_header, "") if settings.group_header else ""
@@ -232,7 +236,7 @@ class PageServer:
         return await self._access.identity_of(token.strip())
 
     async def _rights(self, request: web.Request) -> Rights:
-        """Return what the viewer may see. The namespaces of the current version of the state are asked about."""
+        """Return what the user may see of the namespaces in the current state. Raises NotLoggedIn, Unavailable."""
         identity, state = await self._identity(request), self._source.state
         if self._namespaces[0] != state.version:
             names = {job.namespace for job in state.jobs}.union(*state.queue_namespaces.values())
@@ -240,7 +244,10 @@ class PageServer:
         return await self._access.rights_of(identity, self._namespaces[1])
 
     async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
-        """Return the state that this viewer may see. Raises Unavailable before the first observation."""
+        """Return the state that this user may see, and the rights.
+
+        Raises Unavailable before the first observation, NotLoggedIn.
+        """
         rights = await self._rights(request)
         state = self._source.state
         if not state.version:
@@ -256,12 +263,13 @@ class PageServer:
     def _list_handler(
         self, make: Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Return a request handler that encodes what `make` returns, and reuses the answer until the state changes.
+        """Return a request handler that encodes the result of `make`, and reuses the answer until the state changes.
 
         make: gets the visible state and the request's parameters.
         """
 
         async def handle(request: web.Request) -> web.Response:
+            """Return the answer for the user's rights and this address. Raises BadQuery if the address is too long."""
             state, rights = await self._state(request)
             if len(request.path_qs) > MOST_QUERY:
                 raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
@@ -274,14 +282,14 @@ class PageServer:
         return handle
 
     def _remember(self, key: tuple[str, Rights], answer: _Encoded) -> _Encoded:
-        """Store an answer, and drop the oldest of too many."""
+        """Store an answer and return it. The oldest ones are removed if there are too many."""
         self._answers[key] = answer
         while len(self._answers) > MOST_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
     async def _usage(self, request: web.Request) -> web.Response:
-        """Answer with a report on past GPU use. Without a decision log the answer says so. Raises BadQuery."""
+        """Respond with a report on past GPU use; without a decision log it says so. Raises BadQuery."""
         state, rights = await self._state(request)
         if len(request.path_qs) > MOST_QUERY:
             raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
@@ -297,9 +305,9 @@ class PageServer:
         return _encoded_response(request, known)
 
     async def _queue_history(self, request: web.Request) -> web.Response:
-        """Answer with past amounts of a queue: those that this page measured, and before them those of Prometheus.
+        """Respond with past amounts of a queue: those that this page measured, and before them those of Prometheus.
 
-        Raises BadQuery, HTTPNotFound, and HTTPForbidden if the viewer may not see all of the queue's namespaces.
+        Raises BadQuery, HTTPNotFound, and HTTPForbidden if the user may not see all of the queue's namespaces.
         """
         state, _ = await self._state(request)
         queue, window = request.match_info["queue"], request.query.get("window", "1h")
@@ -326,7 +334,10 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_sizes(self, request: web.Request) -> web.Response:
-        """Answer with past sizes of a job from Prometheus, up to the first size that this page measured."""
+        """Respond with past sizes of a job from Prometheus, up to the first size that this page measured.
+
+        Raises HTTPNotFound.
+        """
         state, item = await self._job_item(request)
         own = self._source.past.job(item.job)
         past: PastSamples[SizeSample] = PastSamples()
@@ -341,7 +352,10 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_item(self, request: web.Request) -> tuple[ClusterState, JobItem]:
-        """Return the state that the viewer may see, and the job that the address names."""
+        """Return the visible state, and the job that the address names.
+
+        Raises HTTPNotFound if the user cannot see it.
+        """
         state, _ = await self._state(request)
         name = "/".join(request.match_info[part] for part in ("kind", "namespace", "name"))
         item = next((each for each in state.jobs if each.job == name), None)
@@ -350,7 +364,7 @@ class PageServer:
         return state, item
 
     async def _job_time(self, request: web.Request) -> web.Response:
-        """Answer with the job's time by kind, from its pods' logs. If logs may not be read, the answer says so."""
+        """Respond with the job's time by kind, from its pods' logs. If logs may not be read, the response says so."""
         state, item = await self._job_item(request)
         if self._goodput is None:
             answer = JobTime(observed_at_s=state.observed_at_s, version=state.version, job=item.job, missing=NO_LOGS)
@@ -359,7 +373,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _job(self, request: web.Request) -> web.Response:
-        """Answer with all details of one job; at most 100 decisions."""
+        """Respond with all details of one job, with at most 100 decisions. Raises HTTPNotFound."""
         state, item = await self._job_item(request)
         name = item.job
         decisions = tuple(each for each in state.decisions if each.object == name)[:100]
@@ -377,9 +391,9 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _explained(self, request: web.Request) -> web.Response:
-        """Answer where a gang would land.
+        """Respond with the place of a gang that would arrive now. Raises BadQuery.
 
-        Raises HTTPForbidden unless the viewer may list nodes and pods of all namespaces.
+        Raises HTTPForbidden unless the user may list nodes and pods of all namespaces.
         """
         _, rights = await self._state(request)
         if not (rights.all_namespaces and rights.nodes):
@@ -391,7 +405,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
-        """Answer with the user's name, rights and the links of the page."""
+        """Respond with the user's name, rights and the links of the page."""
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
             identity.user,
@@ -408,7 +422,11 @@ class PageServer:
         return _bytes_response(request, document(), "application/json")
 
     async def _begin_session(self, request: web.Request) -> web.Response:
-        """Begin a session for the token in the body. Another site cannot send this content type without asking."""
+        """Begin a session for the token in the body, and set its cookie.
+
+        Raises NotLoggedIn for a token that is not accepted. Raises HTTPForbidden unless the content type is JSON, which
+        a browser does not send from another site without asking.
+        """
         if (
             request.content_type != "application/json"
             or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
@@ -431,16 +449,17 @@ class PageServer:
         return response
 
     async def _end_session(self, request: web.Request) -> web.Response:
-        """End the browser's session and delete its cookie. Do nothing without a session."""
+        """End the browser's session and delete its cookie. Does nothing without a session."""
         self._sessions.end(request.cookies.get(COOKIE, ""))
         response = web.Response(status=204)
         response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=self._settings.secure_cookie)
         return response
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """Send an event at each new version and every AGE_S seconds. The viewer then asks for what it shows.
+        """Send an event at each new version of the state and every AGE_S seconds, after which the browser reads what it
+        shows.
 
-        Only the newest version is sent: a slow viewer misses versions and no facts.
+        Only the newest version is sent: a slow viewer misses versions, but no facts.
         """
         await self._rights(request)
         if self._streams >= MOST_STREAMS:
@@ -483,7 +502,7 @@ class PageServer:
 
 
 async def _write(response: web.StreamResponse, event: str, data: Mapping[str, Any], number: int) -> None:
-    """Write one event. Raises TimeoutError if the viewer does not read."""
+    """Write one server-sent event. number: its ID. Raises TimeoutError if the browser does not read."""
     text = f"event: {event}\nid: {number}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
     async with asyncio.timeout(WRITE_S):
         await response.write(text)
@@ -504,7 +523,10 @@ def _encoded(answer: msgspec.Struct, version: int) -> _Encoded:
 
 
 def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
-    """Return an encoded answer, compressed if the client accepts gzip. Return 304 if the client has this version."""
+    """Return the answer as a response, compressed if the browser accepts gzip.
+
+    Status 304 if it has this version already.
+    """
     headers = {
         "ETag": encoded.tag,
         "Cache-Control": "private, no-cache",

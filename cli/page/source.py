@@ -1,4 +1,4 @@
-"""Watches the cluster for the page, and makes a new state at most once a second."""
+"""Watches the cluster for the page, and computes a new state at most once a second."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from turnout.topology.fabric import EMPTY, Fabric
 log = logging.getLogger("turnout.page")
 
 OBSERVE_S = 1.0  # between two observations at least
-QUIET_S = 9.0  # more, without news: curves go on, and a decision may change by time alone
+QUIET_S = 9.0  # seconds added to OBSERVE_S while nothing changes: curves continue, and time alone may change a decision
 
 
 class _Event(Struct):
@@ -82,9 +82,10 @@ class _PageView(AutoscalerView):
 
 
 class PageSource:
-    """The state of the cluster, kept up to date by watches. `changed` is set and replaced at each new version."""
+    """The state of the cluster, updated by watches. `changed` is set and replaced at each new version."""
 
     def __init__(self, client: Source, settings: Settings, clock: Clock, rng: random.Random) -> None:
+        """Begin with an empty state. client: lists and watches. rng: for the back-off of watches."""
         self._settings, self._clock = settings, clock
         self._view = _PageView(settings.gpu_resource)
         maps = settings.configmaps()
@@ -116,13 +117,16 @@ class PageSource:
         return self.state.version > 0
 
     def waits_for(self) -> list[str]:
-        """Return the kinds whose first list is not complete, each with its error if there is one."""
+        """Return the kinds whose first list is not complete, each with its error if it has one."""
         reflectors = self._informers.reflectors
         errors = {name: reflectors[name].last_error for name in self._informers.unsynced_kinds()}
         return [f"{name} ({error})" if error else name for name, error in errors.items()]
 
     def silent_s(self) -> float:
-        """Return for how long a watch has been interrupted, in seconds; 0 while all are open."""
+        """Return the longest time since the last event of an interrupted watch, in seconds.
+
+        0 if no watch is interrupted.
+        """
         now_s = self._clock.monotonic()
         silent = [
             now_s - each.last_event_s
@@ -162,9 +166,9 @@ class PageSource:
                     await self._informers.news.wait()
 
     def observe(self) -> None:
-        """Compute the state from the watches.
+        """Compute the state from the watches, and append the present amounts to `past`.
 
-        If it changed, give it a new version and wake all who wait for `changed`.
+        If the state changed, it gets a new version, and all who wait for `changed` are woken.
         """
         now_s = self._clock.wall()
         observation = self._view.observation(now_s)
@@ -199,7 +203,7 @@ class PageSource:
             self.changed = asyncio.Event()
 
     def _map_fault(self) -> str:
-        """Return why there is no map, or why the newest one is not in use; "" if it is."""
+        """Return why there is no map or why the newest one is not used; "" if it is used."""
         if self._informers.map_fault:
             return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
         return "" if self._view.fabric.mapped_count else f"{self._settings.configmap} names no host"

@@ -1,4 +1,4 @@
-"""Reads the autoscaler's decision log for the page: what is new in its files, at most once a minute."""
+"""Reads the autoscaler's decision log for the page: the new lines of its files, at most once a minute."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class UsageLog:
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
+        """Begin without any lines read. path: a log file, or a folder with the logs of all pods."""
         self._path, self._clock = path, clock
         self._turn = asyncio.Lock()
         self._read_s = float("-inf")
@@ -33,9 +34,10 @@ class UsageLog:
         self._usages: dict[int, Usage] = {}  # of this reading, by days
 
     async def read(self, days: int) -> tuple[LogReading, Usage]:
-        """Return the usage of so many days, 1 to MOST_DAYS; the last one is today in UTC.
+        """Return the usage of `days` days, 1 to MOST_DAYS, of which today (UTC) is the last.
 
-        What is new in the log is read first if the last reading is too old.
+        New lines are read first if the last reading is older than READ_S. A log that cannot be read is reported in
+        LogReading.
         """
         async with self._turn:
             if self._clock.monotonic() - self._read_s >= READ_S:
@@ -57,7 +59,10 @@ class UsageLog:
         return rfc3339(self._clock.wall() - (days - 1) * _DAY_S)[:10]
 
     def _read(self) -> None:
-        """Read the new lines of all files. A file that has become shorter makes all files be read again."""
+        """Read the new lines of all files. If a file is shorter than before, all files are read again.
+
+        Raises OSError.
+        """
         files = [(path, path.stat()) for path in self._files()]
         sizes = {(stat.st_dev, stat.st_ino): stat.st_size for _, stat in files}
         if any(sizes.get(key, offset) < offset for key, offset in self._offsets.items()):
@@ -75,7 +80,7 @@ class UsageLog:
         return [previous, self._path] if previous.exists() else [self._path]
 
     def _read_file(self, path: Path) -> None:
-        """Read the whole lines behind what was read before; a line without its end is read the next time."""
+        """Read the complete lines after those that were read before; an incomplete last line is read the next time."""
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
             key = stat.st_dev, stat.st_ino

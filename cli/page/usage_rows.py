@@ -39,7 +39,7 @@ def visible_queues(state: ClusterState) -> frozenset[str]:
 
 
 def without_log(state: ClusterState, query: Query) -> UsageList:
-    """Return the answer of a page that reads no log. Raises BadQuery."""
+    """Return the answer of a page without a decision log: no rows. Raises BadQuery."""
     report, days = window_of(query)
     return UsageList(
         observed_at_s=state.observed_at_s,
@@ -63,10 +63,10 @@ def window_of(query: Query) -> tuple[str, int]:
 
 
 def visible_usage(usage: Usage, state: ClusterState, rights: Rights) -> Usage:
-    """Return the usage that a viewer may see.
+    """Return the usage that a user may see.
 
-    A queue counts if the viewer sees it now. Of its jobs those in namespaces that the viewer sees keep their names;
-    the others are one sum without a name. Of queues that lend to each other, one has to be visible.
+    Only queues that the user sees now count. Of their jobs, those in namespaces that the user sees keep their names;
+    the others are one sum without a name. Of two queues that lend to each other, one has to be visible.
     """
     if rights.all_namespaces:
         return usage
@@ -76,9 +76,9 @@ def visible_usage(usage: Usage, state: ClusterState, rights: Rights) -> Usage:
 
 
 def _visible_line(line: UsageLine, queues: frozenset[str], rights: Rights) -> UsageLine | None:
-    """Return a line of the log without what the viewer may not see; None if nothing is left.
+    """Return a line of the log without what the user may not see; None if nothing is left.
 
-    queues: that the viewer sees. Jobs in hidden namespaces are one sum without a name.
+    queues: that the user sees. Jobs in hidden namespaces become one sum without a name.
     """
     if line.queue not in queues:
         lent = {queue: amount for queue, amount in line.lent_gpu_s.items() if queue in queues}
@@ -110,7 +110,10 @@ def _with_jobs(line: UsageLine, jobs: tuple[JobUsage, ...]) -> UsageLine:
 
 
 def filtered(usage: Usage, query: Query, report: str) -> Usage:
-    """Return the usage of one queue or job. A report on queues also needs the lines in which the queue borrows."""
+    """Return the usage of the queue or job that the query names; all of it if it names none.
+
+    report: a report on queues also needs the lines in which the queue borrows.
+    """
     queue, job = query.filters.get("queue", ""), query.filters.get("job", "")
     lines = usage.lines
     if queue and report in ("user", "job"):
@@ -125,7 +128,7 @@ def filtered(usage: Usage, query: Query, report: str) -> Usage:
 
 
 def usage_list(usage: Usage, state: ClusterState, rights: Rights, query: Query, reading: LogReading) -> UsageList:
-    """Return one report with what the viewer may see. Raises BadQuery."""
+    """Return one report with what the user may see, sorted and paged. reading: state of the log. Raises BadQuery."""
     report, days = window_of(query)
     visible_part = visible_usage(usage, state, rights)
     report_rows = rows(report, filtered(visible_part, query, report))

@@ -1,1 +1,1 @@
-"""`turnout release`: take our scheduling gate from every pod, when nobody else will."""
+"""`turnout release`: removes the scheduling gate from every pod if no nominator does so."""

@@ -1,4 +1,4 @@
-"""`turnout release`: list the pods behind our gate, take it from them, and say how many there were."""
+"""The verb `turnout release`: lists the pods with the scheduling gate, removes it, and prints their number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _release(args: argparse.Namespace) -> int:
-    """Lift scheduling gates, print their number, and return the exit code."""
+    """Remove the scheduling gates, print their number, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
@@ -65,7 +65,7 @@ def _release(args: argparse.Namespace) -> int:
     check_object(args.lease, "--lease")
 
     async def work(client: Client) -> ExitCode:
-        """Lift the scheduling gates, all of them or only if no program places gangs. Prints a summary."""
+        """Remove the scheduling gates: with --all always, otherwise only if no nominator works. Print a summary."""
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 

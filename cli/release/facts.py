@@ -1,4 +1,4 @@
-"""List what is said of pods behind our scheduling gate, and whether a nominator is at work."""
+"""Lists what is known of pods with the scheduling gate, and whether a nominator works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 
 
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
-    """Return what the pods of one job wait for behind our scheduling gate; None if none of them waits."""
+    """Return why the pods of one job have the scheduling gate; None if none of them has it.
+
+    Lists their Events and Leases.
+    """
     gated = behind_gate(pods)
     if not gated:
         return None
@@ -28,7 +31,7 @@ async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
 
 
 async def _leases(client: Lists) -> list[Lease] | None:
-    """Return the Leases of nominators; None where they may not be listed."""
+    """Return the Leases of nominators; None if they may not be listed."""
     try:
         found = []
         async for page in client.pages(LEASES, OURS):

@@ -1,6 +1,7 @@
-"""Tell what a job's pods wait for behind our scheduling gate: the nominator's newest word, and whether one is at work.
+"""Says what a job's pods with the scheduling gate wait for: the nominator's last message, and whether a nominator
+works.
 
-Events are written by anybody who may write in the namespace, so what they say is cut and cleaned.
+Whoever may write in the namespace can write Events, so their texts are cut and cleaned.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NEXT = {
 
 
 class Placer(Enum):
-    """Whether somebody lifts gates."""
+    """Whether a program places gangs and removes gates."""
 
     WORKS = "works"
     SILENT = "silent"  # nobody holds the Lease
@@ -41,7 +42,7 @@ class Placer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The state of pods behind our gate. reason: the nominator's word, "" where it has said none yet."""
+    """The state of pods with the scheduling gate. reason: of the nominator's last Event, "" if there is none."""
 
     pods: int
     placer: Placer
@@ -58,9 +59,9 @@ def behind_gate(pods: Iterable[Pod]) -> list[Pod]:
 def gate_of(
     gated: Sequence[Pod], events: Iterable[Object], leases: Sequence[Lease] | None, now_s: float
 ) -> Gate | None:
-    """Return what the pods behind our scheduling gate wait for; None if there are none.
+    """Return the state of the pods with the scheduling gate; None if `gated` is empty.
 
-    events: of their namespace. leases: those of nominators, None if they may not be listed.
+    events: of their namespace. leases: of nominators, None if they may not be listed. now_s: since 1970.
     """
     if not gated:
         return None
@@ -74,7 +75,7 @@ def gate_of(
 
 
 def gate_sentence(gate: Gate) -> str:
-    """Return one to three sentences about gated pods: how many, why they wait, and whether a nominator runs."""
+    """Return one to three sentences: how many pods have the gate, why they wait, and whether a nominator works."""
     text = f"{gate.pods} pod{'' if gate.pods == 1 else 's'} behind the scheduling gate {PLACEMENT_GATE}"
     if gate.reason:
         text += f": {gate.reason}, {gate.detail}" if gate.detail else f": {gate.reason}"
@@ -88,7 +89,7 @@ def gate_sentence(gate: Gate) -> str:
 
 
 def what_next(gate: Gate) -> str:
-    """Say what the owner of the pods can do; "" where nothing but the wait is known."""
+    """Return what the owner of the pods can do; "" if waiting is all that is known."""
     if gate.placer is Placer.ABSENT:
         return "take the gate out of the pod template; `turnout release` lets these pods go"
     if gate.placer is Placer.SILENT:
@@ -97,7 +98,10 @@ def what_next(gate: Gate) -> str:
 
 
 def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[str, str]]:
-    """Return the links, and what the pods wait for behind our scheduling gate; the gate's remedy comes first."""
+    """Return the rows of `turnout why` with those about the gate; its remedy replaces theirs.
+
+    None: the rows are unchanged.
+    """
     if gate is None:
         return list(rows)
     remedy = what_next(gate)
@@ -106,7 +110,11 @@ def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[
 
 
 def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
-    """Return time, reason and message of an Event of the nominator on one of these pods; None for any other Event."""
+    """Return time, reason and message of a nominator's Event on one of the pods.
+
+    None for any other or an invalid Event. uids: of the pods. The message is cut, and unprintable characters become
+    "?".
+    """
     event = read_event(raw)
     if event.component != COMPONENT or event.uid not in uids:
         return None
@@ -117,7 +125,10 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
-    """Return whether a program places gangs, from its Leases. leases: None if they may not be read."""
+    """Return whether a program places gangs, by the renewal times of its Leases.
+
+    leases: None if they may not be listed.
+    """
     if leases is None:
         return Placer.UNKNOWN
     if not leases:

@@ -1,1 +1,1 @@
-"""Replays of a trace with and without lending, as `turnout simulate` tells them: figures as text, JSON or YAML."""
+"""Replays of a trace with and without lending: figures of `turnout simulate` as text, JSON or YAML."""

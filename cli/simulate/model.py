@@ -22,14 +22,14 @@ USUAL_LOAD = 0.65  # of a cluster whose size nobody states
 
 
 class BadSimulation(ValueError):
-    """A replay that cannot be. The message says which option or line is wrong."""
+    """A replay is not possible. The message names the wrong option or line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The choices of a person. nodes: the GPUs of each, () for as many of 8 as are busy to USUAL_LOAD.
+    """The user's choices. nodes: GPUs of each; () for as many nodes of 8 GPUs as are busy to USUAL_LOAD.
 
-    elastic: the share of jobs that are elastic. factor: their max over their min. headroom_gpus: kept free.
+    elastic: share of jobs that are elastic. factor: their max divided by their min. headroom_gpus: kept free.
     """
 
     nodes: tuple[int, ...] = ()
@@ -78,7 +78,11 @@ class Figures:
 def jobs_of(
     rows: Sequence[TraceRow], options: SimulationOptions, jobs: int = 0
 ) -> tuple[tuple[Submission, ...], ReplayRules]:
-    """Return what is submitted, and to which cluster. jobs: the first so many, 0 for all. Raises BadSimulation."""
+    """Return the jobs to replay, and the rules and nodes of the cluster.
+
+    jobs: number of first jobs to take, 0 for all. Raises BadSimulation if there are none, or if one does not fit the
+    empty cluster.
+    """
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
@@ -93,7 +97,7 @@ def jobs_of(
 
 
 def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
-    """Choose nodes of 8 GPUs: as many as are busy to USUAL_LOAD without lending, and as the largest job needs."""
+    """Return nodes of 8 GPUs: enough for a load of USUAL_LOAD without lending, and for the largest job."""
     span_s = max(each.at_s for each in submissions) - min(each.at_s for each in submissions)
     requested_gpu_s = sum(each.min_gpus * each.work_s for each in submissions)
     busy = requested_gpu_s / (span_s * USUAL_LOAD) if span_s else 0.0
@@ -107,16 +111,16 @@ def simulate(
     ended: Callable[[int], None] = lambda _: None,
     watches: tuple[Watch, Watch] | None = None,
 ) -> Compared:
-    """Replay without lending and with lending.
+    """Replay the trace without lending and with lending, and return both results.
 
-    ended: called with how many jobs have ended, in both runs together. watches: called at each event of the run
-    without lending, and of that with it.
+    ended: called with the number of ended jobs of both runs together. watches: called at each event of the run without
+    lending, and of the run with it.
     """
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
-        """Replay once. policy: None for no lending. before: jobs that ended in earlier runs, for the progress."""
+        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs."""
 
         def at_event(world: ReplayWorld) -> None:
             ended(before + len(world.ended))
@@ -130,7 +134,7 @@ def simulate(
 
 
 def figures(compared: Compared) -> Figures:
-    """Return the figures of both runs."""
+    """Return the figures of both runs: means, shares and losses."""
     rules = compared.lent.rules
     before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
     losses = compared.losses_s
@@ -163,7 +167,7 @@ def scene(found: Figures) -> str:
 
 
 def lines(found: Figures) -> list[str]:
-    """Return the lines of the table, its heads first."""
+    """Return the lines of the table, with its heading first."""
     rows = [("", "without", "with lending"), *table_rows(found)]
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     return [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}".rstrip() for a, b, c in rows]

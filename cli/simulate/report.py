@@ -1,6 +1,6 @@
 """The report of `turnout simulate --report`: both runs as curves and tables, in one HTML file that needs no network.
 
-The views are those of `turnout page`: this module gives their values and puts them into the file.
+The views are those of `turnout page`: this module computes their values and puts them into the file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class UseRecorder:
         self._first_s, self._step_s = first_s, 0.0
 
     def add(self, now_s: float, used_gpus: float, waiting_jobs: float) -> None:
-        """Note the state from `now_s` on. The last state counts of several in one step of the curve."""
+        """Record the state from `now_s` on (seconds of the trace).
+
+        Of several states in one step of the curve the last one counts.
+        """
         at_s = max(0.0, now_s - self._first_s)
         point = at_s, used_gpus, waiting_jobs
         if at_s - self._points[-1][0] < self._step_s or at_s == self._points[-1][0]:
@@ -77,7 +80,7 @@ class UseRecorder:
             self._points = thinned(self._points, self._step_s)
 
     def curve(self) -> Curve:
-        """Return the curve so far, with MAX_POINTS points at most."""
+        """Return the recorded curve, with at most MAX_POINTS points."""
         points = self._points
         if len(points) > MAX_POINTS:
             points = thinned(points, points[-1][0] / (MAX_POINTS - 2))
@@ -86,7 +89,7 @@ class UseRecorder:
 
 
 def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list[tuple[float, float, float]]:
-    """Return the points that are `step_s` apart at least, each with the last state before the next one."""
+    """Return points that are at least `step_s` apart, each with the last state before the next one."""
     kept_points = [points[0]]
     for at_s, used_gpus, waiting_jobs in points[1:]:
         if at_s - kept_points[-1][0] < step_s:
@@ -143,7 +146,7 @@ def _percentiles(ran: Sequence[JobResult], value: Callable[[JobResult], float]) 
 
 
 def document(values: Report, script: str, style: str, notices: str) -> str:
-    """Return the HTML document with everything inside: values, script, style, and the notices of the libraries."""
+    """Return the HTML document that contains everything: values, script, style, and the notices of the libraries."""
     text = msgspec.json.encode(values).decode().replace("<", "\\u003c")  # no name can end the element
     style, script = style.replace("</", "<\\/"), script.replace("</", "<\\/")
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"

@@ -1,1 +1,1 @@
-"""The verbs of the `turnout` command, a module a verb: its options, what it asks the API server, what it prints."""
+"""The verbs of the `turnout` command, one module each: its options, its calls of the API server, and its output."""

@@ -1,4 +1,4 @@
-"""`turnout clear-nominations`, as a person types it: what turnout-nominator has written is taken back."""
+"""The verb `turnout clear-nominations`: removes what turnout-nominator has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`turnout demo`, as a person types it."""
+"""The verb `turnout demo`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _gangs(text: str) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Play the demo. Return the exit code."""
+    """Run the demo. Return the exit code."""
     import asyncio
 
     from turnout.cli.commands.child_programs import ChildFailed

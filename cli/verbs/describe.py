@@ -1,4 +1,4 @@
-"""`turnout describe JOB`, as a person types it: a job at length."""
+"""The verb `turnout describe JOB`: a job in detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows what a worker of a job writes, across restarts of its container and new pods of its rank, to the end."""
+"""Follows the output of a worker of a job, across restarts of its container and new pods of its rank, to the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_S = 1.0
 
 
 class LogCalls(Protocol):
-    """The part of the API client that is needed."""
+    """The calls of the API client that are used."""
 
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> bytes:
         """Return an object."""
@@ -27,11 +27,7 @@ class LogCalls(Protocol):
 
 
 class LogFollower:
-    """Follows one rank. job, pods: their paths. show: takes the log. tell: takes what else a person should know.
-
-    container: which is followed, "" for the one that trains. first: which part of the first run is shown, as the API
-    server takes it; {} for all of it.
-    """
+    """Follows the log of one rank."""
 
     def __init__(
         self,
@@ -47,6 +43,12 @@ class LogFollower:
         container: str = "",
         first: Mapping[str, str] | None = None,
     ) -> None:
+        """Begin without any output.
+
+        job, pods: their API paths. show: gets the bytes of the log. tell: gets messages for the user. container: "" for
+        the training container. first: log parameters of the API server that limit the first run's output; None for all
+        of it.
+        """
         self._calls, self._clock, self._kind, self._job, self._pods, self._rank = calls, clock, kind, job, pods, rank
         self._show, self._tell = show, tell
         self._run: tuple[str, int] | None = None
@@ -54,7 +56,7 @@ class LogFollower:
         self._container, self._first = container, dict(first or {})
 
     async def run(self) -> None:
-        """Show the log until the job has ended, or is gone. A connection that breaks is made again."""
+        """Show the log until the job has ended or was deleted. A broken connection is reported, and opened again."""
         from turnout.kube.errors import ServerFault, Unreachable
 
         while True:
@@ -88,7 +90,7 @@ class LogFollower:
         )
 
     async def _newest(self) -> Run | None:
-        """Return the newest run of the rank; None if it has no pod."""
+        """Return the newest run of the rank; None if the rank has no pod."""
         import msgspec
 
         from turnout.cli.log_runs import newest, selector
@@ -100,9 +102,10 @@ class LogFollower:
         return newest(self._kind, found, self._container)
 
     async def _follow(self, run: Run, ended: bool) -> None:
-        """Print what a run writes, from the byte where the last call stopped, until the stream ends.
+        """Show the output of a run from the byte where the last call stopped, until the stream ends.
 
-        ended: the job has ended, so no further output is awaited.
+        ended: the job has ended, so the log is read without following. If the pod is gone or its container waits,
+        nothing is shown.
         """
         from turnout.kube.errors import NotFound, Rejected
 
@@ -127,7 +130,7 @@ class LogFollower:
         self._done = run.over or ended
 
     async def _passed_over(self, run: Run) -> int:
-        """Return how many bytes of a run's log stand before the part that is shown."""
+        """Return how many bytes of a run's log precede the part that `first` selects."""
         path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
         part = await self._calls.get(path, {**container, **self._first})
         full_log = await self._calls.get(path, container)

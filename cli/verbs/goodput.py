@@ -1,4 +1,4 @@
-"""`turnout goodput JOB` or `queue/NAME`, as a person types it: what the time of a job or of a queue was spent on."""
+"""The verb `turnout goodput JOB` or `queue/NAME`: what the time of a job or of a queue was spent on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `goodput` to the command line."""
     goodput = add_verb(
         commands,
         "goodput",
@@ -63,6 +63,8 @@ def _goodput(args: argparse.Namespace) -> int:
     job_name, clock = named_job(args), RealClock()
 
     async def work(client: Client) -> None:
+        """Print the job's time by kind, repeatedly with --watch."""
+
         async def look() -> Listing[GoodputRow]:
             return await goodput_of(client, await found_job(client, job_name), args.since, clock.wall())
 
@@ -79,6 +81,8 @@ def _goodput_of_queue(args: argparse.Namespace, queue: str) -> int:
     settings, clock = settings_of(args, SEEING), RealClock()
 
     async def work(client: Client) -> None:
+        """Print the GPU time of the queue's jobs by kind, repeatedly with --watch."""
+
         async def look() -> Listing[GoodputRow]:
             names = await jobs_of_queue(client, settings, queue)
             return await goodput_of_jobs(client, f"queue {queue}", names, args.since, clock.wall())

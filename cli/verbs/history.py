@@ -1,4 +1,4 @@
-"""`turnout history JOB`, as a person types it: what was decided for a job."""
+"""The verb `turnout history JOB`: what was decided on a job."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _history(args: argparse.Namespace) -> int:
 
 
 async def history_of(client: Client, job_name: JobName, log: Path | None) -> Listing[Any]:
-    """Return the decisions on one job. log: decision log, None to read only Events.
+    """Return the decisions on one job, also on a deleted one of which Events remain.
 
-    Raises NoSuchJob, or OSError of the log.
+    log: decision log, None to read only Events and annotations. Raises NoSuchJob, or OSError of the log.
     """
     import asyncio
 
@@ -86,7 +86,10 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
 
 
 async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict[JobKey, Any]:
-    """Return the existing jobs that a name may mean, of one kind or of all kinds. place: namespaces/NAME."""
+    """Return the existing jobs that a name may mean: of its kind, or of all kinds if it has none.
+
+    place: "namespaces/NAME". Kinds that may not be listed are left out.
+    """
     import asyncio
 
     from turnout.cli.commands.listing import items
@@ -125,7 +128,10 @@ def _objects_in_events(events: list[Any], namespace: str) -> set[JobKey]:
 
 
 def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
-    """Yield the names of the pods that are a job's, or a gang's."""
+    """Yield the names of the pods that this object owns, and of pods without owner whose gang has its name.
+
+    kind: of the owner, as in owner references.
+    """
     import msgspec
 
     from turnout.jobs.gang import membership
@@ -139,7 +145,10 @@ def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
 
 
 def _read(log: Path, key: JobKey) -> tuple[list[HistoryRow], int]:
-    """Read a decision log, the previous file first."""
+    """Return a job's changed decisions in a decision log and its rotated file, and the number of unreadable lines.
+
+    Raises OSError.
+    """
     from turnout.cli.views.history import rows_of_log
 
     previous = log.with_name(log.name + ".1")

@@ -1,4 +1,4 @@
-"""`turnout jobs`, as a person types it: the jobs that the job controllers run, and how many others there are."""
+"""The verb `turnout jobs`: the jobs that the job controllers manage, and the number of others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def _jobs(args: argparse.Namespace) -> int:
 
 
 async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
-    """Return the jobs of a namespace, "" for all of them."""
+    """Return the listing of jobs, with a note that counts those of other controllers. namespace: "" for all.
+
+    selector: of labels, "" for all.
+    """
     import asyncio
 
     from turnout.cli.commands.jobs_of_controllers import jobs_of_kind
@@ -73,7 +76,10 @@ async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
 
 
 async def _others(client: Client, namespace: str, selector: str) -> str:
-    """Return a sentence that counts the jobs of other controllers; "" for none."""
+    """Return a sentence that counts the jobs of other controllers; "" if there are none.
+
+    namespace, selector: "" for all.
+    """
     import asyncio
 
     from turnout.cli.job_names import JOB_KINDS
@@ -89,7 +95,10 @@ async def _others(client: Client, namespace: str, selector: str) -> str:
 
 
 async def _count(client: Client, path: str, namespace: str, selector: str) -> int:
-    """Count the objects of a kind; 0 where nobody serves it, or they may not be listed."""
+    """Return the number of objects of a kind; 0 if the kind is not served or may not be listed.
+
+    path: of the kind's objects.
+    """
     from urllib.parse import quote
 
     import msgspec

@@ -1,4 +1,4 @@
-"""`turnout logs JOB`, as a person types it: what a worker of a job has written."""
+"""The verb `turnout logs JOB`: the output of a worker of a job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
-    """Return which part of a log is wanted, as the API server takes it."""
+    """Return the parameters of the API server's log call that the options ask for."""
     found = {"tailLines": str(args.tail)} if args.tail is not None and args.tail >= 0 else {}
     found |= {"sinceSeconds": str(max(1, round(args.since)))} if args.since else {}
     return found | ({"previous": "true"} if args.previous else {})

@@ -1,4 +1,4 @@
-"""`turnout nodes` and `turnout nodes untaint NODE`, as a person types them."""
+"""The verbs `turnout nodes` and `turnout nodes untaint NODE`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _add_taint_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _taint_key(args: argparse.Namespace) -> str:
-    """Return the key that --taint-key names, by default turnout.dev/faulty."""
+    """Return the value of --taint-key, turnout.dev/faulty by default."""
     from turnout.kube.labels import FAULTY
 
     return getattr(args, "taint_key", FAULTY)
@@ -71,7 +71,7 @@ def _list(args: argparse.Namespace) -> int:
         from turnout.kube.errors import Forbidden
 
         async def look() -> Any:
-            """Read the nodes and return the listing. Raises NoSuch if the person may not list nodes."""
+            """Read the nodes and return the listing. Raises NoSuch if the user may not list nodes."""
             found: list[dict[str, Any]] = []
             try:
                 async for page in client.pages(_NODES, {"labelSelector": args.selector} if args.selector else {}):
@@ -109,7 +109,10 @@ def _untaint(args: argparse.Namespace) -> int:
 
 
 async def _remove_taint(client: Client, node: str, key: str) -> None:
-    """Remove our taint from a node, again if another writer changes it meanwhile. Raises NotTainted."""
+    """Remove the taint `key` from a node, and try again if another writer changes the node at the same time.
+
+    Raises NotTainted if the node does not have it.
+    """
     import msgspec
 
     from turnout.cli.nodes import without_taint

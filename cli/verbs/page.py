@@ -1,4 +1,4 @@
-"""`turnout page`, as a person types it: the cluster in a browser."""
+"""The verb `turnout page`: the cluster in a browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `page` to the command line."""
     page = add_verb(
         commands, "page", "GPUs and their holders, jobs that wait and why, and decisions, in a browser", _EXAMPLES
     )
@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _add_past(page: argparse.ArgumentParser) -> None:
-    """Add the flags that say where the page reads what was before it started."""
+    """Add the options that name the sources of data older than the page's start."""
     page.add_argument(
         "--decision-log",
         type=Path,

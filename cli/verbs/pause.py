@@ -1,4 +1,4 @@
-"""`turnout pause` and `turnout resume`, as a person types them."""
+"""The verbs `turnout pause` and `turnout resume`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MANAGER = "turnout-cli"
 ORDERS = "turnout-system/turnout-autoscaler"
-_RESUME_ONE = ("resume bert -n team-a", "it is lent to and asked again")
+_RESUME_ONE = ("resume bert -n team-a", "the autoscaler resizes it again")
 _RESUME_ALL = ("resume --all", "every job is")
 _PAUSE = (
     ("pause bert -n team-a", "its size stays until `turnout resume`"),
@@ -59,11 +59,11 @@ def _target(parser: argparse.ArgumentParser) -> None:
 def _pause(args: argparse.Namespace) -> int:
     """Pause the autoscaler for a job or for all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import BadWish, override_all, pause_end
+    from turnout.cli.pause import BadOptions, override_all, pause_end
 
     try:
         ends = pause_end(args.until, args.for_, time.time())
-    except BadWish as error:
+    except BadOptions as error:
         raise BadArgument(str(error)) from error
     if not args.all:
         if args.release:
@@ -77,7 +77,7 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
-    """Let the autoscaler resize a job again, or all jobs. Returns the exit code."""
+    """Remove the pause of a job, or of all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import override_all
 
@@ -89,7 +89,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
-    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of_job takes them."""
+    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of `override_job`."""
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
@@ -101,7 +101,7 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
 
-        key = await _found(client, job_name)
+        key = await _resolve_job(client, job_name)
         change = override_job(key, direction, ends)
         try:
             await client.patch(change.path, change.body, MERGE, _MANAGER)
@@ -112,10 +112,11 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
     return run_verb(verb, args, write)
 
 
-async def _found(client: Client, job_name: JobName) -> JobKey:
-    """Return the key of the one job with this name.
+async def _resolve_job(client: Client, job_name: JobName) -> JobKey:
+    """Return the key of the job with this name. If the name has a kind, nothing is looked up.
 
-    Raises NoSuch if there is none, or several. If the name has a kind, the job is not looked up.
+    Otherwise every known kind is tried; one that is missing or forbidden counts as no job. Raises NoSuch if no job or
+    several have the name.
     """
     import asyncio
 
@@ -127,16 +128,16 @@ async def _found(client: Client, job_name: JobName) -> JobKey:
     if job_name.kind:
         return JobKey(*job_name)
 
-    async def look(key: JobKey) -> JobKey | None:
+    async def read_key(key: JobKey) -> JobKey | None:
         """Return the key if an object exists there and may be read, else None."""
         try:
             await client.get(path_of(key))
-        except (NotFound, Forbidden):  # of a kind that nobody has told this person of
+        except (NotFound, Forbidden):  # no such kind here, or no right to read it
             return None
         return key
 
     keys = (JobKey(kind, job_name.namespace, job_name.name) for kind in KINDS)
-    found = [key for key in await asyncio.gather(*map(look, keys)) if key is not None]
+    found = [key for key in await asyncio.gather(*map(read_key, keys)) if key is not None]
     if len(found) > 1:
         raise NoSuch(f"{job_name.name!r} may be {' or '.join(map(str, found))}: say which")
     if not found:

@@ -1,4 +1,4 @@
-"""`turnout queues`, as a person types it: who may have GPUs."""
+"""The verb `turnout queues`: the quota and the use of each queue."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ def _queues(args: argparse.Namespace) -> int:
 async def queues_of(
     client: Client, settings: Settings, cluster_view: AutoscalerSnapshot, namespace: str
 ) -> Listing[QueueRow]:
-    """Return the queues; for who may not see the whole cluster, as the autoscaler has written them down.
+    """Return the listing of queues.
 
-    Raises CannotSee where neither may be read. namespace: only queues with jobs of it, "" for all.
+    If the user may not see the whole cluster, it is taken from the autoscaler's ConfigMaps. namespace: only queues with
+    jobs in it, "" for all; ignored with the ConfigMaps. Raises CannotSee if neither can be read.
     """
     from turnout.autoscaler.reporting.queue_status import LABEL
     from turnout.cli.commands.listing import CannotSee, items, may_not

@@ -1,4 +1,4 @@
-"""`turnout simulate TRACE`, as a person types it: a trace of jobs replayed with lending and without."""
+"""The verb `turnout simulate TRACE`: a trace of jobs replayed with lending and without."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    """Replay a trace with lending and without, and print both. Return the exit code."""
+    """Replay a trace with lending and without, and print the figures of both. Return the exit code."""
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
@@ -88,7 +88,7 @@ def _simulate(args: argparse.Namespace) -> int:
 
 
 def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecorder]:
-    """Return what records the run without lending, and that with it."""
+    """Return a recorder of the run without lending, and one of the run with it."""
     from turnout.cli.simulate.report import UseRecorder
 
     first_s = min(each.at_s for each in submissions)
@@ -96,7 +96,7 @@ def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecor
 
 
 def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
-    """Return what is called at each event of each run."""
+    """Return for each run the function that is called at each of its events, and records its use."""
 
     def watch(recorder: UseRecorder, world: ReplayWorld) -> None:
         recorder.add(world.now_s, world.rules.gpus - sum(world.free), len(world.waiting))
@@ -108,7 +108,7 @@ def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
 def _write_report(
     args: argparse.Namespace, compared: Compared, found: Figures, recorders: tuple[UseRecorder, UseRecorder]
 ) -> int:
-    """Write the HTML file. Return the exit code."""
+    """Write the HTML report to the file of --report. Return the exit code: FAILED if it cannot be written."""
     from importlib import resources
 
     from turnout.cli.simulate.report import document, report
@@ -128,7 +128,7 @@ def _write_report(
 
 
 def _options(args: argparse.Namespace) -> SimulationOptions:
-    """Return the choices. Raises BadSimulation."""
+    """Return the simulation's options by the command line. Raises BadSimulation."""
     from turnout.cli.simulate.model import BadSimulation, SimulationOptions
 
     nodes: tuple[int, ...] = ()
@@ -144,7 +144,7 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
 
 
 def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
-    """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
+    """Return the rows of the trace file, or generated ones. Raises BadTrace, or OSError of the file."""
     from random import Random
 
     from turnout.simulator.replay.traces import draw_trace, rows_of
@@ -158,7 +158,7 @@ def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show on stderr, if it is a terminal, how many jobs of both runs have ended.
 
-    Yields the function to call with that number. total: jobs of both runs.
+    Yields the function to call with this number. total: number of jobs of both runs.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,4 +1,4 @@
-"""`turnout stacks --path DIR`: the stacks that ranks left in a folder, merged into pictures, text and JSON."""
+"""The verb `turnout stacks --path DIR`: the stack files of a hang, merged into pictures, text and JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _stacks(args: argparse.Namespace) -> int:
 
 
 def _gathered(folder: Path) -> WorldStacks:
-    """Read all stack files of the folder. A file that cannot be read is reported, and its rank counts as silent."""
+    """Return all stack files of the folder.
+
+    One that cannot be read is reported on stderr, and its rank counts as silent.
+    """
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read
     from turnout.launcher.health.stack_traces.stack_tree import MAX_RANKS, RankStacks, WorldStacks

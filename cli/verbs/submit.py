@@ -1,4 +1,4 @@
-"""`turnout submit -- COMMAND`, as a person types it: a job made of a command."""
+"""The verb `turnout submit -- COMMAND`: creates a job that runs a command."""
 
 from __future__ import annotations
 

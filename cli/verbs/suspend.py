@@ -1,4 +1,4 @@
-"""`turnout suspend JOB` and `turnout unsuspend JOB`, as a person types them."""
+"""The verbs `turnout suspend JOB` and `turnout unsuspend JOB`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`turnout top`, as a person types it: who holds the GPUs."""
+"""The verb `turnout top`: who uses the GPUs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _top(args: argparse.Namespace) -> int:
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.live_listing import show_live
-    from turnout.cli.views.top import Held, listing, offers, rows, summary
+    from turnout.cli.views.top import PodGpus, listing, offers, rows, summary
     from turnout.kube.client.clock import RealClock
 
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
@@ -57,7 +57,7 @@ def _top(args: argparse.Namespace) -> int:
             """Read the cluster and return the listing of used and offered GPUs."""
             cluster_view = await look(client, settings, namespace or "default")
             holdings = [
-                Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
+                PodGpus(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
                 for each in cluster_view.view.gpu_pods()
                 if not namespace or each.owner.namespace == namespace
             ]
@@ -79,7 +79,10 @@ def _top(args: argparse.Namespace) -> int:
 
 
 def _live_console(args: argparse.Namespace) -> Console:
-    """Return the terminal to draw on. Raises BadArgument if stdout is none, or an option does not go with it."""
+    """Return the terminal for --live.
+
+    Raises BadArgument if stdout is no terminal, or if an option contradicts --live.
+    """
     from turnout.cli.commands.terminal import terminal
 
     console = terminal(plain=False)

@@ -1,4 +1,4 @@
-"""`turnout topology` and `turnout explain`, as a person types them: the switches, and where a gang would go."""
+"""The verbs `turnout topology` and `turnout explain`: the switches, and where a gang would be placed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _topology(args: argparse.Namespace) -> int:
 def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
     """Return the topology map as a listing, with the used and the allocatable GPUs of each switch.
 
-    with_nodes: also list each node. Raises CannotSee where nodes or pods may not be listed.
+    with_nodes: also list each node. Raises CannotSee if nodes or pods may not be listed.
     """
     from turnout.cli.views.topology import listing, rows, tree_nodes
 
@@ -117,7 +117,7 @@ def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) 
 def topology_svg(view: SchedulerView, settings: Settings) -> str:
     """Return an SVG picture of the topology map: switches, nodes, and the GPUs that each gang uses on each node.
 
-    Raises CannotSee where nodes or pods may not be listed.
+    Raises CannotSee if nodes or pods may not be listed.
     """
     from turnout.cli.views.topology import tree_nodes
     from turnout.cli.views.topology_svg import svg
@@ -131,7 +131,7 @@ def topology_svg(view: SchedulerView, settings: Settings) -> str:
 def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
     """Return the GPUs of each gang on each node: node -> key of the gang -> GPUs. Pods without GPUs are left out.
 
-    Raises CannotSee where nodes or pods may not be listed.
+    Raises CannotSee if nodes or pods may not be listed.
     """
     from turnout.cli.commands.listing import CannotSee, may_not
 
@@ -145,7 +145,7 @@ def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    """Print where a gang would land, or what a reason word means. Return the exit code."""
+    """Print where a gang would be placed, or what a reason means. Return the exit code."""
     if args.gang.isalpha():  # no gang has such a name: it begins with a number
         return _explain_reason(args.gang)
     from turnout.cli.views.explain import BadGang, gang_of, listing
@@ -173,6 +173,7 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadArgument(str(error)) from error
 
     async def work(client: Client) -> ExitCode:
+        """Print where the gang would be placed. Return FOUND_WRONG if it does not fit now."""
         from turnout.cli.commands.gang_landing import explained
 
         found = await explained(client, settings, gang)

@@ -1,4 +1,4 @@
-"""`turnout topology check FILE`, as a person types it: every fault of a map of switches."""
+"""The verb `turnout topology check FILE`: every fault of a topology map."""
 
 from __future__ import annotations
 

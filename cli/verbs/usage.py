@@ -1,4 +1,4 @@
-"""`turnout usage`, as a person types it: GPU-hours by user, job, queue, day or pair of queues."""
+"""The verb `turnout usage`: GPU-hours by user, job, queue, day or pair of queues."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def _usage(args: argparse.Namespace) -> int:
 
 
 def _csv(report: str, usage: Usage) -> str:
-    """Return a report as CSV with a head (RFC 4180, but lines end with a line feed), without the last line's end."""
+    """Return a report as CSV with a heading (RFC 4180, but lines end with a line feed), without a line feed at the
+    end.
+    """
     import csv
     import io
 
@@ -88,7 +90,7 @@ def _csv(report: str, usage: Usage) -> str:
 
 
 def _read(log: Path, since_s: float) -> Usage:
-    """Read a decision log. since_s: in seconds since 1970. Raises OSError."""
+    """Return the usage in a decision log. since_s: seconds since 1970. Raises OSError."""
     from turnout.cli.views.usage import read_usage
 
     if str(log) == "-":

@@ -1,4 +1,4 @@
-"""`turnout version`: which build this program, the cluster and the installed parts are of."""
+"""The verb `turnout version`: the versions of this program, of Kubernetes and of the installed components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`turnout why JOB`: what the autoscaler sees, listed once; decided as the autoscaler decides; told."""
+"""The verb `turnout why JOB`: lists once what the autoscaler sees, decides as the autoscaler does, and prints the
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def add(commands: Any) -> None:
 
 
 def _why(args: argparse.Namespace) -> int:
-    """Print why a job is as it is. Return the exit code."""
+    """Print why a job has its state and size. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import account_of
     from turnout.cli.release.facts import gate_facts
@@ -67,7 +69,7 @@ def _why(args: argparse.Namespace) -> int:
     settings, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
-        """Print why a job has its size, or why it waits."""
+        """Print why a job has its size or waits. Raises NoSuch, CannotSee."""
         cluster_view = await look(client, settings, name.namespace)
         key = _job_key(name, cluster_view)
         account = await account_of(client, key)
@@ -79,7 +81,7 @@ def _why(args: argparse.Namespace) -> int:
 
 
 def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
-    """Return the key of the job that a name means. Raises NoSuchJob."""
+    """Return the key of the job with this name. Raises NoSuchJob if there is none, or several."""
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
 
@@ -92,11 +94,11 @@ def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
 
 
 def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
-    """Return why a job is as it is: its chain of causes, or less if lists were forbidden.
+    """Return why a job has its state: its chain of causes, or a limited view if lists were forbidden.
 
-    A sentence says why nothing is decided on the job.
+    A sentence is returned for a job on which the autoscaler decides nothing: unreadable, ended, or of no known kind.
     """
-    from turnout.cli.why import running
+    from turnout.cli.why import unmanaged_gang_text
     from turnout.jobs.model import Life
 
     view = cluster_view.view
@@ -110,7 +112,7 @@ def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: Jo
             return _limited_view(cluster_view, key)
         return _chain(settings, cluster_view, key, ended)
     if key in bare:
-        return running(bare[key], settings.gpu_resource)
+        return unmanaged_gang_text(bare[key], settings.gpu_resource)
     return f"{key} has ended: nothing is decided on it any more"
 
 
@@ -120,7 +122,10 @@ def _chain(
     key: JobKey,
     ended: Mapping[JobKey, str],
 ) -> Chain:
-    """Return the chain of the job, decided as the autoscaler decides."""
+    """Return the chain of causes of the job's state, by the autoscaler's own decision.
+
+    ended: keys of ended jobs -> UID.
+    """
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast
     from turnout.autoscaler.reporting.why import ClusterContext, chain
@@ -138,7 +143,7 @@ def _chain(
 
 
 def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
-    """Return what the job's own pods show, for a person who may not list the whole cluster."""
+    """Return what the job's own pods show, for a user who may not list the whole cluster."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
 
@@ -149,7 +154,7 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
 
 
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
-    """Return the pods of a job, or of a gang that no job owns."""
+    """Return the pods of a job, or of a gang that no job owns; [] if there are none."""
     view = cluster_view.view
     return view.pods_of(key) or [
         pod for name, _, entries in view.unmanaged.all_gangs() if name == key for pod, _ in entries
@@ -157,7 +162,10 @@ def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
 
 
 def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:
-    """Return what will happen to a job below its minimum; None if the job has its minimum, or if that is not known."""
+    """Return a sentence on what will happen to a job with fewer pods than its min.
+
+    None if it has its min, or if unknown.
+    """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job
 
@@ -172,7 +180,11 @@ def _print_explanation(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    """Print why a job is as it is. found: chain, limited view or sentence. account: of the job's controller."""
+    """Print why a job has its state, as text or in the format of --output.
+
+    found: chain, limited view or sentence. account: of the job's controller. gate: of its pods. repair: a sentence;
+    None: no such row.
+    """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
     from turnout.cli.commands.terminal import TerminalPage
@@ -213,7 +225,7 @@ def _print_row(page: TerminalPage, label: str, text: str) -> None:
 
 
 def _document(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> Mapping[str, Any]:
-    """Return what programs read."""
+    """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it."""
     import msgspec
 
     document = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
@@ -225,7 +237,7 @@ def _document(found: Told, account: Account | None, gate: Gate | None, repair: s
 
 
 def _unknown(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
-    """Return a row for each kind of object that may not be listed, and what therefore stays unknown."""
+    """Return a row for each kind of object that may not be listed, with what is unknown because of that."""
     from turnout.cli.commands.listing import may_not
 
     found = []

@@ -1,1 +1,1 @@
-"""Listings as plain functions of what was seen: a module a verb, and one for the forms of all."""
+"""Listings as plain functions of observed values: one module for each verb, and one for the output formats."""

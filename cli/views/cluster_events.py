@@ -1,4 +1,4 @@
-"""Read a Kubernetes Event as untrusted JSON: anybody who may write in a namespace writes its fields."""
+"""Reads a Kubernetes Event as untrusted JSON: whoever may write in a namespace can write its fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class ClusterEvent:
 
 
 def read_event(raw: Mapping[str, Any]) -> ClusterEvent:
-    """Return the fields of an Event of v1. Only the types of its objects are trusted, which an API server checks."""
+    """Return the fields of an Event of v1; missing or mistyped ones are "" or None.
+
+    Only the types of its objects (metadata and so on) are trusted, because the API server checks them.
+    """
     about, metadata = raw.get("involvedObject") or {}, raw.get("metadata") or {}
     component = raw.get("reportingComponent") or (raw.get("source") or {}).get("component")
     last = raw.get("lastTimestamp") or raw.get("eventTime") or metadata.get("creationTimestamp")

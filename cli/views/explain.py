@@ -1,8 +1,4 @@
-"""Tells where a gang that came now would land, and why: `turnout explain`.
-
-The gang's pods are made up and put into the caches of the extender and of the autoscaler, whose own planner and
-decision answer. Both caches are used up by it; nothing is written anywhere.
-"""
+"""Computes where a gang would be placed if it arrived now, and why: `turnout explain`."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ _HINDER = (Reason.OVER_QUOTA, Reason.QUEUE_CLOSED, Reason.UNSCHEDULABLE)  # what
 
 
 class Autoscaler(Protocol):
-    """The autoscaler's cache, as far as it is asked here."""
+    """The part of the autoscaler's cache that is used here."""
 
     def put_pod(self, pod: Pod) -> None:
         """Take a pod in."""
@@ -53,12 +49,12 @@ class Autoscaler(Protocol):
 
 
 class BadGang(ValueError):
-    """A gang that nobody could submit. The message says what is wrong with it."""
+    """A gang that cannot be submitted. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedGang:
-    """A gang that might come. pods, gpus: how many, and of each. least: pods that must start together."""
+    """A gang that might arrive: `pods` pods of `gpus` GPUs each. least: pods that must start together."""
 
     pods: int
     gpus: int
@@ -82,11 +78,9 @@ class AskedGang:
 
 
 def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> AskedGang:
-    """Return the gang that a text like 16x8 (PODSxGPUS) means. least: minimum number of pods, None for all.
+    """Return the gang described by a text like 16x8 (PODSxGPUS). Raises BadGang.
 
-    Raises BadGang.
-
-    more: further fields of AskedGang.
+    resource: name of the GPU resource. least: minimum number of pods, None for all. more: further fields of AskedGang.
     """
     found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4})", text)
     if found is None:
@@ -126,9 +120,10 @@ def explain(
     gpus: Gpus,
     now_s: float,
 ) -> Explained:
-    """Plan a gang after everything that waits now, and ask the autoscaler's decision about it. Raises BadGang.
+    """Return where a gang would be placed after everything that waits now, and what the autoscaler would decide on it.
 
-    view, autoscaler: what both programs know; the gang's pods are added to them and stay. now_s: since 1970.
+    view, autoscaler: the caches of extender and autoscaler; the gang's pods are added to them and stay. map_fault: why
+    there is no map, "" if there is one. now_s: since 1970. Raises BadGang.
     """
     pods = _pods(gang, now_s)
     shape = _shape(pods[0])
@@ -157,7 +152,7 @@ def explain(
 
 
 def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
-    """Return the pods of the gang that is asked about."""
+    """Return the pods of the gang, without a node, created at `now_s` (since 1970)."""
     notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
     if gang.tier is not None:
         notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
@@ -193,7 +188,9 @@ def _shape(pod: Pod) -> PodShape:
 
 
 def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
-    """Charge what the plans of other gangs keep, so that what is left is what this gang may have."""
+    """Charge the pods that other gangs' plans reserve to the snapshot of `view`, so that their room is not used
+    twice.
+    """
     for plan in plans:
         for at, (host, shape) in enumerate(plan.reserved_pods()):
             view.snapshot.charge(f"{plan.key} {at}", Charge(view.fabric.hosts[host], shape, 0))
@@ -231,7 +228,7 @@ def _without_map(gang: AskedGang, room: int, map_fault: str) -> list[str]:
 
 
 def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
-    """Return in one sentence where the gang would land."""
+    """Return one sentence on where the gang would be placed, or that it does not fit."""
     size = f"{gang.pods}x{gang.gpus} GPUs"
     if not plan.hosts:
         reason = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
@@ -279,7 +276,7 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
 
 
 def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
-    """Return a line that counts the nodes that can never take the pod, by reason; empty if there are none."""
+    """Return a line that counts, by reason, the nodes that can never take the pod; [] if there are none."""
     counts = Counter({why: number for why, number in count_refusals(nodes, shape).items() if why})
     if not counts:
         return []
@@ -297,9 +294,10 @@ def chain_of(
     gpus: Gpus,
     now_s: float,
 ) -> Chain | None:
-    """Return how the autoscaler would decide on the gang if no controller owned it.
+    """Return the chain of the autoscaler's decision on the gang as one that no controller owns.
 
-    None if it would ignore the gang.
+    None if it ignores the gang. pods: of the gang, added to `autoscaler`. gpus: names of GPU resources. now_s: since
+    1970.
     """
     for pod in pods:
         autoscaler.put_pod(pod)
@@ -318,7 +316,7 @@ def chain_of(
 
 
 def _decided(chain: Chain, fits: bool) -> list[str]:
-    """Return what the autoscaler would decide about the gang. fits: it has a place now."""
+    """Return sentences on the queue and on the autoscaler's decision. fits: the gang has a place now."""
     queue = chain.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]
@@ -333,7 +331,7 @@ def _decided(chain: Chain, fits: bool) -> list[str]:
 
 
 def listing(explained: Explained) -> Listing[Landing]:
-    """Return the answer in all forms: a table of nodes, and the sentences under it."""
+    """Return the answer as a listing for all output formats: a table of nodes, with sentences below it."""
     return Listing(
         (
             Column("NODE", lambda row: row.node),

@@ -1,7 +1,6 @@
-"""Tells what the time of a job, or of a queue, was spent on: `turnout goodput`.
+"""Shows what the time of a job, or of a queue, was spent on: `turnout goodput`.
 
-Its source is the totals that turnout-run writes to its log. Which logs are read is known in
-cli/commands/job_goodput.py, and what each kind means in docs/goodput.md.
+Its source is the totals that turnout-run writes to its log, read by cli/commands/job_goodput.py.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class GoodputRow:
-    """What was spent on one kind."""
+    """The time spent on one kind."""
 
     kind: str  # a word of TimeKind, or "undecided"
     seconds: float
@@ -83,9 +82,10 @@ def number(value: object) -> float | None:
 
 
 def period(totals: Sequence[Totals], since_s: float | None) -> tuple[Totals, Totals | None]:
-    """Return the newest totals, and those from which to count: the newest ones before `since_s`, None for the begin.
+    """Return the newest totals, and those from which to count: the newest ones at or before `since_s`.
 
-    totals: at least one, of any order. since_s: in seconds since 1970; None counts from the job's begin.
+    totals: at least one, in any order. since_s: since 1970. The second is None, so that the job's begin counts, if
+    `since_s` is None or no totals are that old.
     """
     newest = max(totals, key=lambda each: (each.until_s, each.wall_s))
     earlier = [each for each in totals if since_s is not None and each.until_s <= since_s]
@@ -93,9 +93,10 @@ def period(totals: Sequence[Totals], since_s: float | None) -> tuple[Totals, Tot
 
 
 def rows(newest: Totals, base: Totals | None) -> list[GoodputRow]:
-    """Return a row for each kind that occurred, in the order of the kinds, and one for what is undecided.
+    """Return a row for each kind with time, in the order of the kinds, and one for undecided time.
 
-    What was undecided at the begin of the period and has been decided since counts as of its kind.
+    base: totals at the begin of the period, None for the job's begin. Time that was undecided then and has been decided
+    since counts for its kind.
     """
     wall_s = newest.wall_s - (base.wall_s if base is not None else 0.0)
     found = []
@@ -139,7 +140,8 @@ def sum_listing(
 ) -> Listing[GoodputRow]:
     """Return the listing of several jobs: seconds are summed over jobs, and shares are of their GPU time.
 
-    periods: of each job, as `period` gives them. silent: jobs without totals. unread: jobs beyond those that were read.
+    owner: of the jobs, for the title. periods: of each job, as `period` returns them. silent: jobs without totals.
+    unread: number of jobs whose logs were not read.
     """
     by_kind: dict[str, tuple[float, float]] = {}
     for newest, base in periods:

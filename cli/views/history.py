@@ -1,6 +1,6 @@
-"""Tells what was decided for a job, oldest first: `turnout history`.
+"""Shows what was decided on a job, oldest first: `turnout history`.
 
-Three sources: Events on the job and on its pods, the annotations that the autoscaler leaves on it, and a decision log.
+Its sources are Events on the job and on its pods, the annotations that the autoscaler writes on it, and a decision log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LASTING = (  # annotations that hold until somebody takes them away
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One decision. at: RFC 3339, of the last time that it was told. times: how often. object: what it is told of.
+    """One decision. at: RFC 3339, when it was last reported. times: how often. object: what it is about.
 
     source: a component, annotation, or decision-log.
     """
@@ -44,7 +44,10 @@ class HistoryRow:
 
 
 def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
-    """Return the rows of Events about an object, and of our components' Events about its pods. kind: as in Events."""
+    """Return the rows of Events about an object, and of Events that Turnout's components wrote about its pods.
+
+    pods: names of its pods. kind: as in Events. name: of the object.
+    """
     found = []
     for event in map(read_event, events):
         is_of_pod = event.kind == "Pod" and event.name in pods and event.component in OURS
@@ -77,7 +80,7 @@ def rows_of_annotations(raw: Object, kind: str) -> list[HistoryRow]:
 
 
 def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
-    """Return the changed decisions on a job in a decision log, and how many lines cannot be read."""
+    """Return the changed decisions on a job in a decision log, and the number of unreadable lines."""
     job, rows, unread = str(key), list[HistoryRow](), 0
     before: tuple[str, int] | None = None  # a new file and a new leader tell a decision again
     for line in lines:
@@ -104,7 +107,7 @@ def in_order(history_rows: Iterable[HistoryRow]) -> list[HistoryRow]:
 
 
 def listing(history_rows: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[HistoryRow]:
-    """Return the decisions in all forms."""
+    """Return the decisions as a listing for all output formats."""
     return Listing(
         (
             Column("AT", lambda row: row.at or "now"),

@@ -1,6 +1,6 @@
-"""A listing in any of its forms: a table, a wide one, JSON, YAML, or names that other commands take.
+"""A listing in each of its formats: a table, a wide table, JSON, YAML, or names that other commands accept.
 
-Which rows there are is the verb's. When it is printed, and again, is commands/listing_output.py's.
+Verbs make the rows; commands/listing_output.py decides when a listing is printed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """One column of a table. wide: only the wide table has it. number: it is set to the right.
+    """One column of a table. wide: only in the wide table. number: aligned to the right.
 
-    order: by what its rows are sorted, where that is not the text in its cells. share: 0 to 1, drawn as a bar where a
-    listing is live.
+    order: sort key of a row, None to sort by the cell's text. share: 0 to 1, drawn as a bar in a live listing.
     """
 
     head: str
@@ -34,7 +33,7 @@ class Column(Generic[R]):
     share: Callable[[R], float] | None = None
 
     def key(self, row: R) -> Any:
-        """Return the sort key of a row: numbers first, ascending, then texts."""
+        """Return the sort key of a row: numbers before texts, ascending."""
         if self.order is not None:
             return self.order(row)
         cell = self.cell(row)
@@ -76,7 +75,10 @@ class Listing(Generic[R]):
 
 
 def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
-    """Return a listing as text, without a newline at the end. form: one of FORMS. headers: a table has a heading."""
+    """Return a listing as text, without a newline at the end. form: one of FORMS.
+
+    headers: a table begins with a heading.
+    """
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
         return encoded(values, form)
@@ -96,7 +98,7 @@ def encoded(values: Any, form: str) -> str:
 def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:
     """Return only the new and the changed rows, as `kubectl get -w` does: no heading, one document for each row.
 
-    before: an earlier listing's `steady`. Returns "" if nothing has changed.
+    form: one of FORMS. before: the `steady` values of an earlier listing. "" if nothing has changed.
     """
     rows = listing.news(before)
     if not rows:

@@ -1,6 +1,6 @@
-"""Queues: what each has, uses, lends and borrows, and how many wait in it, for `turnout queues`.
+"""Rows of `turnout queues`: what each queue has, uses, lends and borrows, and how many jobs wait in it.
 
-It is told of what the autoscaler sees, or of the ConfigMaps in which the autoscaler has written that down.
+Source: the autoscaler's observation, or the status that the autoscaler wrote into ConfigMaps.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from turnout.jobs.queues.model import NAMESPACE, Queue, bounds_several
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue, in GPUs. None: nothing is said of it.
+    """One queue, in GPUs. None: not configured, or unknown.
 
-    share_gpus: its own. limit_gpus: the most it may have. lent_gpus: of elastic workers, which leave when somebody
-    waits. borrowed_gpus: what it uses beyond its own. waiting, running: jobs.
+    share_gpus: its quota. limit_gpus: the most it may use. lent_gpus: GPUs of its elastic workers, which leave if
+    another job needs them. borrowed_gpus: what it uses beyond its quota. waiting, running: numbers of jobs.
     """
 
     queue: str
@@ -40,7 +40,7 @@ class QueueRow:
 
 
 def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
-    """Return a row for every queue that is configured or that has a job, by name. gpus: names of GPU resources."""
+    """Return a row, by name, for every queue that is configured or has a job. gpus: names of GPU resources."""
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
@@ -56,7 +56,10 @@ def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: 
 
 
 def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
-    """Return the row of a queue. bare: gangs of it that no kind of job manages."""
+    """Return the row of a queue. queue: None if it is not configured. bare: its gangs that no job of a known kind owns.
+
+    gpus: names of GPU resources.
+    """
     spec = queue or Queue()
     used = total(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
     share = bound(spec.deserved, gpus)
@@ -90,7 +93,7 @@ def _missing_gpus(job_state: JobState, gpus: Gpus) -> int:
 
 
 def _other_role_gpus(job_state: JobState, gpus: Gpus) -> int:
-    """Return the GPUs that pods of a job's other roles use."""
+    """Return the GPUs that pods of a job's other roles use. gpus: names of GPU resources."""
     return sum(
         pods * shape.gpus(gpus)
         for pods, (shape, _) in zip(job_state.other_pods, job_state.job.other_roles, strict=False)
@@ -103,7 +106,7 @@ def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
 
 
 def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
-    """Return the queues that the autoscaler's ConfigMaps tell of. A page that cannot be read is left out."""
+    """Return the queues in the autoscaler's ConfigMaps. A queue or page that cannot be read is left out."""
     found = []
     for page in pages:
         data = page.get("data") or {}
@@ -116,7 +119,11 @@ def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
 
 
 def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
-    """Return the row of a queue by its status in a ConfigMap. Raises KeyError, TypeError or ValueError."""
+    """Return the row of a queue from its status in the autoscaler's ConfigMap.
+
+    The status has neither missing GPUs nor namespaces: `wanted_gpus` is 0, `namespaces` is (). Raises KeyError,
+    TypeError or ValueError if it is malformed.
+    """
     gpus, jobs = status.get("gpus") or {}, status["jobs"]
     used, share = int(gpus.get("used", 0)), gpus.get("deserved")
     return QueueRow(
@@ -135,7 +142,7 @@ def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
 
 
 def listing(queue_rows: list[QueueRow], notes: tuple[str, ...] = ()) -> Listing[QueueRow]:
-    """Return the queues in all forms."""
+    """Return the queues as a listing for all output formats."""
     return Listing(
         (
             Column("QUEUE", lambda row: row.queue + ("" if row.open else " (closed)")),

@@ -27,7 +27,10 @@ class LoggedSave:
 
 
 def read_saves(lines: Iterable[str]) -> list[LoggedSave]:
-    """Return the saves of all lines of a log that have one, as they stand. Other lines may be anything."""
+    """Return the saves in the lines of a log, in their order.
+
+    Other lines, and those with invalid fields, are ignored.
+    """
     found = []
     for line in lines:
         for event, outcome in (("step_saved", SaveOutcome.DONE), ("save_failed", SaveOutcome.FAILED)):
@@ -37,7 +40,7 @@ def read_saves(lines: Iterable[str]) -> list[LoggedSave]:
 
 
 def _save(fields: Mapping[str, object], outcome: SaveOutcome) -> LoggedSave | None:
-    """Return the save of a log line's fields; None if a required field is missing or out of bounds."""
+    """Return the save in a log line's fields; None if a required field is missing or out of bounds."""
     at_s, step, rank, took_s = (number(fields.get(name)) for name in ("ended_s", "step", "rank", "took_s"))
     tier = str(fields.get("tier"))
     if at_s is None or step is None or tier not in set(SaveTier) or max(at_s, step, rank or 0) > MAX_NUMBER:

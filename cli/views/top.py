@@ -1,6 +1,6 @@
-"""Tells who holds the cluster's GPUs, by job, queue, namespace or node, for `turnout top`.
+"""Shows who uses the cluster's GPUs, by job, queue, namespace or node: `turnout top`.
 
-It counts pods that ask for GPUs and have a node. What they do with them is not known here.
+It counts pods that request GPUs and have a node, not how busy the GPUs are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BY = ("job", "queue", "namespace", "node")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One pod that asks for GPUs. node: "" while it has none. job: KIND/NAMESPACE/NAME."""
+class PodGpus:
+    """One pod that requests GPUs. node: "" until it has one. job: KIND/NAMESPACE/NAME."""
 
     job: str
     namespace: str
@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """The GPUs that one node offers. why: what keeps new pods away, "" for nothing."""
+    """The GPUs of one node. why: why no new pod may go there, "" if one may."""
 
     node: str
     gpus: int
@@ -63,8 +63,8 @@ class _Sum:
     nodes: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
 
-    def add(self, pod: Held) -> None:
-        """Add one pod."""
+    def add(self, pod: PodGpus) -> None:
+        """Add one pod: to the GPUs in use if it has a node, otherwise to those that wait."""
         self.queues.add(pod.queue)
         if not pod.node:
             self.waiting_gpus += pod.gpus
@@ -74,7 +74,7 @@ class _Sum:
 
 
 def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
-    """Return the nodes that offer GPUs, by name. gpus: the resources that count as one."""
+    """Return the nodes that offer GPUs, by name. gpus: names of GPU resources."""
     found = []
     for node in nodes:
         room = node.status.allocatable or {}
@@ -84,7 +84,10 @@ def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
 
 
 def closed(node: Node) -> str:
-    """Return why no new GPU pod can go to a node, "" if one can. A taint that GPU pods tolerate does not count."""
+    """Return why no new GPU pod can go to a node: not ready, cordoned or faulty; "" if one can.
+
+    Of the taints only that of a faulty node counts, because GPU pods tolerate others.
+    """
     if any(each.status != "True" for each in node.status.conditions or () if each.type == "Ready"):
         return "not ready"
     if node.spec.unschedulable:
@@ -92,7 +95,7 @@ def closed(node: Node) -> str:
     return "faulty" if any(each.key == labels.FAULTY for each in node.spec.taints or ()) else ""
 
 
-_KEYS: Mapping[str, Callable[[Held], str]] = {
+_KEYS: Mapping[str, Callable[[PodGpus], str]] = {
     "job": lambda each: each.job,
     "queue": lambda each: each.queue,
     "namespace": lambda each: each.namespace,
@@ -100,8 +103,12 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 }
 
 
-def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list[TopRow]:
-    """Return a row for each owner, most GPUs first; by node, all that offer GPUs, the fullest first. by: one of BY."""
+def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> list[TopRow]:
+    """Return one row for each job, queue, namespace or node, sorted by GPUs in use, most first.
+
+    by: one of BY. By node, nodes that offer GPUs have a row even if nothing runs there, and pods without a node are
+    left out.
+    """
     offered = {each.node: each for each in offers} if by == "node" else {}
     sums = {name: _Sum() for name in offered}
     for each in holdings:
@@ -117,8 +124,8 @@ def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list
     return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
 
 
-def summary(holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> str:
-    """Return a sentence about how many GPUs of the cluster are used."""
+def summary(holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> str:
+    """Return a sentence that says how many GPUs of the cluster are in use."""
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)
     share = f" ({used / total_gpus:.0%})" if total_gpus else ""
@@ -127,7 +134,7 @@ def summary(holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> str:
 
 
 def listing(by: str, top_rows: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Listing[TopRow]:
-    """Return the rows in all forms. by: one of BY."""
+    """Return the rows as a listing for all output formats. by: one of BY."""
     node = by == "node"
     columns: list[Column[TopRow]] = [
         Column(by.upper(), lambda row: row.name),

@@ -21,7 +21,7 @@ _NAMED = 3  # nodes that one line names
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One node. keys: by which a map may name it. why: what keeps new pods away, "" for nothing."""
+    """One node. keys: names that a map may use for it. why: why no new pod may go there, "" if one may."""
 
     node: str
     keys: frozenset[str]
@@ -56,10 +56,7 @@ class Branch:
 
 
 def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
-    """Return a TreeNode of every node, sorted by name.
-
-    used: GPUs of pods by node. gpus: the resources that count as one.
-    """
+    """Return a TreeNode of every node, sorted by name. used: node -> GPUs of its pods. gpus: names of GPU resources."""
     found = []
     for node in nodes:
         name, room = node.metadata.name, node.status.allocatable or {}
@@ -70,9 +67,9 @@ def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> li
 
 
 def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
-    """Return the tree from the root down, depth first; last what is not on the map.
+    """Return the tree from the root down, depth first; nodes that are not on the map come last.
 
-    paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
+    paths: host of the map -> its switches from the root down. with_nodes: with a row for each node.
     """
     by_key = {key: each for each in reversed(nodes) for key in each.keys}
     tier_of, below = tiers_of_switches(paths.values()), _hosts_below(paths)
@@ -95,7 +92,10 @@ def _hosts_below(paths: Mapping[str, Path]) -> dict[Path, list[str]]:
 
 
 def _unmapped(nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
-    """Return one branch for the nodes that are not on the map; none if there are none."""
+    """Return one branch for the nodes that are not on the map, with one for each of them if `with_nodes`.
+
+    [] if none are.
+    """
     by_name = {each.node: each for each in nodes}
     branches = [_branch(OFF_MAP, 0, 1, list(by_name), by_name)] if nodes else []
     return branches + [_branch(f"{OFF_MAP}/{name}", 1, 0, [name], by_name) for name in (by_name if with_nodes else ())]
@@ -107,7 +107,10 @@ def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:
 
 
 def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, TreeNode]) -> Branch:
-    """Return one line of the tree: a switch or host with the sums over its nodes. by_key: nodes by name and address."""
+    """Return one row of the tree: a switch or host with the sums over its nodes.
+
+    path: its name in the tree. tier: 0 for a node. hosts: of the map, under it. by_key: nodes by name and address.
+    """
     nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(
         path,
@@ -124,7 +127,7 @@ def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapp
 
 
 def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
-    """Return the tree in all forms."""
+    """Return the tree as a listing for all output formats."""
     drawn = dict(zip((each.path for each in branches), _tree_texts(branches), strict=True))
     return Listing(
         (
@@ -163,7 +166,7 @@ def _tree_texts(branches: Sequence[Branch]) -> Iterator[str]:
 
 
 def _bar(row: Branch) -> str:
-    """Draw how much of it is used, in eight parts; what is on closed nodes is shaded."""
+    """Return the use of a switch or node as eight characters: used, closed to new pods, and free. "" without GPUs."""
     if not row.gpus:
         return ""
     used = min(8, -(-8 * min(row.used_gpus, row.gpus) // row.gpus))

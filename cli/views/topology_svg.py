@@ -44,9 +44,10 @@ class _Box:
 
 
 def svg(paths: Mapping[str, Path], nodes: Sequence[TreeNode], holders: Holders, notes: Sequence[str] = ()) -> str:
-    """Return the picture. paths: of the map, host -> its switches from the root down. notes: lines below the title.
+    """Return the picture as SVG. Up to eight gangs with most GPUs have a colour of their own; the others share one.
 
-    A gang that holds many GPUs has a colour of its own, eight gangs at most; the others share one.
+    paths: host of the map -> its switches from the root down. holders: GPUs of each gang on each node. notes: lines
+    below the title.
     """
     by_key = {key: node for node in reversed(nodes) for key in node.keys}
     colours, legend = _colours(holders)
@@ -78,7 +79,7 @@ def _safe(text: str) -> str:
 
 
 def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
-    """Say in one sentence what the picture shows."""
+    """Return one sentence that says what the picture shows."""
     gpus, used = sum(node.gpus for node in nodes), sum(min(node.used_gpus, node.gpus) for node in nodes)
     free = sum(node.free_gpus for node in nodes)
     switches = len({path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)})
@@ -99,7 +100,10 @@ def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 def _tree(paths: Mapping[str, Path], nodes: Sequence[TreeNode], by_key: Mapping[str, TreeNode]) -> _Box:
-    """Return the boxes of all switches. Nodes with GPUs that the map does not name are in a box of their own."""
+    """Return the boxes of all switches. Nodes with GPUs that are not on the map are in a box of their own.
+
+    by_key: nodes by name and address.
+    """
     root, known = _Box(""), dict[Path, _Box]()
     for host in sorted(paths, key=lambda each: ([natural_key(name) for name in paths[each]], natural_key(each))):
         parent = root
@@ -161,7 +165,7 @@ def _draw(
     colours: Mapping[str, str],
     parts: list[str],
 ) -> None:
-    """Append the elements of a box and of what is in it."""
+    """Append the SVG elements of a box and of its content to `parts`. left, top: in pixels."""
     if box.name:
         fill = "#ffffff" if box.hosts else "#eef1f4"
         parts.append(
@@ -189,7 +193,10 @@ def _draw(
 def _host(
     host: str, x: float, y: float, by_key: Mapping[str, TreeNode], holders: Holders, colours: Mapping[str, str]
 ) -> list[str]:
-    """Return the row of one host: a rectangle for each gang, one for what is free, and a tooltip."""
+    """Return the SVG elements of one host: a rectangle for each gang, one for free GPUs, and a tooltip.
+
+    x, y: in pixels.
+    """
     side, node = CELL - 2, by_key.get(host)
     if node is None or not node.gpus:
         text = f"{host}: {'no node' if node is None else 'offers no GPUs'}"
@@ -216,7 +223,7 @@ def _host(
 
 
 def _legend(legend: Sequence[tuple[str, str]], top: float, width: float) -> list[str]:
-    """Return the lines that name the colours, in two columns."""
+    """Return the SVG elements of the legend, in two columns. legend: (colour, text). top, width: in pixels."""
     parts = []
     for at, (colour, text) in enumerate(legend):
         x, y = PADDING + (at % 2) * width / 2, top + LEGEND_LINE * (at // 2) + 16

@@ -1,6 +1,6 @@
-"""Sum up the use of GPUs by user, job, queue, day or pair of queues: `turnout usage`.
+"""Sums the use of GPUs by user, job, queue, day or pair of queues: `turnout usage`.
 
-Its source is the lines about usage in the autoscaler's decision log, which docs/accounting.md describes.
+Its source is the usage lines in the autoscaler's decision log, which docs/accounting.md describes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The lines of a decision log about a time."""
+    """The usage lines of a decision log since some moment."""
 
     lines: tuple[UsageLine, ...] = ()  # oldest first
     unread_lines: int = 0  # lines that cannot be read
@@ -32,7 +32,10 @@ class Usage:
 
     @property
     def measured_s(self) -> float:
-        """The time that was measured, in seconds: the log has a line for each queue of a period."""
+        """Seconds for which the log has usage.
+
+        Time in which no autoscaler wrote is not counted. Each period counts once, though it has a line for each queue.
+        """
         seconds: dict[str, float] = {}
         for line in self.lines:
             seconds[line.at] = max(seconds.get(line.at, 0.0), line.seconds)
@@ -40,7 +43,10 @@ class Usage:
 
 
 def read_usage(lines: Iterable[bytes], since_s: float) -> Usage:
-    """Return the lines about periods that began at or after a time. since_s: in seconds since 1970."""
+    """Return the usage lines of the periods that began at or after `since_s` (since 1970), sorted by time and queue.
+
+    Unreadable and older lines are counted.
+    """
     found, unread, older = list[UsageLine](), 0, 0
     for line in lines:
         if not is_usage(line):
@@ -71,7 +77,7 @@ class _DaySums:
     cost_gpu_s: float = 0.0
 
     def add(self, line: UsageLine) -> None:
-        """Add one period."""
+        """Add the amounts of one period."""
         self.seconds += line.seconds
         self.won_gpu_s += line.won_gpu_s
         self.cost_gpu_s += line.cost_gpu_s
@@ -106,14 +112,14 @@ class _DaySums:
 
 
 class DailyUsage:
-    """The lines of a decision log as one line for each queue and day: a month of them fits into memory."""
+    """The usage lines of a decision log, summed by queue and day, so that a month of them fits into memory."""
 
     def __init__(self) -> None:
         self._days: dict[str, dict[str, _DaySums]] = {}
         self._unread_lines = 0
 
     def add(self, line: bytes) -> None:
-        """Add a line of the log. Lines about decisions count for nothing."""
+        """Add a line of the log. Lines about decisions are ignored; unreadable ones are counted."""
         if not is_usage(line):
             return
         try:
@@ -128,7 +134,7 @@ class DailyUsage:
         self._days = {each: queues for each, queues in self._days.items() if each >= day}
 
     def usage(self, first_day: str) -> Usage:
-        """Return the use since the begin of a day. first_day: YYYY-MM-DD in UTC."""
+        """Return the use from a day on, one line for each day and queue. first_day: YYYY-MM-DD in UTC."""
         lines = (
             sums.line(day, queue)
             for day, queues in sorted(self._days.items())
@@ -176,7 +182,7 @@ class QueueUsageRow:
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """The GPUs that one queue has lent to another one on one day."""
+    """The GPUs that one queue lent to another one on one day."""
 
     day: str  # YYYY-MM-DD in UTC
     source: str  # the queue that lends, or OTHER
@@ -201,7 +207,10 @@ def rows_by_job(usage: Usage) -> list[HolderRow]:
 
 
 def _sum_holders(usage: Usage, key_of: Callable[[str, str, str], tuple[str, str, str]]) -> list[HolderRow]:
-    """Sum up the use of jobs. key_of: returns the user, job and queue of a row for those of a job."""
+    """Return the use of jobs, summed by the key of a row, most GPU-hours first.
+
+    key_of: user, job and queue of a job's use -> those of its row.
+    """
     hours: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for line in usage.lines:
         for each in line.jobs:
@@ -223,7 +232,10 @@ def rows_by_day(usage: Usage) -> list[QueueUsageRow]:
 
 
 def _sum_queues(lines: Iterable[tuple[UsageLine, str]]) -> list[QueueUsageRow]:
-    """Sum up the use of queues. lines: each with the day under which it counts."""
+    """Return the use of queues, summed by queue and day, and sorted by day.
+
+    lines: each with the day of its row, "" for all days in one.
+    """
     rows: dict[tuple[str, str], QueueUsageRow] = {}
 
     def row(day: str, queue: str) -> QueueUsageRow:
@@ -252,7 +264,7 @@ def _sum_queues(lines: Iterable[tuple[UsageLine, str]]) -> list[QueueUsageRow]:
 
 
 def rows_by_pair(usage: Usage) -> list[PairRow]:
-    """Return a row for each pair of queues and day, oldest first."""
+    """Return a row for each pair of lending and borrowing queue and each day, oldest first."""
     rows: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for line in usage.lines:
         for at, amounts in enumerate((line.lent_gpu_s, line.returned_gpus)):
@@ -308,9 +320,10 @@ def values(report: str, row: Row) -> dict[str, Any]:
 
 
 def usage_listing(report: str, usage: Usage) -> Listing[Row]:
-    """Return a report as a listing, which is printed as a table or as JSON. report: a key of REPORTS.
+    """Return a report as a listing for all output formats. report: a key of REPORTS.
 
-    Idle columns that are zero in all rows are left out. The notes give the measured time and the number of bad lines.
+    Columns about idle GPUs that are zero in all rows are left out. The notes give the measured time and the number of
+    unreadable lines.
     """
     found = rows(report, usage)
     names = [name for name in fields(report) if _is_shown(name, report, found)]

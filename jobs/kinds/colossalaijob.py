@@ -195,8 +195,9 @@ def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a ColossalAIJob describes. Its size is both its min and its max, and it is refused. Raises
-    BadJob.
+    """Return the job that a ColossalAIJob describes. Its size is both its min and its max, and it is refused.
+
+    Raises BadJob.
     """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)

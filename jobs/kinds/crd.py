@@ -35,8 +35,9 @@ class Crd:
 
 
 def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind as JSON values. path: /apis/GROUP/VERSION/PLURAL, which lists
-    objects.
+    """Return the CustomResourceDefinition of a kind as JSON values.
+
+    path: /apis/GROUP/VERSION/PLURAL, which lists objects.
     """
     group, version, plural = path.split("/")[2:]
     rule = (
@@ -141,10 +142,9 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI schema of a type that is neither `Annotated[...]` nor a union; {}, which allows any value, for
-    others.
+    """Return the OpenAPI schema of a type that is neither `Annotated[...]` nor a union.
 
-    template: the schema of pod templates inside the type.
+    {}, which allows any value, for others. template: the schema of pod templates inside the type.
     """
     match info:
         case inspect.StructType():

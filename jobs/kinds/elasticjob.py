@@ -260,8 +260,9 @@ def _life(head: job_kind.JobHead, suspended: bool) -> Life:
 
 
 def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
-    """Return a sentence why the autoscaler must not resize the job; "" if it may. has_bounds: annotations set its
-    bounds.
+    """Return a sentence why the autoscaler must not resize the job; "" if it may.
+
+    has_bounds: annotations set its bounds.
     """
     strategy = spec.distribution_strategy
     if strategy != ALL_REDUCE:
@@ -279,8 +280,9 @@ def _role(values: PodValues, _: str) -> str:
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the index of a pod from its labels, 0 without one. A master deletes the highest first; a replacement pod
-    gets a new index.
+    """Return the index of a pod from its labels, 0 without one.
+
+    A master deletes the highest first; a replacement pod gets a new index.
     """
     return number_of(first_value(values, "elasticjob.dlrover/replica-index", "replica-index"))
 

@@ -15,10 +15,10 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a batch/v1 Job describes. Without our annotations its parallelism is both its min and its
-    max.
+    """Return the job that a batch/v1 Job describes.
 
-    Parallelism 0 counts as suspended. A Job that is not Indexed is refused. Raises BadJob.
+    Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended. A Job that
+    is not Indexed is refused. Raises BadJob.
     """
     head = job_kind.read_head(raw, KIND)
     spec = head.spec
@@ -35,8 +35,9 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the patch that sets parallelism and completions to `workers`. raw: the Job. Raises BadJob if it is
-    unreadable.
+    """Return the patch that sets parallelism and completions to `workers`. raw: the Job.
+
+    Raises BadJob if it is unreadable.
     """
     size = {"parallelism": workers, "completions": workers}
     return job_kind.resize_patch(

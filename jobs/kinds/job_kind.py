@@ -383,11 +383,10 @@ def state_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, 
 
 
 def manager_refusal(manager: str, where: str, own_manager: str) -> str:
-    """Return a sentence why a job that another controller manages must not be resized; "" if its own controller manages
-    it.
+    """Return a sentence why a job that another controller manages must not be resized.
 
-    manager: the value of managedBy, "" if absent. where: the path of managedBy. own_manager: the value that means the
-    kind's own controller.
+    "" if its own controller manages it. manager: the value of managedBy, "" if absent. where: the path of managedBy.
+    own_manager: the value that means the kind's own controller.
     """
     return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 
@@ -463,10 +462,9 @@ def _owner_refusal(head: JobHead) -> str:
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], least: int) -> str:
-    """Return a sentence why a job must not be resized: its koordinator gang needs more pods than its min. "" if it does
-      not.
+    """Return why a job must not be resized: its koordinator gang needs more pods than its min; "" if it does not.
 
-    pod_notes: the annotations of the pod template. least: the min of the job with all roles, in pods.
+    pod_annotations: of the pod template. least: the min of the job with all roles, in pods.
     """
     gang_min = pod_annotations.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:

@@ -55,8 +55,9 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the patch to this number of workers. mpi-operator updates the list of hosts. raw: the MPIJob. Raises
-    BadJob.
+    """Return the patch to this number of workers. mpi-operator updates the list of hosts. raw: the MPIJob.
+
+    Raises BadJob.
     """
     size = {"mpiReplicaSpecs": {"Worker": {"replicas": workers}}}
     return job_kind.resize_patch(

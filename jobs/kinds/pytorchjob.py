@@ -99,8 +99,10 @@ class PyTorchJobSpec(FieldStruct, frozen=True, kw_only=True):
 
 
 def read_spec(part: ObjectPart) -> PyTorchJobSpec:
-    """Return the spec of a job. Raises BadJob for a wrong field or role, for bounds with the min above the max, and for
-    fields that exclude one another.
+    """Return the spec of a job.
+
+    Raises BadJob for a wrong field or role, for bounds with the min above the max, and for fields that exclude one
+    another.
     """
     spec = decode(PyTorchJobSpec, part)
     policy = spec.elastic_policy

@@ -122,8 +122,9 @@ def _other_groups(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tupl
 
 
 def _resize_refusal(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
-    """Return a sentence why the autoscaler must not resize the cluster; "" if it may. groups: those that are not
-    suspended.
+    """Return a sentence why the autoscaler must not resize the cluster; "" if it may.
+
+    groups: those that are not suspended.
     """
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):

@@ -111,11 +111,11 @@ class Demand:
 
 
 def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
-    """Return the amount of each GPU resource that our annotation keeps free in a queue; {} if it is absent, 0 or
-    unreadable.
+    """Return the amount of each GPU resource that our annotation keeps free in a queue.
 
-    meta: the metadata of the queue's object. named: amounts of the queue. The headroom applies to the GPU resources in
-    `named`, to all GPU resources if `named` has none. An unreadable value is a fault of `meta`.
+    {} if it is absent, 0 or unreadable. meta: the metadata of the queue's object. named: amounts of the queue. The
+    headroom applies to the GPU resources in `named`, to all GPU resources if `named` has none. An unreadable value is a
+    fault of `meta`.
     """
     annotations = meta.part("annotations")
     gpus = annotations.count_in_text(labels.HEADROOM, 0)

@@ -73,10 +73,10 @@ def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
 
 
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
-    """Return another dialect's terms with the terms of our annotations added. If two terms contradict each other, ours
-    count.
+    """Return another dialect's terms with the terms of our annotations added.
 
-    first: the terms of the other dialect, which decide the required level and the mode. own: ours.
+    If two terms contradict each other, ours count. first: the terms of the other dialect, which decide the required
+    level and the mode. own: ours.
     """
     merged = merge_terms(own, replace(first, required=None, other_levels=(), ignored=()))
     return replace(
@@ -220,12 +220,11 @@ MAX_ROLES = 64  # roles with a minimum in one PodGroup
 
 
 def wish_of_group(topology: object, policies: object, constraints: object, annotations: Mapping[str, str]) -> Wish:
-    """Return the placement terms of a PodGroup; NOTHING without any. Every argument but `annotations` may have any
-    type.
+    """Return the placement terms of a PodGroup; NOTHING without any.
 
-    topology: Volcano's networkTopology. constraints: the schedulingConstraints of Kubernetes, which count without a
-    topology. policies: Volcano's subGroupPolicy. annotations: of the PodGroup, which count only if the spec has no
-    terms.
+    Every argument but `annotations` may have any type. topology: Volcano's networkTopology. constraints: the
+    schedulingConstraints of Kubernetes, which count without a topology. policies: Volcano's subGroupPolicy.
+    annotations: of the PodGroup, which count only if the spec has no terms.
     """
     ignored: list[str] = []
     groups = _groups(policies, ignored)
@@ -297,8 +296,9 @@ def _widest_level(topology: Mapping[str, Any]) -> Level:
 
 
 def _label_keys(constraints: Mapping[str, Any]) -> list[str]:
-    """Return the keys of node labels in schedulingConstraints, the narrowest last; [] for none. Malformed items are
-    left out.
+    """Return the keys of node labels in schedulingConstraints, the narrowest last; [] for none.
+
+    Malformed items are left out.
     """
     listed = constraints.get("topology")
     each = listed if isinstance(listed, list) else []

@@ -30,11 +30,10 @@ class MergeRule:
 
 
 def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one. `ignored` of the result has a sentence for each term that is not
-    kept.
+    """Return two statements about one gang as one.
 
-    first: the statement that comes first in the order of sources. Of two terms that contradict each other, its term is
-    kept. other: the other statement.
+    `ignored` of the result has a sentence for each term that is not kept. first: the statement that comes first in the
+    order of sources. Of two terms that contradict each other, its term is kept. other: the other statement.
     """
     ignored: list[str] = []
     values: dict[str, Any] = {}
@@ -55,10 +54,9 @@ def _levels(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None,
 
 
 def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
-    """Return the least common multiple of both multiples of pods on a host; that of `first` if it is above
-    MAX_MULTIPLE.
+    """Return the least common multiple of both multiples of pods on a host.
 
-    ignored: receives a sentence if the multiple of `other` is not kept.
+    That of `first` if it is above MAX_MULTIPLE. ignored: receives a sentence if the multiple of `other` is not kept.
     """
     both = lcm(first.multiple, other.multiple)
     if both <= MAX_MULTIPLE:

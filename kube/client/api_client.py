@@ -140,10 +140,10 @@ class Client:
         await self.close()
 
     def server_ahead_s(self) -> float | None:
-        """Return the server's time since 1970 less our monotonic clock, in seconds; None before the first answer with a
-        date.
+        """Return the server's time since 1970 less our monotonic clock, in seconds.
 
-        The value is the median of the last answers, because several servers may answer and their clocks differ.
+        None before the first answer with a date. The value is the median of the last answers, because several servers
+        may answer and their clocks differ.
         """
         while self._unread_dates:
             date, at_s = self._unread_dates.popleft()
@@ -193,11 +193,10 @@ class Client:
     async def create(
         self, path: str, body: Body, *, params: Params | None = None, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
-        """Create an object and return it as JSON, as the server stored it. Raises Conflict if it exists, or another
-        CallError.
+        """Create an object and return it as JSON, as the server stored it.
 
-        path: of the list. body: JSON values or encoded JSON. params: of the query. urgent: do not wait for the limits
-        of the client. deadline_s: of the whole call.
+        Raises Conflict if it exists, or another CallError. path: of the list. body: JSON values or encoded JSON.
+        params: of the query. urgent: do not wait for the limits of the client. deadline_s: of the whole call.
         """
         return await self._call(_Call("POST", path, params, deadline_s, urgent, body))
 
@@ -279,12 +278,10 @@ class Client:
             answer.close()
 
     async def _call(self, call: _Call) -> bytes:
-        """Carry out a call and return the body of the answer. The whole call has a deadline, at most `max_call_s` of
-        the client.
+        """Carry out a call and return the body of the answer.
 
-        An urgent call waits neither for the limit on concurrent calls nor for the rate limit. Raises CallError:
-        Unreachable at
-        the deadline.
+        The whole call has a deadline, at most `max_call_s` of the client. An urgent call waits neither for the limit on
+        concurrent calls nor for the rate limit. Raises CallError: Unreachable at the deadline.
         """
         if self._max_call_s is not None and self._max_call_s < call.deadline_s:
             call = replace(call, deadline_s=self._max_call_s)

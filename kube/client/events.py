@@ -150,10 +150,9 @@ class EventRecorder:
         return True
 
     def _pop_next(self) -> tuple[_EventKey, _QueuedEvent]:
-        """Remove and return the oldest queued Event of the namespace whose turn it is. The next turn is another
-        namespace's.
+        """Remove and return the oldest queued Event of the namespace whose turn it is.
 
-        The queue must not be empty.
+        The next turn is another namespace's. The queue must not be empty.
         """
         namespace, queue = self._queues.popitem(last=False)
         entry = queue.popitem(last=False)
@@ -170,8 +169,9 @@ class EventRecorder:
             self._has_work.clear()
 
     async def flush(self) -> None:
-        """Write all queued Events at the allowed rate, then return. A failed write is logged, and its Event dropped
-        and counted.
+        """Write all queued Events at the allowed rate, then return.
+
+        A failed write is logged, and its Event dropped and counted.
         """
         while self._queues:
             await self._rate_limiter.acquire()

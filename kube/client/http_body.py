@@ -52,8 +52,9 @@ class _FixedLengthBody:
         self._remaining_bytes, self.is_complete = length, length == 0
 
     def feed(self, raw: bytes) -> bytes:
-        """Return the bytes unchanged: they are the next bytes of the body. Raises ValueError if there are more than
-        Content-Length.
+        """Return the bytes unchanged: they are the next bytes of the body.
+
+        Raises ValueError if there are more than Content-Length.
         """
         self._remaining_bytes -= len(raw)
         if self._remaining_bytes < 0:

@@ -165,11 +165,10 @@ class InformerFactory:
             await self._clock.sleep(SYNC_CHECK_S)
 
     def oldest_event_age_s(self) -> float:
-        """Return the seconds since the last event of the watch whose last event is oldest. At least one watch is
-        needed.
+        """Return the seconds since the last event of the watch whose last event is oldest.
 
-        A healthy watch has an event each minute, because the server sends bookmarks. Lists and accepted watches are
-        events, too.
+        At least one watch is needed. A healthy watch has an event each minute, because the server sends bookmarks.
+        Lists and accepted watches are events, too.
         """
         return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
 

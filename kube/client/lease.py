@@ -142,10 +142,10 @@ class Elector:
                 return
 
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
-        """Run the work for one term, and release the Lease. Return True if the work returned, False if the Lease was
-        lost.
+        """Run the work for one term, and release the Lease.
 
-        An exception of the work is raised. work: as for run().
+        Return True if the work returned, False if the Lease was lost. An exception of the work is raised. work: as for
+        run().
         """
 
         async def term() -> None:
@@ -226,6 +226,7 @@ class Elector:
 
     async def _create(self) -> bool:
         """Create the Lease in our name and return True. Raises CallError: Conflict if another process created it.
+
         TimeoutError.
         """
         now = rfc3339_micro(self._clock.wall())
@@ -268,8 +269,9 @@ class Elector:
         return self._clock.monotonic() - self._last_change_s >= lease_s
 
     async def _renew_until_lost(self) -> None:
-        """Renew the Lease until it expires or another candidate takes it, then return. A failed renewal is logged
-        and retried.
+        """Renew the Lease until it expires or another candidate takes it, then return.
+
+        A failed renewal is logged and retried.
         """
         while (remaining_s := self._deadline_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(self._retry_s(), remaining_s))

@@ -30,8 +30,9 @@ class Calls(Protocol):
 
 
 class LeasedCalls:
-    """Calls for the holder of a Lease. A write raises NotLeading, and is not sent, if another replica may hold the
-    Lease.
+    """Calls for the holder of a Lease.
+
+    A write raises NotLeading, and is not sent, if another replica may hold the Lease.
     """
 
     def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:

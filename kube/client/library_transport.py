@@ -48,10 +48,9 @@ class LibraryTransport:
         return transport
 
     async def _load(self) -> None:
-        """Load the kubeconfig if one or a context is named; else the service account of the pod, or the default
-        kubeconfig.
+        """Load the kubeconfig if one or a context is named.
 
-        Raises any error of YAML, TLS and file reading.
+        Else the service account of the pod, or the default kubeconfig. Raises any error of YAML, TLS and file reading.
         """
         if self._kubeconfig is None and self._context is None:
             try:
@@ -63,8 +62,9 @@ class LibraryTransport:
         await load_kube_config(self._kubeconfig, self._context, client_configuration=self._configuration)
 
     async def reload(self) -> bool:
-        """Read the credentials again. Return True if the token changed. Raises any error of YAML, TLS and file
-        reading.
+        """Read the credentials again. Return True if the token changed.
+
+        Raises any error of YAML, TLS and file reading.
         """
         before = dict(self._configuration.api_key)
         await self._load()

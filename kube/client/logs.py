@@ -27,10 +27,10 @@ _MAX_TRACE_CHARS = 16_384  # of a traceback; its end is shown, because the error
 
 
 def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
-    """Send log records of `level` and above to a stream, and Python's warnings too. Earlier handlers of the root logger
-    are removed.
+    """Send log records of `level` and above to a stream, and Python's warnings too.
 
-    stream: None for standard error. A terminal gets plain lines, any other stream JSON.
+    Earlier handlers of the root logger are removed. stream: None for standard error. A terminal gets plain lines, any
+    other stream JSON.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)

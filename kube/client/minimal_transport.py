@@ -39,8 +39,9 @@ class MinimalTransport:
 
     @classmethod
     def open(cls, access: ClusterAccess) -> MinimalTransport:
-        """Return a transport that has read its certificates and its token. Raises OSError or ValueError if it cannot
-        read them.
+        """Return a transport that has read its certificates and its token.
+
+        Raises OSError or ValueError if it cannot read them.
         """
         transport = cls(access)
         transport._token = access.bearer_token()
@@ -226,8 +227,9 @@ class _MinimalResponse:
                 yield chunk
 
     def release(self) -> None:
-        """Keep the connection for the next request if the body was read to its end, else close it. A second call
-        does nothing.
+        """Keep the connection for the next request if the body was read to its end, else close it.
+
+        A second call does nothing.
         """
         if self._return_connection is not None:
             return_connection, self._return_connection = self._return_connection, None
@@ -263,8 +265,9 @@ def _tls_context(access: ClusterAccess) -> ssl.SSLContext:
 
 
 def _pem_file(pem: bytes | Path, path: Path) -> Path:
-    """Return the path of the file with a PEM: `pem` itself if it is a path; bytes are written to the file `path`
-    first.
+    """Return the path of the file with a PEM: `pem` itself if it is a path.
+
+    Bytes are written to the file `path` first.
     """
     if isinstance(pem, Path):
         return pem

@@ -43,8 +43,9 @@ class Source(Protocol):
 
 
 class Outage:
-    """An unreachable server, shared by the watches of one program. The first watch that gets an answer wakes the
-    others.
+    """An unreachable server, shared by the watches of one program.
+
+    The first watch that gets an answer wakes the others.
     """
 
     def __init__(self) -> None:
@@ -160,11 +161,10 @@ class Reflector(Generic[T]):
             self._outage.end()
 
     async def _list_and_watch(self) -> float:
-        """List if the version is unknown, then watch until the watch ends. Return the wait before the next round, in
-        seconds.
+        """List if the version is unknown, then watch until the watch ends.
 
-        An error of a call is recorded and not raised. A watch that lasted for HEALTHY_S, or a list after Gone, resets
-        the number of failures.
+        Return the wait before the next round, in seconds. An error of a call is recorded and not raised. A watch that
+        lasted for HEALTHY_S, or a list after Gone, resets the number of failures.
         """
         start_s = self._clock.monotonic()
         error: CallError | None = None
@@ -312,10 +312,9 @@ class Reflector(Generic[T]):
                     await asyncio.sleep(0)
 
     def _apply_line(self, raw: bytes) -> None:
-        """Apply one line of a watch to the sink, and note its version. A line that cannot be read is counted and
-        skipped.
+        """Apply one line of a watch to the sink, and note its version.
 
-        Raises CallError for an ERROR line.
+        A line that cannot be read is counted and skipped. Raises CallError for an ERROR line.
         """
         self.last_event_s = self._clock.monotonic()
         line = self._decoder.line(raw)

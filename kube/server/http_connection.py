@@ -49,8 +49,9 @@ class ConnectionLimits:
 
 
 class Connection(RequestHandler):
-    """A connection of aiohttp's protocol with time limits for the client. When a time limit is exceeded, it is
-    aborted.
+    """A connection of aiohttp's protocol with time limits for the client.
+
+    When a time limit is exceeded, it is aborted.
     """
 
     def __init__(self, server: Server, limits: ConnectionLimits, **options: Any) -> None:
@@ -138,8 +139,9 @@ class Connection(RequestHandler):
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
 
     def _start_timer(self, name: str, seconds: float) -> None:
-        """Abort the connection after some seconds, unless _stop_timer() is called before. name: identifies the
-        timer.
+        """Abort the connection after some seconds, unless _stop_timer() is called before.
+
+        name: identifies the timer.
         """
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
 
@@ -225,8 +227,9 @@ class Server(web.Server):
         self._open_requests += 1
 
     def end_request(self) -> bool:
-        """Subtract one open request. Return True if the server is stopping; the caller must then close the
-        connection.
+        """Subtract one open request.
+
+        Return True if the server is stopping; the caller must then close the connection.
         """
         self._open_requests -= 1
         if self._stopping and not self._open_requests:

@@ -44,10 +44,10 @@ class Faults:
         self._rules: list[InjectedFault] = []
 
     def add_rule(self, document: Any) -> None:
-        """Add a rule from decoded JSON, an object with the fields of InjectedFault. A rule without a code and a delay
-        adds nothing.
+        """Add a rule from decoded JSON, an object with the fields of InjectedFault.
 
-        Raises ApiRefusal (400) for unknown fields and values that are out of bounds.
+        A rule without a code and a delay adds nothing. Raises ApiRefusal (400) for unknown fields and values that are
+        out of bounds.
         """
         known = set(InjectedFault.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):

@@ -91,8 +91,9 @@ class Store:
         return stored
 
     def find(self, kind: ResourceKind, namespace: str, selection: ObjectPredicate) -> list[Stored]:
-        """Return all objects of a kind that match a selection, in the order of their keys. namespace: "" for every
-        namespace.
+        """Return all objects of a kind that match a selection, in the order of their keys.
+
+        namespace: "" for every namespace.
         """
         objects = self._objects_of(kind)
         return [
@@ -281,8 +282,9 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
-        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal
-        (410) if it is gone.
+        """Return the objects of a kind at an earlier version, reconstructed from its history.
+
+        Raises ApiRefusal (410) if it is gone.
         """
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -296,8 +298,9 @@ class Store:
         return objects
 
     def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
-        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or
-        unknown class.
+        """Return a new object with its defaults.
+
+        Raises ApiRefusal: 422 for an invalid one, 403 for a quota or unknown class.
         """
         obj = validated(kind, obj)
         if kind is PODS:
@@ -325,11 +328,10 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object, and return it. An update without a change writes nothing and returns
-        `old`.
+        """Store the next state of an object, and return it.
 
-        manager: the writer. part: the subresource, "" for the object. An object that is being deleted, without a
-        finalizer and grace period left, is removed instead.
+        An update without a change writes nothing and returns `old`. manager: the writer. part: the subresource, "" for
+        the object. An object that is being deleted, without a finalizer and grace period left, is removed instead.
         """
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
@@ -378,8 +380,9 @@ class Store:
         return now
 
     def _empty(self, kind: ResourceKind, name: str) -> None:
-        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name:
-        of the CRD.
+        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds.
+
+        name: of the CRD.
         """
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
@@ -504,8 +507,9 @@ class WatchHistory:
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
-        """Return the position of the first change after `version`. Raises ApiRefusal (410) if that change is
-        forgotten.
+        """Return the position of the first change after `version`.
+
+        Raises ApiRefusal (410) if that change is forgotten.
         """
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")

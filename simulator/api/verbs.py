@@ -156,8 +156,9 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
 
 
 def _delete(store: Store, call: Call) -> ApiAnswer:
-    """Delete an object, or all objects that the selectors choose. Return the object, a success or the list. Raises
-    ApiRefusal.
+    """Delete an object, or all objects that the selectors choose. Return the object, a success or the list.
+
+    Raises ApiRefusal.
     """
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))

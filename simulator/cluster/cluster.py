@@ -215,11 +215,10 @@ class Cluster:
         return self._order
 
     def fits(self, pod_info: PodInfo) -> Sequence[bool]:
-        """Return for every node, in the order of order(), True if the filters let the pod in. Nominated pods are
-        ignored.
+        """Return for every node, in the order of order(), True if the filters let the pod in.
 
-        The result is cached by shape and computed again only for nodes that have changed, because a cluster has few
-        shapes.
+        Nominated pods are ignored. The result is cached by shape and computed again only for nodes that have changed,
+        because a cluster has few shapes.
         """
         order = self.order()
         known = self._fits.get(pod_info.shape)

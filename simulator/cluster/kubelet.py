@@ -65,10 +65,9 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the state that a pod enters next by itself, and after how long; None if it stays until something changes
-    it.
+    """Return the state that a pod enters next by itself, and after how long.
 
-    pace: how long each state lasts.
+    None if it stays until something changes it. pace: how long each state lasts.
     """
     match state_of(pod):
         case PodState.BOUND:
@@ -88,8 +87,9 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
 
 
 def missing_image(pod: Object, images: Collection[str] | None) -> str:
-    """Return the first image of the pod that is not in `images`, "" if all are. images: that exist, None for all
-    images.
+    """Return the first image of the pod that is not in `images`, "" if all are.
+
+    images: that exist, None for all images.
     """
     if images is None:
         return ""

@@ -41,8 +41,9 @@ def places(count: int) -> list[Place]:
 
 
 def places_of(entries: Iterable[Entry]) -> list[Place]:
-    """Return a node for every host of a map. A host that is an IP address gets a name, one that is a name gets an
-    address.
+    """Return a node for every host of a map.
+
+    A host that is an IP address gets a name, one that is a name gets an address.
     """
     map_places = []
     for number, entry in enumerate(entries):

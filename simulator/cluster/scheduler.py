@@ -93,11 +93,11 @@ def cycle(
     extender: ExtenderSettings | None = None,
     percentage: int = 0,
 ) -> Cycle:
-    """Run one scheduling cycle for a pod. A generator: yields each call of the extender, is sent the ExtenderReply, and
-    returns Chosen, or Waits with the reason.
+    """Run one scheduling cycle for a pod.
 
-    Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties. percentage:
-    percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
+    A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Waits with the
+    reason. Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties.
+    percentage: percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
         node_infos = yield from _nominated(cluster, pod_info, extender)
@@ -305,8 +305,9 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
 
 
 def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same; unset requests
-    have defaults.
+    """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same.
+
+    Unset requests have defaults.
     """
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
@@ -318,8 +319,9 @@ def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 
 def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested; 0 if the pod requests
-    neither.
+    """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested.
+
+    0 if the pod requests neither.
     """
     if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0

@@ -43,8 +43,9 @@ class WaitingPods:
         self._arrivals = 0
 
     def put(self, pod_info: PodInfo) -> None:
-        """Add a waiting pod, or update it. A changed pod may be tried once its pause is over, without waiting for a
-        change.
+        """Add a waiting pod, or update it.
+
+        A changed pod may be tried once its pause is over, without waiting for a change.
         """
         known = self._waiters.get(pod_info.uid)
         if known is None:
@@ -66,8 +67,9 @@ class WaitingPods:
         return waiter.pod_info if waiter is not None else None
 
     def next(self, now_s: float) -> PodInfo | None:
-        """Return the pod to try now, which stays in the queue; None if no pod may be tried yet. now_s: on any monotonic
-        clock.
+        """Return the pod to try now, which stays in the queue; None if no pod may be tried yet.
+
+        now_s: on any monotonic clock.
         """
         while self._later and self._later[0][0] <= now_s:
             _, uid = heapq.heappop(self._later)
@@ -83,10 +85,10 @@ class WaitingPods:
         return None
 
     def note_failed_try(self, uid: str, now_s: float, until_change: bool) -> None:
-        """Record that a try failed: the pod waits for a pause, longer after each failure. Do nothing for an unknown
-        pod.
+        """Record that a try failed: the pod waits for a pause, longer after each failure.
 
-        now_s: by the clock of `next`. until_change: True if the pod must also wait until wake() is called.
+        Do nothing for an unknown pod. now_s: by the clock of `next`. until_change: True if the pod must also wait until
+        wake() is called.
         """
         waiter = self._waiters.get(uid)
         if waiter is None:

@@ -197,8 +197,9 @@ def _owner_of(pod: Object, variable: Object) -> Object:
 
 
 def _all_of(each: Object, sources: Sources) -> dict[str, str]:
-    """Return the variables of one envFrom entry, with its prefix; {} if its optional object is missing. Raises
-    CannotStart.
+    """Return the variables of one envFrom entry, with its prefix; {} if its optional object is missing.
+
+    Raises CannotStart.
     """
     prefix = each.get("prefix") or ""
     for key, kind, source in (

@@ -50,8 +50,9 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
 
 
 def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
-    """Yield the lines of /etc/hosts for all Services, as a pod in `namespace` finds them. A malformed Service is
-    skipped.
+    """Yield the lines of /etc/hosts for all Services, as a pod in `namespace` finds them.
+
+    A malformed Service is skipped.
     """
     for service in services:
         try:
@@ -84,8 +85,9 @@ def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool
 
 
 def _is_shown(pod: Object, unready_too: bool) -> bool:
-    """Return True if DNS publishes a pod: it has an address and has not ended. unready_too: also pods that are not
-    ready.
+    """Return True if DNS publishes a pod: it has an address and has not ended.
+
+    unready_too: also pods that are not ready.
     """
     status = pod.get("status") or {}
     if not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):

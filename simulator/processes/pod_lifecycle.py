@@ -181,8 +181,9 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
-    """Return the lifecycle after a container has started. name: of the container. answers: False if it has a readiness
-    probe.
+    """Return the lifecycle after a container has started. name: of the container.
+
+    answers: False if it has a readiness probe.
     """
     before = lifecycle.named(name)
     restart = 1 if before.end else 0
@@ -227,10 +228,9 @@ def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecyc
 
 
 def begin_deletion(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
-    """Return the lifecycle after the pod's deletion was requested. If it is requested again, only a shorter grace
-    counts.
+    """Return the lifecycle after the pod's deletion was requested.
 
-    grace_s: seconds from now_s.
+    If it is requested again, only a shorter grace counts. grace_s: seconds from now_s.
     """
     if lifecycle.deletion_began_s is None:
         return replace(lifecycle, deletion_began_s=now_s, grace_s=grace_s)

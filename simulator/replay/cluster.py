@@ -33,8 +33,9 @@ class ReplayWorld:
     """The whole state of the replayed cluster at the moment `now_s`."""
 
     def __init__(self, submissions: Sequence[Submission], rules: ReplayRules) -> None:
-        """Make a cluster in which nothing has been submitted yet. Raises ValueError for a job that an empty cluster
-        cannot hold.
+        """Make a cluster in which nothing has been submitted yet.
+
+        Raises ValueError for a job that an empty cluster cannot hold.
         """
         self.rules, self.now_s = rules, 0.0
         self.free = list(rules.nodes)
@@ -253,11 +254,10 @@ def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> Non
 
 
 def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
-    """Take room for a whole gang and return the row of the node of each worker; nodes with the least free GPUs come
-    first.
+    """Take room for a whole gang and return the row of the node of each worker.
 
-    free: free GPUs of each node, which is changed. gpus: of one worker. If the gang does not fit, take nothing and
-    return None.
+    Nodes with the least free GPUs come first. free: free GPUs of each node, which is changed. gpus: of one worker. If
+    the gang does not fit, take nothing and return None.
     """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None

@@ -47,10 +47,9 @@ def rows_of(text: str) -> tuple[TraceRow, ...]:
 
 
 def tables_of(text: str) -> tuple[Table, ...]:
-    """Return one table for each batch size of a model (CSV): (GPUs, speed), ascending. Raises BadTrace for another
-    text.
+    """Return one table for each batch size of a model (CSV): (GPUs, speed), ascending.
 
-    Tables with fewer than two sizes are left out.
+    Raises BadTrace for another text. Tables with fewer than two sizes are left out.
     """
     try:
         found = [

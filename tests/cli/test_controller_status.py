@@ -140,7 +140,9 @@ def refused(text=QUOTA, reason="CreationFailed", ago_s=10):
     ("said", "text", "remedy"),
     [
         pytest.param([refused()], "last 10 s ago: pods", "kubectl describe quota -n ns", id="a quota"),
-        pytest.param([refused("denied by policy")], "denied by policy", "whoever set what refuses it", id="a policy"),
+        pytest.param(
+            [refused("denied by policy")], "denied by policy", "ask the administrator of the policy", id="a policy"
+        ),
         pytest.param(
             [refused("Pod bert-worker-1 exists and belongs to somebody else", "NameTaken")],
             "Pod bert-worker-1 exists and belongs to somebody else (10 s ago)",

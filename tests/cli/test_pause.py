@@ -10,7 +10,7 @@ from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import AdminOverride, read_admin_override
 from turnout.cli.__main__ import main
-from turnout.cli.pause import BadWish, override_all, override_job, pause_end
+from turnout.cli.pause import BadOptions, override_all, override_job, pause_end
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -43,7 +43,7 @@ def test_when_a_pause_ends(moment, for_, ends):
     ],
 )
 def test_an_end_that_makes_no_sense_is_refused(moment, for_):
-    with pytest.raises(BadWish):
+    with pytest.raises(BadOptions):
         pause_end(moment, for_, NOW_S)
 
 

@@ -1,4 +1,4 @@
-"""The second part itself: a cluster, the extender and the autoscaler start, four jobs come, everything ends."""
+"""The demo of lending: starts a cluster, the extender and the autoscaler, runs four jobs, and ends everything."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Loan:
 
 
 async def lend(loan: Loan, screen: LendingScreen, page: DemoPage | None = None) -> Story:
-    """Play the story, and return it.
+    """Run the story, and return what happened.
 
-    page: shows the cluster in a browser. Raises ChildFailed if a program does not come up, StoryFailed if something
-    else happens than the story says.
+    loan: settings of the run. page: shows the cluster in a browser. Raises ChildFailed if a program does not start,
+    StoryFailed if something else happens than the story expects.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open(loan.flags, loan.pace)
@@ -92,7 +92,10 @@ async def lend(loan: Loan, screen: LendingScreen, page: DemoPage | None = None) 
 async def _stage(
     loan: Loan, screen: LendingScreen, on_moment: Callable[[StoryMoment], None], page: DemoPage | None
 ) -> AsyncIterator[tuple[LendingTestbed, AutoscalerProcess]]:
-    """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
+    """Start the API, the autoscaler and the extender, and the scheduler for the block; end them in reverse order.
+
+    on_moment: called with each moment of the story. page: None serves no page.
+    """
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
         cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
@@ -103,7 +106,7 @@ async def _stage(
         screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")
-        stage.raise_curtain()
+        stage.begin_story()
         yield stage, autoscaler
 
 
@@ -111,7 +114,7 @@ async def _stage(
 async def _programs(
     loan: Loan, cluster: LocalCluster, folder: Path, stage: LendingTestbed
 ) -> AsyncIterator[AutoscalerProcess]:
-    """Run the autoscaler and the extender until the block ends, and give the autoscaler."""
+    """Run the autoscaler and the extender during the block; yields the autoscaler. folder: for the extender's files."""
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
         running_autoscaler(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
@@ -130,7 +133,7 @@ class _Acts:
         self._loan, self._stage = loan, stage
 
     async def all(self) -> None:
-        """Play all acts of the story, and wait for the result of each.
+        """Run all acts of the story, and wait for the result of each.
 
         A fills the idle GPUs. B gets its min from A. C waits until B leaves. A grows again when C leaves. D runs at its
         min, and the autoscaler refuses to resize it.
@@ -158,7 +161,8 @@ class _Acts:
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
-        """Wait until the autoscaler gives this reason, then wait `rest_s` seconds, while no job should be resized.
+        """Wait until the autoscaler gives this reason for the player's job, then `rest_s` seconds in which no job
+        should be resized.
 
         The end of that time is recorded in the story.
         """
@@ -166,5 +170,5 @@ class _Acts:
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)
         await asyncio.sleep(self._loan.rest_s)
-        self._stage.note(MomentKind.RESTS, player.letter)
+        self._stage.note(MomentKind.COOLDOWN_OVER, player.letter)
         await asyncio.sleep(self._loan.pause_s)

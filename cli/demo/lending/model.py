@@ -1,4 +1,4 @@
-"""The nouns of the lending demo: players, GPUs that they hold, events; and the sums and checks of a story."""
+"""Values of the lending demo: players, GPUs that they hold, events; and the sums and checks of a story."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LoggedDecision:
     workers: int  # target
     reason: Reason
     detail: str = ""  # a sentence; "" without details
-    for_: str = ""  # letter of the job that gets the freed GPUs; "" for none
+    receiver: str = ""  # letter of the job that gets the freed GPUs; "" for none
     is_written: bool = False  # the job's size was changed
 
 
@@ -62,7 +62,7 @@ class MomentKind(Enum):
     MOVES = "moves"  # a pod got a node, runs, or was deleted
     SAYS = "says"  # the autoscaler logged a decision
     RUNS = "runs"  # a job has all workers of its minimum
-    RESTS = "rests"  # the time is over in which no other job may be resized
+    COOLDOWN_OVER = "rests"  # the time in which the autoscaler must not resize the job has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StoryMoment:
     """One event of a story."""
 
     at_s: float  # seconds since the story began
-    word: MomentKind
+    kind: MomentKind
     letter: str = ""  # of the job; "" if the event is about no single job
     seats: tuple[GpuSeat, ...] = ()  # all GPUs in use after the event
     decision: LoggedDecision | None = None  # for MomentKind.SAYS
@@ -89,14 +89,14 @@ class Story:
         """Return the player with this letter. Raises StopIteration for an unknown letter."""
         return next(player for player in self.players if player.letter == letter)
 
-    def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
+    def first(self, kind: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
         """Return the first moment of a kind about a job, from a time on, in seconds; None if there is none."""
-        return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
+        return next((m for m in self.moments if m.kind is kind and m.letter == letter and m.at_s >= after_s), None)
 
     def is_present(self, letter: str) -> bool:
         """Return True if a job has arrived and not left."""
         words = [
-            m.word for m in self.moments if m.letter == letter and m.word in (MomentKind.ARRIVES, MomentKind.LEAVES)
+            m.kind for m in self.moments if m.letter == letter and m.kind in (MomentKind.ARRIVES, MomentKind.LEAVES)
         ]
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
@@ -183,12 +183,12 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
     None if no workers left for it, or if it does not run yet.
     """
     runs = story.first(MomentKind.RUNS, letter)
-    change = next((m for m in story.changes() if m.decision and m.decision.for_ == letter), None)
+    change = next((m for m in story.changes() if m.decision and m.decision.receiver == letter), None)
     if runs is None or change is None or change.decision is None or change.decision.reason is not Reason.MAKES_ROOM:
         return None
     decision = change.decision
     since = turn(story, letter, change.at_s)
-    left = since.letter if since.word is MomentKind.LEAVES else ""
+    left = since.letter if since.kind is MomentKind.LEAVES else ""
     away = _when_few(story, since, left, 0) if left else since
     away = min(away or change, change, key=lambda moment: moment.at_s)
     pods_gone = _when_few(story, change, decision.letter, decision.workers) or runs
@@ -210,16 +210,16 @@ def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryM
 
 
 def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """Return the moment from which a job's waiting time counts.
+    """Return the moment from which a job's waiting time counts. Raises StopIteration if the job has not arrived.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
     """
     arrivals = [
         m
         for m in story.moments
-        if m.at_s <= before_s and (m.word is MomentKind.LEAVES or (m.word is MomentKind.ARRIVES and m.letter == letter))
+        if m.at_s <= before_s and (m.kind is MomentKind.LEAVES or (m.kind is MomentKind.ARRIVES and m.letter == letter))
     ]
-    arrived = next(m for m in arrivals if m.word is MomentKind.ARRIVES)
+    arrived = next(m for m in arrivals if m.kind is MomentKind.ARRIVES)
     return max((m for m in arrivals if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 
@@ -297,11 +297,11 @@ def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
 
     Workers that were leaving already count as gone. letter: of the job.
     """
-    changes = [m for m in story.changes() if m.decision and m.decision.for_ == letter]
+    changes = [m for m in story.changes() if m.decision and m.decision.receiver == letter]
     if wait_of(story, letter) is None:
         yield f"nobody made room for {letter}, or it does not run"
         return
-    left = {m.letter for m in story.moments if m.word is MomentKind.LEAVES and m.at_s <= changes[0].at_s}
+    left = {m.letter for m in story.moments if m.kind is MomentKind.LEAVES and m.at_s <= changes[0].at_s}
     staying = sum(seat.letter not in left for seat in changes[0].seats)
     short = story.player(letter).least - (story.gpus - staying)
     given = sum(m.decision.workers_before - m.decision.workers for m in changes if m.decision)
@@ -312,7 +312,7 @@ def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
 def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
     """Yield a fault if any job was resized while this job needed more than others could give. letter: of the job."""
     moment = _decision_moment(story, letter, Reason.NEEDS_MORE)
-    rests = story.first(MomentKind.RESTS, letter)
+    rests = story.first(MomentKind.COOLDOWN_OVER, letter)
     if moment is None or rests is None:
         yield f"{letter} was not told {Reason.NEEDS_MORE.value}"
         return
@@ -340,7 +340,7 @@ def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"
-    rests = story.first(MomentKind.RESTS, letter)
+    rests = story.first(MomentKind.COOLDOWN_OVER, letter)
     if rests is None or held_gpus(rests.seats, letter) != story.player(letter).least or story.changes(letter):
         yield f"{letter} was resized, although that would restart it"
     elif len(rests.seats) == story.gpus:
@@ -351,7 +351,7 @@ def _check_bounds(story: Story) -> Iterator[str]:
     """Yield a fault for each job that had more workers than its max, or fewer than its min once it ran."""
     ran: set[str] = set()
     for moment in story.moments:
-        if moment.word is MomentKind.LEAVES:
+        if moment.kind is MomentKind.LEAVES:
             ran.discard(moment.letter)
         for player in story.players:
             has = running_gpus(moment.seats, player.letter)

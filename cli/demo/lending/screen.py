@@ -1,6 +1,6 @@
-"""Shows the second part: a line for whatever happens, with the leaves beside it, and the sums.
+"""Shows the lending demo: a line for each event, with the leaf switches beside it, and the sums.
 
-On a terminal bars stay at the bottom and change; elsewhere nothing is printed but the lines and the sums, plain.
+On a terminal, bars stay at the bottom and change; elsewhere only the lines and the sums are printed, without colours.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ _LEAST_WIDTH = 20
 
 
 class LendingScreen:
-    """The second part on one terminal, or in one file."""
+    """The output of the lending demo on a terminal or into a file."""
 
     def __init__(self, console: Console) -> None:
+        """Begin without output. console: to which everything is printed."""
         self._console = console
         self._live: Live | None = None
         names = [place.name for place in places()]
         self._leaves = [names[at : at + NODES_PER_LEAF] for at in range(0, len(names), NODES_PER_LEAF)]
 
     def open(self, flags: Sequence[str], pace: Pace) -> None:
-        """Print what the demo will show. flags: of the autoscaler."""
+        """Print what the demo will show. flags: of the autoscaler. pace: the times of the story."""
         self._console.print()
         self._console.print(Text("Turnout: the right size", style="bold"))
         self._console.print(
@@ -130,9 +131,9 @@ class LendingScreen:
 
 
 def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> Text:
-    """Return one line of the story; words beyond `width` columns continue below their column.
+    """Return one line of the story; text beyond `width` columns continues on the next line, below its column.
 
-    at: the time. leaves: cells between.
+    at: the time. leaves: cells of the leaf switches. why: the reason. what: the caption.
     """
     row = Text(f"{at:>4}  ", style="", end="")
     for leaf in leaves:
@@ -157,7 +158,7 @@ def _coloured(signs: str) -> Text:
 
 
 def _board(story: Story, moment: StoryMoment) -> Group:
-    """Return a bar for each job that exists, and the last decision on it."""
+    """Return a bar for each existing job, with the last decision on it."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
         if story.is_present(bar.letter) or bar.own:
@@ -169,7 +170,7 @@ def _board(story: Story, moment: StoryMoment) -> Group:
 
 
 def _bar(bar: Bar, least: int, why: str) -> Text:
-    """Return the bar of a job. least: its min. why: the text behind it."""
+    """Return the bar of a job. least: its min, in GPUs. why: the text behind the bar."""
     text = Text(f"  {bar.letter}  ", style=colour(bar.letter))
     text.append("█" * bar.own * _SIGNS)
     text.append("▒" * bar.lent * _SIGNS, style="dim")
@@ -207,8 +208,8 @@ _PAST = {MomentKind.ARRIVES: "arrived", MomentKind.LEAVES: "left"}
 
 
 def line(story: Story, moment: StoryMoment) -> str:
-    """Give the caption of a moment; "" for one without. story: up to this moment."""
-    match moment.word:
+    """Return the caption of a moment; "" for one without. story: up to this moment."""
+    match moment.kind:
         case MomentKind.ARRIVES:
             return f"{moment.letter} arrives: {_request_words(story.player(moment.letter))}"
         case MomentKind.LEAVES:
@@ -217,7 +218,7 @@ def line(story: Story, moment: StoryMoment) -> str:
             return _decision_caption(moment.decision) if moment.decision else ""
         case MomentKind.RUNS:
             return _run_caption(story, moment)
-        case MomentKind.RESTS:
+        case MomentKind.COOLDOWN_OVER:
             return _rest_caption(story, moment)
         case MomentKind.MOVES:
             return ""
@@ -236,7 +237,7 @@ def _workers(count: int) -> str:
 
 
 def _decision_caption(decision: LoggedDecision) -> str:
-    """Return a decision in words; "" for one that says nothing new."""
+    """Return a decision in words; "" if its reason has no caption."""
     if decision.is_written:
         verb = "grows" if decision.workers > decision.workers_before else "shrinks"
         text = f"{decision.letter} {verb} from {decision.workers_before} to {decision.workers}"
@@ -256,10 +257,10 @@ def _run_caption(story: Story, moment: StoryMoment) -> str:
     wait = wait_of(story, letter)
     if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
         return f"{text}, {wait_text(wait)}"
-    last_change = next(m for m in reversed(story.moments) if m.word in _PAST)
+    last_change = next(m for m in reversed(story.moments) if m.kind in _PAST)
     who = "it" if last_change.letter == letter else last_change.letter
-    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.word]}"
-    if len(changes) > 1 and last_change.word is MomentKind.LEAVES:
+    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.kind]}"
+    if len(changes) > 1 and last_change.kind is MomentKind.LEAVES:
         since_s = changes[-1].at_s - changes[-2].at_s
         text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
     return text
@@ -284,7 +285,7 @@ _MARKS = {MomentKind.ARRIVES: "+", MomentKind.LEAVES: "-"}
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One job in GPUs: up to its least, and above."""
+    """One job in GPUs: up to its min, and above it."""
 
     letter: str
     own: int
@@ -293,7 +294,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """GPUs over time. rows: from the top, a sign a column; marks: who arrived (+) and left (-), below them."""
+    """GPUs over time. rows: from the top, one character per column.
+
+    marks: arrivals (+) and departures (-), below them.
+    """
 
     rows: tuple[str, ...]
     marks: str
@@ -301,7 +305,10 @@ class Chart:
 
 
 def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: int) -> str:
-    """Return a leaf as text: one sign for each GPU, node by node. gpus: of each node."""
+    """Return a leaf switch as text: one character for each GPU, node by node.
+
+    seats: GPUs that the players hold. nodes: under the switch. gpus: of each node.
+    """
     least = {player.letter: player.least for player in players}
     signs = ""
     for node in nodes:
@@ -334,10 +341,10 @@ def _marks(story: Story, column_s: float) -> str:
     """Return a line with a mark below the timeline for each notable moment. column_s: seconds per column."""
     line = ""
     for moment in story.moments:
-        if moment.word in _MARKS:
+        if moment.kind in _MARKS:
             at = int(moment.at_s / column_s)
             line = line.ljust(max(at, len(line) + bool(line)))
-            line += moment.letter + _MARKS[moment.word]
+            line += moment.letter + _MARKS[moment.kind]
     return line
 
 

@@ -51,7 +51,7 @@ def queue() -> Raw:
 
 
 def job(player: Player) -> Raw:
-    """Return the Volcano Job that its owner submits, at its least size."""
+    """Return the Volcano Job that the player submits, with its min of workers."""
     container = {"name": "train", "image": "train", "resources": {"limits": {GPU: "1"}}}
     task: dict[str, Any] = {
         "name": "worker",
@@ -77,16 +77,17 @@ _OVER = ("Succeeded", "Failed")
 
 
 class StoryFailed(Exception):
-    """A step of the demo did not happen."""
+    """A step of the demo did not happen in time, or the autoscaler ended."""
 
 
 class LendingTestbed:
-    """One cluster.
-
-    on_moment: called with each moment. decisions: the autoscaler's last decision on each job, by its sign.
-    """
+    """The cluster of the lending demo. decisions: the autoscaler's last decision on each job, by the job's letter."""
 
     def __init__(self, cluster: LocalCluster, on_moment: Callable[[StoryMoment], None], patience_s: float) -> None:
+        """Begin with an empty story. on_moment: called with each moment.
+
+        patience_s: time limit of `until`, in seconds.
+        """
         self._cluster, self._on_moment, self._patience_s = cluster, on_moment, patience_s
         self._signs = {player.name: player.letter for player in PLAYERS}
         self._pods: dict[str, GpuSeat] = {}
@@ -107,25 +108,25 @@ class LendingTestbed:
         await self._cluster.run_jobs()
         await self._cluster.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
 
-    def raise_curtain(self) -> None:
+    def begin_story(self) -> None:
         """Begin the story: times count from here."""
         self._began_s = asyncio.get_running_loop().time()
         self._cluster.background.start(self._watch())
 
     async def arrive(self, player: Player) -> StoryMoment:
-        """Its owner submits a job."""
+        """Record the arrival of a player, submit its job, and return the moment."""
         moment = self.note(MomentKind.ARRIVES, player.letter)
         await self._cluster.api.call("POST", _JOBS, job(player))
         return moment
 
     async def leave(self, player: Player) -> StoryMoment:
-        """Its owner is done with it."""
+        """Record the departure of a player, delete its job, and return the moment."""
         moment = self.note(MomentKind.LEAVES, player.letter)
         await self._cluster.api.call("DELETE", f"{_JOBS}/{player.name}")
         return moment
 
     def hear(self, line: str) -> None:
-        """Note a line of the autoscaler; an empty one means that it has ended."""
+        """Record the decision in a line of the autoscaler's log. line: "" means that the autoscaler has ended."""
         self._silent = not line
         logged = decision(line, PLAYERS)
         if logged is not None:
@@ -133,10 +134,13 @@ class LendingTestbed:
             self.note(MomentKind.SAYS, logged.letter, logged)
         self._news.set()
 
-    def note(self, word: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
-        """Write down that something happens now."""
+    def note(self, kind: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
+        """Append an event to the story with the present time, pass it to `on_moment`, and return it.
+
+        kind: its kind. letter: of the job, "" for none. logged: the decision, if it is one.
+        """
         at_s = asyncio.get_running_loop().time() - self._began_s
-        moment = StoryMoment(at_s, word, letter, self.seats, logged)
+        moment = StoryMoment(at_s, kind, letter, self.seats, logged)
         self.moments.append(moment)
         self._on_moment(moment)
         return moment
@@ -149,7 +153,8 @@ class LendingTestbed:
     async def until(self, happens: Callable[[], bool], what: str) -> None:
         """Wait until `happens()` is true.
 
-        what: the condition as text, such as "A has 12 workers". Raises StoryFailed after a time limit.
+        what: the condition as text, such as "A has 12 workers". Raises StoryFailed after the time limit, or if the
+        autoscaler ends.
         """
         try:
             async with asyncio.timeout(self._patience_s):
@@ -184,7 +189,7 @@ _DECIDED, _RESIZED = "decided", "resized"
 
 
 def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
-    """Return the decision in a line of the autoscaler's log; None for any other line."""
+    """Return the decision on a player's job in a line of the autoscaler's log; None for any other line."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -201,7 +206,7 @@ def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
         workers=fields["workers"],
         reason=Reason(fields["reason"]),
         detail=fields.get("detail", ""),
-        for_=letters.get(_name(fields.get("for_job", "")), ""),
+        receiver=letters.get(_name(fields.get("for_job", "")), ""),
         is_written=fields["event"] == _RESIZED,
     )
 

@@ -69,10 +69,9 @@ _EVENT_FIELDS = (
 def _preinstalled(
     group: str, version: str, kind: str, plural: str, namespaced: bool = True, **fields: Any
 ) -> ResourceKind:
-    """Return a kind of another project's CRD that is always served, without a schema. An applied CRD of the kind
-    replaces it.
+    """Return a kind of another project's CRD that is always served, without a schema.
 
-    plural: the name in paths. fields: other fields of ResourceKind.
+    An applied CRD of the kind replaces it. plural: the name in paths. fields: other fields of ResourceKind.
     """
     return ResourceKind(
         group,

@@ -21,8 +21,9 @@ _NODE_INFO = (
 
 
 def pod_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a new pod, in place: scheduler, priority, grace period and a fresh status. Limits become the missing
-    requests.
+    """Fill in a new pod, in place: scheduler, priority, grace period and a fresh status.
+
+    Limits become the missing requests.
     """
     spec = obj.setdefault("spec", {})
     _fill_pod(spec)

@@ -106,8 +106,9 @@ def _roles(node: Object, now_s: float) -> str:
 
 
 def _address(kind: str) -> Callable[[Object, float], str]:
-    """Return the function that prints a cell: a node's address of this type, such as InternalIP; NONE if it has
-    none.
+    """Return the function that prints a cell: a node's address of this type, such as InternalIP.
+
+    NONE if it has none.
     """
 
     def show(node: Object, now_s: float) -> str:

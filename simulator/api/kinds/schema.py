@@ -156,8 +156,9 @@ def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Ite
 
 
 def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield an error for each missing required field of an object, and the errors of its fields. path: "" for a whole
-    object.
+    """Yield an error for each missing required field of an object, and the errors of its fields.
+
+    path: "" for a whole object.
     """
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
@@ -242,10 +243,9 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
 
 
 def _without_narrowing(old: Object, new: Object) -> Object:
-    """Return the new pod with the old node constraints, if it was gated and they only became narrower; else the new pod
-    itself.
+    """Return the new pod with the old node constraints, if it was gated and they only became narrower.
 
-    Source: ValidatePodUpdate and KEP-3838 of Kubernetes
+    Else the new pod itself. Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
     before, after = old.get("spec") or {}, new.get("spec") or {}
     if not before.get("schedulingGates") or not _is_narrower(before, after):

@@ -95,10 +95,9 @@ class Handlers:
     # Faults.
 
     async def _ask_for_fault(self, request: web.Request) -> web.Response:
-        """Inject the fault in the body of a POST, or remove all faults for a DELETE. Raises ApiRefusal for another
-        method or body.
+        """Inject the fault in the body of a POST, or remove all faults for a DELETE.
 
-        A fault with `drop` ends all watches at once.
+        Raises ApiRefusal for another method or body. A fault with `drop` ends all watches at once.
         """
         if request.method == "DELETE":
             self._faults.clear()

@@ -98,10 +98,9 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return the pod with the priority of its PriorityClass, or of the global default class; unchanged if there is
-    neither.
+    """Return the pod with the priority of its PriorityClass, or of the global default class.
 
-    classes: all PriorityClasses. Raises ApiRefusal (403) for an unknown class.
+    Unchanged if there is neither. classes: all PriorityClasses. Raises ApiRefusal (403) for an unknown class.
     """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
@@ -126,11 +125,10 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
-    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace. budgets: all of the
-    namespace.
+    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
-    Nothing is checked for a pod that is pending, has ended or is being deleted. Raises ApiRefusal: 429 if a budget
-    forbids the eviction, 500 if two budgets select the pod.
+    budgets: all of the namespace. Nothing is checked for a pod that is pending, has ended or is being deleted. Raises
+    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
@@ -192,8 +190,9 @@ def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
-    """Return the number of pods that a disruption budget requires to be healthy. expected: number of pods that it
-    covers.
+    """Return the number of pods that a disruption budget requires to be healthy.
+
+    expected: number of pods that it covers.
     """
     least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
     if most is not None:

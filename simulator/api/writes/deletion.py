@@ -43,8 +43,9 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
 
 
 def _grace_s(text: Any) -> int | None:
-    """Return a grace period in seconds; None if it is absent, 1 for a negative one. Raises ApiRefusal (400) for no
-    number.
+    """Return a grace period in seconds; None if it is absent, 1 for a negative one.
+
+    Raises ApiRefusal (400) for no number.
     """
     try:
         grace_s = None if text is None else int(text)

@@ -44,11 +44,10 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Return the result of a strategic merge patch; the target is not changed. field: name of the patched field, "" at
-    the root.
+    """Return the result of a strategic merge patch; the target is not changed.
 
-    Raises ApiRefusal (501) for directives other than `$patch: delete` and `$patch: replace`, and 400 for a list entry
-    without its merge key.
+    field: name of the patched field, "" at the root. Raises ApiRefusal (501) for directives other than `$patch: delete`
+    and `$patch: replace`, and 400 for a list entry without its merge key.
     """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])

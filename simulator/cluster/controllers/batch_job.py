@@ -121,8 +121,9 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
-    """Return the pods of a Job by their state. The counts include pods that were counted in its status and are deleted
-    now.
+    """Return the pods of a Job by their state.
+
+    The counts include pods that were counted in its status and are deleted now.
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))

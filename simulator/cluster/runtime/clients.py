@@ -52,8 +52,9 @@ class ApiClient(Protocol):
         """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED; the
-        object).
+        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED.
+
+        The object).
         """
 
 
@@ -63,8 +64,9 @@ class HttpClient:
     def __init__(
         self, session: aiohttp.ClientSession, url: str, token: str = "", trust: ssl.SSLContext | None = None
     ) -> None:
-        """Take a session and the server's URL. token: the caller's credentials, "" for none. trust: the CA of a server
-        with TLS.
+        """Take a session and the server's URL. token: the caller's credentials, "" for none.
+
+        trust: the CA of a server with TLS.
         """
         self._session, self._url = session, url
         self._trust = trust if trust is not None else True
@@ -93,12 +95,11 @@ class HttpClient:
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED; the
-        object).
+        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED.
 
-        The list comes first, then SYNCED with an empty object. A watch that ends continues from its last version. If
-        that version is gone (410), a new list follows, and a DELETED with metadata only for every object that is no
-        longer listed. Raises ApiError, aiohttp.ClientError.
+        The object). The list comes first, then SYNCED with an empty object. A watch that ends continues from its last
+        version. If that version is gone (410), a new list follows, and a DELETED with metadata only for every object
+        that is no longer listed. Raises ApiError, aiohttp.ClientError.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
@@ -177,8 +178,9 @@ class ExtenderClient:
         return reply
 
     async def _ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
-        """Send one call to the extender, and return its reply. An error, or a status other than 200, is a failure in
-        the reply.
+        """Send one call to the extender, and return its reply.
+
+        An error, or a status other than 200, is a failure in the reply.
         """
         body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
         url = f"{self._url}/{question.verb.value}"

@@ -45,8 +45,9 @@ class Controllers:
     """All controllers that create pods for jobs."""
 
     def __init__(self, api: ApiClient, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
-        """Make controllers that do not run yet. retry_s: of batch Jobs, (first, longest) pause after a failure, in
-        seconds.
+        """Make controllers that do not run yet.
+
+        retry_s: of batch Jobs, (first, longest) pause after a failure, in seconds.
         """
         self._api, self._retry_s = api, retry_s
         self._cache = ObjectCache()
@@ -70,10 +71,9 @@ class Controllers:
     # Seeing.
 
     async def _watch(self, plural: str) -> None:
-        """Watch one kind until cancelled, and store its objects. A watch that fails is logged, and begins again after a
-        pause.
+        """Watch one kind until cancelled, and store its objects.
 
-        plural: the key of the kind in _PATHS.
+        A watch that fails is logged, and begins again after a pause. plural: the key of the kind in _PATHS.
         """
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:

@@ -267,10 +267,9 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod to the chosen node, and report the outcome. If that fails, its room is released, and the pod waits
-        again.
+        """Bind a pod to the chosen node, and report the outcome.
 
-        namespace, name: of the pod.
+        If that fails, its room is released, and the pod waits again. namespace, name: of the pod.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}

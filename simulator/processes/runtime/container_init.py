@@ -102,10 +102,10 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Collect children that have ended. Return the command's exit code, 128 + n for signal n, if it is among them; else
-    None.
+    """Collect children that have ended.
 
-    child: the process id of the command. NOT_STARTED if there is no child at all.
+    Return the command's exit code, 128 + n for signal n, if it is among them; else None. child: the process id of the
+    command. NOT_STARTED if there is no child at all.
     """
     while True:
         try:

@@ -25,8 +25,9 @@ class Objects:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Return every existing object to which a pod refers; missing ones are absent. Raises ApiError,
-        aiohttp.ClientError.
+        """Return every existing object to which a pod refers; missing ones are absent.
+
+        Raises ApiError, aiohttp.ClientError.
         """
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
@@ -37,10 +38,9 @@ class Objects:
         )
 
     async def _volumes_of_claims(self, path: str, names: Iterable[str]) -> dict[str, Object]:
-        """Return the PersistentVolume of each claim that is bound to one, by claim. Raises ApiError,
-        aiohttp.ClientError.
+        """Return the PersistentVolume of each claim that is bound to one, by claim.
 
-        path: of the claims. names: of claims.
+        Raises ApiError, aiohttp.ClientError. path: of the claims. names: of claims.
         """
         claims = await self._all(path, names)
         bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
@@ -54,8 +54,9 @@ class Objects:
         """
 
         async def fetch_one(name: str) -> tuple[str, Object | None]:
-            """Return (name, object with `kind` added if given); (name, None) on 404. Raises ApiError,
-            aiohttp.ClientError.
+            """Return (name, object with `kind` added if given); (name, None) on 404.
+
+            Raises ApiError, aiohttp.ClientError.
             """
             try:
                 found: Object = await self._api.call("GET", f"{path}/{name}")
@@ -78,8 +79,9 @@ class Objects:
         return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server refuses
-        it.
+        """Return a token of the pod's service account, bound to the pod.
+
+        Raises CannotStart if the API server refuses it.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"

@@ -92,8 +92,9 @@ class Runner:
         return uid in self._lives
 
     async def run(self) -> None:
-        """Keep the hosts files of pods up to date until cancelled. Then every container is killed and the files are
-        removed.
+        """Keep the hosts files of pods up to date until cancelled.
+
+        Then every container is killed and the files are removed.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -148,8 +149,9 @@ class Runner:
     # Names.
 
     async def _watch_services(self) -> None:
-        """Watch Services until cancelled. After each change the hosts files are written again. A failed watch begins
-        again.
+        """Watch Services until cancelled. After each change the hosts files are written again.
+
+        A failed watch begins again.
         """
         while True:
             try:
@@ -188,8 +190,9 @@ def _image_environment() -> dict[str, str]:
 
 
 def _sweep() -> Path | None:
-    """Remove the folders that killed kubelets left in shared memory, and return its folder; None without shared
-    memory.
+    """Remove the folders that killed kubelets left in shared memory, and return its folder.
+
+    None without shared memory.
     """
     if not _MEMORY.is_dir():
         return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from turnout.cli.check.facts import samples
-from turnout.cli.check.verdicts import ClusterFacts, Word, lines
+from turnout.cli.check.verdicts import ClusterFacts, Level, lines
 from turnout.kube.times import rfc3339
 
 NOW_S = 1_700_000_000.0
@@ -66,7 +66,7 @@ FINE = ClusterFacts(
 
 def test_all_is_fine_where_all_is_right():
     found = lines(FINE)
-    assert {line.word for line in found} == {Word.FINE}
+    assert {line.level for line in found} == {Level.FINE}
     assert {line.about for line in found} == {
         *("kubernetes", "installed", "leader", "map", "way", "extender", "certificate", "clocks")
     }
@@ -80,7 +80,7 @@ def many(count, **more):
     return replace(FINE, nodes=nodes, maps=the_map(text), **more)
 
 
-WRONG, DOUBTFUL, UNKNOWN = Word.WRONG, Word.DOUBTFUL, Word.UNKNOWN
+WRONG, DOUBTFUL, UNKNOWN = Level.WRONG, Level.DOUBTFUL, Level.UNKNOWN
 # What is seen, the verdict, what it is about, a part of the text, a part of the remedy.
 CASES = {
     "an API server older than any that serves our policies": (
@@ -189,8 +189,8 @@ CASES = {
 @pytest.mark.parametrize(("seen", "told"), CASES.values(), ids=CASES)
 def test_what_is_not_right_is_told_with_its_remedy(seen, told):
     word, about, text, remedy = told
-    (found,) = (line for line in lines(seen) if line.word is not Word.FINE and line.about != "way")
-    assert (found.word, found.about) == (word, about)
+    (found,) = (line for line in lines(seen) if line.level is not Level.FINE and line.about != "way")
+    assert (found.level, found.about) == (word, about)
     assert text in found.text
     assert remedy in found.remedy
 
@@ -198,23 +198,23 @@ def test_what_is_not_right_is_told_with_its_remedy(seen, told):
 def test_a_small_part_of_a_small_cluster_is_no_doubt():
     """kube-scheduler searches all nodes of up to 100 whatever its configuration says."""
     found = lines(many(100, pages={"a": page(offered=((8, 7),))}))
-    assert {line.word for line in found} == {Word.FINE}
+    assert {line.level for line in found} == {Level.FINE}
 
 
 def test_another_controller_of_a_kind_that_we_leave_alone_is_fine():
     found = lines(replace(FINE, others=[("volcano-system", "volcano-controllers")]))
-    assert {line.word for line in found} == {Word.FINE}
+    assert {line.level for line in found} == {Level.FINE}
 
 
 @pytest.mark.parametrize("text", ["", "\x00", "turnout_extender_requests_total{ 1\n", "a b c d\n" * 9])
 def test_a_page_that_is_none_is_an_extender_that_was_never_asked(text):
-    told = [line.word for line in lines(replace(FINE, pages={"a": samples(text)})) if line.about == "extender"]
-    assert told == [Word.WRONG]
+    told = [line.level for line in lines(replace(FINE, pages={"a": samples(text)})) if line.about == "extender"]
+    assert told == [Level.WRONG]
 
 
 def test_many_names_are_cut():
     (found,) = (line for line in lines(many(40, leases=[])) if line.about == "map")
-    assert found.word is Word.FINE
+    assert found.level is Level.FINE
     lost = replace(many(40), maps=the_map("leaf-1 spine-1 n0\n"))
     (found,) = (line for line in lines(lost) if line.about == "map")
     assert found.text.endswith("n1, n2, n3, n4, n5 and 34 more")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.check.test_verdicts import FINE, deployment, page
-from turnout.cli.check.verdicts import Ways, Word, lines
+from turnout.cli.check.verdicts import Level, Ways, lines
 
 POLICY = {"metadata": {"name": "turnout-nominator-gates-pods"}}
 SERVED = Ways(served=True, policies=[POLICY], webhooks=[], namespaces=["ml"], gated=3)
@@ -71,7 +71,7 @@ CASES = {
 @pytest.mark.parametrize(("seen", "number", "word", "text", "remedy"), CASES.values(), ids=CASES)
 def test_a_way(seen, number, word, text, remedy):
     line = [line for line in lines(seen) if line.about == "way"][number]
-    assert (line.word, text in line.text, remedy in line.remedy) == (Word(word), True, True), line
+    assert (line.level, text in line.text, remedy in line.remedy) == (Level(word), True, True), line
 
 
 def test_each_way_has_one_line_once_something_is_installed():

@@ -48,7 +48,7 @@ def test_a_scene_repeats_and_never_asks_for_more_gpus_than_there_are(seed):
     free = len(play.places) * GPUS_PER_NODE - sum(gpus for _, gpus in play.busy)
     letters = []
     for act in play.acts:
-        sign = 1 if act.word is ActKind.LEAVES else -1
+        sign = 1 if act.kind is ActKind.LEAVES else -1
         free += sign * act.gang.all_gpus
         assert free >= 0
         if sign < 0:

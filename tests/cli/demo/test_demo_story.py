@@ -32,8 +32,8 @@ def at(at_s, word, letter="", said=None, **held):
     return StoryMoment(at_s, word, letter, tuple(seats), said)
 
 
-def says(at_s, letter, was, workers, reason, for_="", detail="", **held):
-    said = LoggedDecision(letter, was, workers, reason, detail, for_, is_written=was != workers)
+def says(at_s, letter, was, workers, reason, receiver="", detail="", **held):
+    said = LoggedDecision(letter, was, workers, reason, detail, receiver, is_written=was != workers)
     return at(at_s, MomentKind.SAYS, letter, said, **held)
 
 
@@ -47,7 +47,7 @@ AS_TOLD = (
     at(2.6, MomentKind.RUNS, "B", A=10, B=6),
     at(3.0, MomentKind.ARRIVES, "C", A=10, B=6),
     says(3.1, "C", 12, 12, Reason.NEEDS_MORE, A=10, B=6),
-    at(4.1, MomentKind.RESTS, "C", A=10, B=6),
+    at(4.1, MomentKind.COOLDOWN_OVER, "C", A=10, B=6),
     at(5.0, MomentKind.LEAVES, "B", A=10, B=6),
     at(5.3, MomentKind.MOVES, A=10),
     says(5.4, "A", 10, 4, Reason.MAKES_ROOM, "C", A=10),
@@ -60,7 +60,7 @@ AS_TOLD = (
     at(12.0, MomentKind.ARRIVES, "D", A=12),
     says(12.1, "D", 1, 1, Reason.REFUSED, detail="it would restart", A=12),
     at(12.2, MomentKind.RUNS, "D", A=12, D=1),
-    at(13.0, MomentKind.RESTS, "D", A=12, D=1),
+    at(13.0, MomentKind.COOLDOWN_OVER, "D", A=12, D=1),
 )
 
 
@@ -98,7 +98,7 @@ def test_a_story_as_it_is_told_lacks_nothing():
         pytest.param(but(0.5, workers=11), "A did not grow to 12 at first", id="idle GPUs stayed idle"),
         pytest.param(but(0.5, reason=Reason.ROOM_TAKEN), "A did not grow to 12 at first", id="for another reason"),
         pytest.param(but(2.1, workers=9), "3 workers left for B, which was short of 2", id="more than enough"),
-        pytest.param(but(2.1, for_=""), "nobody made room for B", id="not for the one that waited"),
+        pytest.param(but(2.1, receiver=""), "nobody made room for B", id="not for the one that waited"),
         pytest.param(without(2.6), "nobody made room for B, or it does not run", id="it never ran"),
         pytest.param(but(3.1, reason=Reason.OVER_QUOTA), "C was not told NeedsMore", id="another word"),
         pytest.param(
@@ -119,7 +119,7 @@ def test_a_story_as_it_is_told_lacks_nothing():
             id="resized all the same",
         ),
         pytest.param(
-            story(replace(m, seats=at(0, m.word, A=15, D=1).seats) if m.at_s == 13.0 else m for m in AS_TOLD),
+            story(replace(m, seats=at(0, m.kind, A=15, D=1).seats) if m.at_s == 13.0 else m for m in AS_TOLD),
             "no GPU was idle beside D",
             id="nothing to refuse",
         ),

@@ -75,7 +75,10 @@ async def typed(config, *words):
             id="pause of a name that two kinds have",
         ),
         pytest.param(
-            ["resume", "job/bert"], ExitCode.DONE, "Job/team-a/bert is lent to", id="resume of a kind and a name"
+            ["resume", "job/bert"],
+            ExitCode.DONE,
+            "Job/team-a/bert is resized by the autoscaler again",
+            id="resume of a kind and a name",
         ),
         pytest.param(
             ["pause", "PyTorchJob/team-a/none"],

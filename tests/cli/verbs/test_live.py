@@ -13,12 +13,12 @@ from rich.console import Console
 from turnout.cli.__main__ import main
 from turnout.cli.commands.live_listing import screen, show_live
 from turnout.cli.exit_codes import ExitCode
-from turnout.cli.views.top import Held, NodeOffer, listing, rows
+from turnout.cli.views.top import NodeOffer, PodGpus, listing, rows
 from turnout.kube.errors import Unreachable
 from turnout.simulator.cluster.node_builder import Place
 from turnout.simulator.local_cluster import local_cluster
 
-HELD = [Held(f"VolcanoJob/team-a/job-{at}", "team-a", "research", f"gpu-{at}", at) for at in range(1, 9)]
+HELD = [PodGpus(f"VolcanoJob/team-a/job-{at}", "team-a", "research", f"gpu-{at}", at) for at in range(1, 9)]
 OFFERS = [NodeOffer(f"gpu-{at}", 8) for at in range(1, 9)]
 
 
@@ -59,7 +59,7 @@ def test_no_screen_is_higher_than_the_terminal(height):
 
 
 def test_a_name_cannot_move_the_cursor():
-    text = drawn(top(held=[Held("Pod/a/\x1b[2Jx", "a", "q", "gpu-1", 1)]), heading="GPUs in \x1b[2J")
+    text = drawn(top(held=[PodGpus("Pod/a/\x1b[2Jx", "a", "q", "gpu-1", 1)]), heading="GPUs in \x1b[2J")
     assert "\x1b[2J" not in text
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from tests.kit.world import node
 from turnout.cli.views.listing import text
-from turnout.cli.views.top import BY, Held, NodeOffer, closed, listing, offers, rows, summary
+from turnout.cli.views.top import BY, NodeOffer, PodGpus, closed, listing, offers, rows, summary
 from turnout.kube.labels import FAULTY, GPU_RESOURCES
 
 A, B = "VolcanoJob/team-a/bert", "Pod/team-b/lone"
 HELD = [
-    Held(A, "team-a", "q", "n1", 8),
-    Held(A, "team-a", "q", "n2", 8),
-    Held(A, "team-a", "q", "", 8),
-    Held(B, "team-b", "r", "n2", 1),
+    PodGpus(A, "team-a", "q", "n1", 8),
+    PodGpus(A, "team-a", "q", "n2", 8),
+    PodGpus(A, "team-a", "q", "", 8),
+    PodGpus(B, "team-b", "r", "n2", 1),
 ]
 OFFERS = [NodeOffer("n1", 8), NodeOffer("n2", 9), NodeOffer("n3", 8, "cordoned")]
 
