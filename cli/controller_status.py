@@ -233,8 +233,8 @@ def _running_account(view: ControlledJob, status: Object, children: JobChildren,
     text = f"{run} of {count(replicas, 'pod')} run"
     if view.kind == COLOSSALAI and any(pod.role == LAUNCHER and pod.phase == "Running" for pod in children.pods):
         text += f"; its launcher begins once every sshd answers, after {ANSWER_S} s it gives up"
-    if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
-        left_s = begun_s + view.policy.deadline_s - now_s
+    if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.active_deadline_s is not None:
+        left_s = begun_s + view.policy.active_deadline_s - now_s
         text += f"; it fails in {duration_text(left_s)} by its activeDeadlineSeconds"
     return Account(text)
 

@@ -392,10 +392,9 @@ def _outcome(
     reason: str = "",
     **counters: int,
 ) -> ReconcileOutcome:
-    """Return the outcome with the status of a phase; its Events only if the phase is new.
+    """Return the outcome with the status of a phase; its Events only if the phase is new. why, reason: of a new phase.
 
-    why, reason: of a new phase, "" for none. requeue_s: seconds until the next reconciliation at the latest. counters:
-    fields of the status.
+    requeue_s: seconds until the next reconciliation at the latest. counters: fields of the status.
     """
     before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {
