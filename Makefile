@@ -162,11 +162,12 @@ check: setup ## Lint, format, types, architecture, words and docs
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(PY) -m hack.lint.architecture
 	@$(PY) -m hack.lint.words
+	@$(PY) -m hack.lint.docstrings
 	@$(PY) -m hack.codegen.page
 	@$(PY) -m hack.codegen.alerts
 	@$(PY) -m hack.codegen.grafana
 	@$(PY) -m hack.codegen.wishes
-	@$(PY) -m pytest -q tests/test_architecture.py tests/test_citations.py tests/test_contract.py tests/test_docs.py tests/test_locks.py tests/test_reference.py tests/test_site.py tests/test_words.py tests/docs/test_code_blocks.py tests/docs/test_translations.py
+	@$(PY) -m pytest -q tests/test_architecture.py tests/test_citations.py tests/test_contract.py tests/test_docs.py tests/test_docstrings.py tests/test_locks.py tests/test_reference.py tests/test_site.py tests/test_words.py tests/docs/test_code_blocks.py tests/docs/test_translations.py
 
 contract: setup ## Print each promise with its state, and write docs/contract.md
 	@$(PY) -m hack.lint.contract --write

@@ -14,7 +14,7 @@ from turnout.jobs.wishes.model import by_name
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 
-Notes = Mapping[str, str]  # the annotations of an object, by name
+Annotations = Mapping[str, str]  # the annotations of an object, by name
 
 _DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s?)?")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
@@ -24,15 +24,16 @@ _MAX_UNKNOWN_NAMES, _MAX_NAME_CHARS = 5, 80  # unknown names in one report, char
 DOUBLING = "powers-of-two"  # the value of the annotation `unit` for sizes 1, 2, 4, 8 …
 
 
-def unknown_names(notes: Notes) -> tuple[str, ...]:
+def unknown_names(annotations: Annotations) -> tuple[str, ...]:
     """Return the names of annotations that have our prefix and that no program reads, sorted."""
-    return tuple(sorted(key for key in notes if key.startswith(f"{labels.PREFIX}/") and key not in labels.NAMES))
+    return tuple(sorted(key for key in annotations if key.startswith(f"{labels.PREFIX}/") and key not in labels.NAMES))
 
 
 def unknown_names_text(names: tuple[str, ...]) -> str:
-    """Return a sentence about unknown names of annotations, with a similar known name where there is one.
+    """Return a sentence about unknown names of annotations, with a similar known name for each name that has one.
 
-    The sentence shows the first few names and counts the others. names: at least one.
+    names: as unknown_names() returns them, at least one. The sentence shows at most _MAX_UNKNOWN_NAMES names, cut to
+    _MAX_NAME_CHARS characters each, and counts the others.
     """
     known_names = {each.partition("/")[2]: each for each in labels.NAMES}  # the prefix is alike in all of them
     descriptions = []
@@ -43,9 +44,12 @@ def unknown_names_text(names: tuple[str, ...]) -> str:
     return f"nobody reads {', '.join(descriptions)}{f' and {further} more' if further else ''}"
 
 
-def count(notes: Notes, key: str) -> int | None:
-    """Return the number of workers in an annotation, 1 to 999999; None if it is absent. Raises BadJob."""
-    text = notes.get(key)
+def count(annotations: Annotations, key: str) -> int | None:
+    """Return the number of workers in the annotation `key`, 1 to 999999; None if it is absent.
+
+    Raises BadJob for any other text.
+    """
+    text = annotations.get(key)
     if text is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
@@ -53,15 +57,16 @@ def count(notes: Notes, key: str) -> int | None:
     return int(text)
 
 
-def duration_s(notes: Notes, *keys: str) -> float | None:
-    """Return the duration, in seconds, in the first of these annotations that is set; None if none is set.
+def duration_s(annotations: Annotations, *keys: str) -> float | None:
+    """Return the duration, in seconds, in the first of the annotations `keys` that is set; None if none is set.
 
-    The value is a Go duration such as 10m, or a number of seconds. Raises BadJob.
+    The value is hours, minutes and seconds such as 1h30m or 10m, or a number of seconds. Only the seconds may have a
+    fraction; other Go durations, such as 500ms or 1.5h, are not accepted. Raises BadJob for any other text.
     """
-    key = next((key for key in keys if notes.get(key) is not None), None)
+    key = next((key for key in keys if annotations.get(key) is not None), None)
     if key is None:
         return None
-    text = notes[key]
+    text = annotations[key]
     match = _DURATION.fullmatch(text)
     if not text or match is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a duration such as 600s or 10m")
@@ -69,9 +74,12 @@ def duration_s(notes: Notes, *keys: str) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def moment_s(notes: Notes, key: str) -> float | None:
-    """Return the time in an annotation, in seconds since 1970; None if it is absent. Raises BadJob."""
-    text = notes.get(key)
+def moment_s(annotations: Annotations, key: str) -> float | None:
+    """Return the time in the annotation `key`, in seconds since 1970; None if it is absent.
+
+    The value is RFC 3339, with a time zone. Raises BadJob for any other text.
+    """
+    text = annotations.get(key)
     if text is None:
         return None
     time_s = unix_s(text) if _MOMENT.fullmatch(text) else None
@@ -80,13 +88,14 @@ def moment_s(notes: Notes, key: str) -> float | None:
     return time_s
 
 
-def bounds(notes: Notes, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_field: str = "") -> Bounds:
-    """Return the bounds of a job. Each bound is the one in its annotation, else the one in its fields. Raises BadJob.
+def bounds(annotations: Annotations, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_field: str = "") -> Bounds:
+    """Return the min and the max of a job: each from its annotation, else from the fields of the job.
 
-    least, most: the bounds in its fields, in workers. sizes: the sizes that the job can have; the min must be one of
-    them. fixed_field: the field that sets the bounds, if annotations may only narrow them; else "".
+    least, most: the min and the max in the fields, in workers. sizes: the sizes that the job can have; if min < max,
+    the min must be one of them. fixed_field: the name of the field that sets the bounds, if annotations may only narrow
+    them; else "". Raises BadJob if a bound is unreadable, not allowed, or if the min is above the max.
     """
-    low, high = count(notes, labels.MIN_WORKERS) or least, count(notes, labels.MAX_WORKERS) or most
+    low, high = count(annotations, labels.MIN_WORKERS) or least, count(annotations, labels.MAX_WORKERS) or most
     if fixed_field and not least <= low <= high <= most:
         raise BadJob(f"annotations ask for {low}..{high} workers, and {fixed_field} allows {least}..{most}")
     if not 1 <= low <= high:
@@ -97,9 +106,12 @@ def bounds(notes: Notes, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_f
     return Bounds(low, high)
 
 
-def sizes(notes: Notes) -> Sizes:
-    """Return the sizes that the annotation `unit` allows, any size without it. Raises BadJob."""
-    text = notes.get(labels.UNIT)
+def sizes(annotations: Annotations) -> Sizes:
+    """Return the sizes that the annotation `unit` allows: multiples of a number, or powers of two; any size without it.
+
+    Raises BadJob for a value that is neither 1 to 9999 nor DOUBLING.
+    """
+    text = annotations.get(labels.UNIT)
     if text is None:
         return ANY_SIZE
     if text == DOUBLING:
@@ -109,34 +121,42 @@ def sizes(notes: Notes) -> Sizes:
     return Sizes(int(text))
 
 
-def manual_size(notes: Notes, replicas: int) -> int | None:
+def manual_size(annotations: Annotations, replicas: int) -> int | None:
     """Return the size that a person set by hand, in workers; None if nobody did since the job was created.
 
-    A size that we did not write was set by hand, except the submitted size: GitOps applies the unchanged object again
-    every few minutes. An earlier manual size is remembered in an annotation. replicas: the size in the job's object
-    now. Raises BadJob.
+    replicas: the size in the job's object now, in workers. It was set by hand if it is neither the size that we wrote
+    nor the submitted size: GitOps applies the unchanged object again every few minutes. Else the manual size is the one
+    that an annotation remembers. Raises BadJob if one of these annotations is unreadable.
     """
-    written_size, submitted_size = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
+    written_size, submitted_size = (
+        count(annotations, labels.WROTE_WORKERS),
+        count(annotations, labels.SUBMITTED_WORKERS),
+    )
     if written_size is not None and replicas > 0 and replicas not in (written_size, submitted_size):
         return replicas
-    return count(notes, labels.WISH_WORKERS)
+    return count(annotations, labels.WISH_WORKERS)
 
 
-def reapplied_size(notes: Notes, replicas: int) -> int | None:
-    """Return the size that we wrote last if the object was applied again with its submitted size, else None.
+def reapplied_size(annotations: Annotations, replicas: int) -> int | None:
+    """Return the size that we wrote last, in workers, if the object was applied again with its submitted size since;
+    else None.
 
-    replicas: the size in the job's object now, in workers. Raises BadJob.
+    replicas: the size in the job's object now, in workers. Raises BadJob if an annotation is unreadable.
     """
-    written_size, submitted_size = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
+    written_size, submitted_size = (
+        count(annotations, labels.WROTE_WORKERS),
+        count(annotations, labels.SUBMITTED_WORKERS),
+    )
     return written_size if replicas == submitted_size and written_size != replicas else None
 
 
-def pause(notes: Notes) -> tuple[Pause, float | None]:
-    """Return which changes of size the owner has forbidden, and until when. Raises BadJob.
+def pause(annotations: Annotations) -> tuple[Pause, float | None]:
+    """Return (changes of size that the owner has forbidden, end of the pause).
 
-    The end is in seconds since 1970, None for no end. An end without a kind of pause forbids all changes.
+    The end is in seconds since 1970, None for no end. An end without a kind of pause forbids all changes. The end may
+    be past; Job.paused() compares it with the time. Raises BadJob if an annotation is unreadable.
     """
-    text, ends_s = notes.get(labels.PAUSED), moment_s(notes, labels.PAUSED_UNTIL)
+    text, ends_s = annotations.get(labels.PAUSED), moment_s(annotations, labels.PAUSED_UNTIL)
     pauses = {"false": Pause.NONE, "true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK}
     if text is None:
         return (Pause.NONE, None) if ends_s is None else (Pause.BOTH, ends_s)
@@ -145,54 +165,58 @@ def pause(notes: Notes) -> tuple[Pause, float | None]:
     return pauses[text], ends_s
 
 
-def order(notes: Notes, priority: Any = None) -> Order:
-    """Return a job's place in the order, by our annotations. Raises BadJob.
+def order(annotations: Annotations, priority: Any = None) -> Order:
+    """Return a job's place in the order: its priority and its deadline. The value of the PriorityClass is left at 0.
 
-    priority: the priority in a field of its kind, 0 to 100, which counts if our annotation is absent; None for 0. It
-    may have any type. The value of the PriorityClass is not known here.
+    priority: the priority in a field of the job's kind, of any type, used if our annotation is absent; None for 0.
+    Raises BadJob if the priority that is used is no whole number from 0 to 100, or if the deadline is unreadable.
     """
-    text = notes.get(labels.PRIORITY)
+    text = annotations.get(labels.PRIORITY)
     source = f"annotation {labels.PRIORITY}" if text is not None else "the job's priority"
     priority_text = str(0 if priority is None else priority) if text is None else text
     if not re.fullmatch(r"[0-9]{1,3}", priority_text) or int(priority_text) > 100:
         raise BadJob(f"{source} is {priority_text[:40]!r}: it must be a whole number from 0 to 100")
-    return Order(priority=int(priority_text), deadline_s=moment_s(notes, labels.DEADLINE))
+    return Order(priority=int(priority_text), deadline_s=moment_s(annotations, labels.DEADLINE))
 
 
-def resize_budget(notes: Notes) -> ResizeBudget:
-    """Return what our own annotations state about the last change of size. An unreadable number counts as absent.
+def resize_budget(annotations: Annotations) -> ResizeBudget:
+    """Return the gain and the time of the last change of size, which our own annotations hold, and the cost of a
+    restart.
 
-    Raises BadJob if the cost of a restart, which the owner may set, is unreadable.
+    A gain or time that is unreadable or absent counts as 0, because somebody changed what we wrote. Raises BadJob if
+    the cost of a restart, which the owner may set, is unreadable.
     """
-    text, sign = notes.get(labels.GAINED, ""), 1.0
+    text, sign = annotations.get(labels.GAINED, ""), 1.0
     if text.startswith("-"):
         text, sign = text[1:], -1.0
     gained = sign * float(text) if _NUMBER.fullmatch(text) else 0.0
-    resized = unix_s(notes.get(labels.RESIZED_AT)) or 0.0
+    resized = unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return ResizeBudget(
-        gained, resized, duration_s(notes, labels.RESTART_COST), notes.get(labels.SIZED_AT_START) == "true"
+        gained, resized, duration_s(annotations, labels.RESTART_COST), annotations.get(labels.SIZED_AT_START) == "true"
     )
 
 
-def curve(notes: Notes) -> tuple[tuple[int, float], ...]:
-    """Return the scaling curve that the owner wrote, else the one that the pods measured, else ().
+def curve(annotations: Annotations) -> tuple[tuple[int, float], ...]:
+    """Return the scaling curve that the owner wrote, else the one that the pods measured; () if there is neither.
 
-    A curve is (workers, speed) ascending by workers. A measured curve is capped at perfect scaling, a curve of the
-    owner at the default curve. Raises BadJob if the owner's curve is unreadable.
+    A curve is (workers, speed), ascending by workers. A measured curve is capped at perfect scaling, a curve of the
+    owner at the default curve. An unreadable measured curve counts as absent. Raises BadJob if the owner's curve is
+    unreadable.
     """
-    if (owner_text := notes.get(labels.CURVE)) is not None:
+    if (owner_text := annotations.get(labels.CURVE)) is not None:
         return capped(points(owner_text, f"annotation {labels.CURVE}"), DEFAULT_POWER)
     try:
-        seconds = points(notes.get(labels.MEASURED, ""), "")
+        seconds = points(annotations.get(labels.MEASURED, ""), "")
     except BadJob:
         return ()  # somebody changed the annotation that we wrote: the curve is measured again
     return capped(tuple((workers, 1.0 / each) for workers, each in seconds), 1.0)
 
 
 def points(text: str, source: str) -> tuple[tuple[int, float], ...]:
-    """Return pairs (workers, number > 0) from a text such as `2:1.9,4:3.4`, ascending by workers. Raises BadJob.
+    """Return pairs (workers, number > 0) from a text such as `2:1.9,4:3.4`, ascending by workers; () for an empty text.
 
-    source: the name of the text for the error message, such as "annotation NAME". () for an empty text.
+    Of two pairs with the same workers the last counts. source: the name of the text for the error message, such as
+    "annotation NAME". Raises BadJob for a wrong pair, and for more than _MAX_POINTS pairs.
     """
     values: dict[int, float] = {}
     parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -207,11 +231,11 @@ def points(text: str, source: str) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(values.items()))
 
 
-def spread(notes: Notes) -> Spread:
-    """Return how far the pods may be spread, from the annotations of a pod in any dialect.
+def spread(annotations: Annotations) -> Spread:
+    """Return the placement limits of a gang from the annotations of a pod, in any dialect.
 
-    Unreadable terms count as absent. A level is recognised by its number or name. Only the extender reads the labels
-    of nodes.
+    The tier of the result is that of the narrowest required level, None without one. A level whose name is unknown
+    counts as a leaf, because only the extender reads the labels of nodes. Unreadable terms count as absent.
     """
-    terms = wish_of(notes, [])
+    terms = wish_of(annotations, [])
     return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)

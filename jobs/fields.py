@@ -49,8 +49,9 @@ class ObjectPart:
     def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> ObjectPart:
         """Return a part that collects the faults of its fields instead of raising BadJob.
 
-        value: may be of any type; one that is no object is a fault, and the part is empty. faults: the list to append
-        to, None for a new one.
+        value: the object, of any type; None is an empty object, and any other value that is no object is a fault and
+        counts as an empty one. where: its path, "" for a whole object. faults: the list to append to, None for a new
+        list.
         """
         part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
         if value is not None and not isinstance(value, Mapping):
@@ -62,9 +63,10 @@ class ObjectPart:
         return f"{self.where}.{key}" if self.where and key else self.where or key
 
     def fault(self, key: str, value: Any, why: str) -> None:
-        """Report a wrong field: raise BadJob, or append a sentence to `faults`, each sentence once.
+        """Report a wrong field: raise BadJob, or append a sentence to `faults` unless it is in the list already.
 
-        value: the wrong value, of any type. why: the rule that it breaks.
+        key: the name of the field, "" for the part itself. value: the wrong value, of any type; at most 40 characters
+        are shown. why: the rule that it breaks, such as "it must be an object".
         """
         shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
         sentence = f"{self.at(key)} is {shown}: {why}"
@@ -78,11 +80,16 @@ class ObjectPart:
         return self.value.get(key) is not None
 
     def part(self, key: str) -> ObjectPart:
-        """Return the object in a field as a part, an empty part if the field is absent or wrong."""
+        """Return the object in the field `key` as a part; an empty part if the field is absent or no object (which is a
+        fault).
+        """
         return ObjectPart(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
 
     def parts(self, key: str) -> tuple[ObjectPart, ...]:
-        """Return the objects of a list in their order, () if the list is absent. Items of other types are left out."""
+        """Return the objects of the list in the field `key`, in their order; () if it is absent.
+
+        Items that are no objects are left out. Such an item, and a value that is no list, is a fault.
+        """
         parts = []
         for number, each in enumerate(self._typed(key, list, "a list") or ()):
             name = f"{key}[{number}]"
@@ -93,7 +100,11 @@ class ObjectPart:
         return tuple(parts)
 
     def by_name(self, key: str) -> dict[str, ObjectPart]:
-        """Return the objects that the object in a field contains, by name; {} if the field is absent."""
+        """Return the objects inside the object in the field `key`, by their names; {} if the field is absent or no
+        object.
+
+        A null is left out. A value that is no object is a fault, and an empty part.
+        """
         inner = self.part(key)
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
 
@@ -103,7 +114,10 @@ class ObjectPart:
         return text
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return the texts of a list, () if it is absent. Items of other types are left out."""
+        """Return the texts of the list in the field `key`; () if it is absent.
+
+        Items of other types are left out. They are a fault, and so is a value that is no list.
+        """
         listed = self._typed(key, list, "a list of texts") or ()
         texts = tuple(each for each in listed if isinstance(each, str))
         if len(texts) < len(listed):
@@ -111,7 +125,10 @@ class ObjectPart:
         return texts
 
     def words(self, key: str) -> dict[str, str]:
-        """Return an object of texts, such as labels; {} if it is absent. Values of other types become ""."""
+        """Return the object of texts in the field `key`, such as labels; {} if it is absent.
+
+        A null is left out. A value of another type is a fault, and becomes "".
+        """
         inner = self.part(key)
         return {name: inner.text(name) for name in inner.value if inner.has(name)}
 
@@ -120,7 +137,10 @@ class ObjectPart:
         return bool(self._typed(key, bool, "true or false"))
 
     def word(self, key: str, words: type[Word], default: Word) -> Word:
-        """Return the member of an Enum that a field names, the default if it is absent, empty or wrong."""
+        """Return the member of the Enum `words` whose value is the text in the field `key`.
+
+        Return the default if the field is absent, empty, or a fault: no text, or the value of no member.
+        """
         text = self.text(key)
         if not text or text in _words(words):
             return words(text) if text else default
@@ -128,7 +148,10 @@ class ObjectPart:
         return default
 
     def count(self, key: str, default: int, least: int = 0, most: int = MAX_PODS) -> int:
-        """Return a whole number from `least` to `most`, both included; the default if it is absent or wrong."""
+        """Return the whole number in the field `key`, from `least` to `most`, both included.
+
+        Return the default if the field is absent, or if any other value in it is a fault.
+        """
         value = self.value.get(key)
         if value is None:
             return default
@@ -138,9 +161,9 @@ class ObjectPart:
         return default
 
     def count_in_text(self, key: str, default: int) -> int:
-        """Return a whole number, 0 to 999999999, that is written as a text, as in an annotation.
+        """Return the whole number, 0 to 999999999, in the field `key` of type text, such as an annotation.
 
-        default: the result for a field that is absent or wrong.
+        Return the default if the field is absent, or if any other value in it is a fault.
         """
         text = self.text(key)
         if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
@@ -150,9 +173,11 @@ class ObjectPart:
         return default
 
     def quantity(self, key: str, resource: str) -> int | None:
-        """Return an amount of a resource, in the unit of turnout.kube.pod_shape.amount; None if it is absent or wrong.
+        """Return the Kubernetes quantity in the field `key` as a whole number, in the unit of
+        turnout.kube.pod_shape.amount.
 
-        resource: the name that decides the unit, such as cpu.
+        None if the field is absent, or if its value is no quantity, which is a fault. resource: the name of the
+        resource, such as cpu, which decides the unit.
         """
         value = self.value.get(key)
         if value is None:
@@ -166,13 +191,20 @@ class ObjectPart:
         return None
 
     def amounts(self, key: str) -> dict[str, int]:
-        """Return the amounts in a field by resource. An amount that is null or wrong is left out."""
+        """Return the quantities of the object in the field `key`, by resource, in the unit of
+        turnout.kube.pod_shape.amount.
+
+        A null is left out, and so is a value that is no quantity, which is a fault. {} if the field is absent.
+        """
         part = self.part(key)
         sizes = {str(resource): part.quantity(resource, str(resource)) for resource in part.value}
         return {resource: size for resource, size in sizes.items() if size is not None}
 
     def json(self, key: str) -> Any:
-        """Return the JSON value that a text contains, of any type; None if the text is absent or no JSON."""
+        """Return the value of the JSON in the text field `key`, of any type; None if the field is absent or empty.
+
+        A text that is no JSON is a fault: BadJob, or None if the part collects faults.
+        """
         text = self.text(key)
         try:
             return json.loads(text) if text else None
@@ -181,9 +213,10 @@ class ObjectPart:
             return None
 
     def _typed(self, key: str, kind: type, expected: str) -> Any:
-        """Return the value of a key if it has the type `kind`, else None. A value of another type is a fault.
+        """Return the value of the field `key` if it has the type `kind`; None if it is absent or null.
 
-        expected: the type in words, for the sentence of the fault.
+        A value of another type is a fault, and the result is None. expected: the type in words, for the sentence of the
+        fault.
         """
         value = self.value.get(key)
         if value is None or isinstance(value, kind):
@@ -193,9 +226,11 @@ class ObjectPart:
 
 
 def decode(type_: type[Fields], part: ObjectPart) -> Fields:
-    """Return the fields of a part as a struct. A null, and an empty text in a field of an Enum, count as absent.
+    """Return the fields of a part as a struct of the class `type_`. Fields that the struct does not declare are
+    ignored.
 
-    Raises BadJob, which names the first wrong field by its full path, also if the part collects faults.
+    A null, and an empty text in a field of an Enum, count as absent. Raises BadJob, which names the first wrong field
+    by its full path, also if the part collects faults.
     """
     try:
         return msgspec.convert(part.value, type_)
@@ -217,7 +252,7 @@ def _type_info(type_: type[FieldStruct]) -> inspect.Type:
 
 
 def bare_type(info: inspect.Type) -> inspect.Type:
-    """Return the type inside `Annotated[...]` and `... | None`."""
+    """Return the type inside `Annotated[...]` and `X | None`, at any depth. Other types are returned unchanged."""
     while True:
         if isinstance(info, inspect.Metadata):
             info = info.type
@@ -230,7 +265,8 @@ def bare_type(info: inspect.Type) -> inspect.Type:
 def _without_absent(info: inspect.Type, value: Any) -> Any:
     """Return a copy of a value without its absent fields, at every depth that its type declares.
 
-    A field that the type does not declare is left out, too.
+    info: the type. Fields that the type does not declare are left out, too. A value that does not fit the type is
+    returned unchanged.
     """
     match bare_type(info), value:
         case inspect.StructType(fields=fields), dict():
@@ -249,7 +285,10 @@ def _is_absent(info: inspect.Type, value: Any) -> bool:
 
 
 def _faults(info: inspect.Type, value: Any, where: str) -> Iterator[str]:
-    """Yield a sentence for each wrong value, in the order of the declared fields. where: the path of `value`."""
+    """Yield a sentence for each wrong or missing field of a value, in the order of the declared fields.
+
+    info: the type that the value must have. where: the path of `value`, for the sentences. Yields nothing if it fits.
+    """
     info = bare_type(info)
     if not _fits(info, value):
         yield f"{where} is {value!r:.40}: it must be {_expected(info)}"
@@ -279,7 +318,10 @@ _PYTHON_TYPES: Mapping[type[inspect.Type], type] = {
 
 
 def _fits(info: inspect.Type, value: Any) -> bool:
-    """Return True if a value has a type and keeps its bounds. Values inside an object or a list are not checked."""
+    """Return True if a value has the type `info` and is within its bounds.
+
+    The fields of an object and the items of a list are not checked.
+    """
     match info:
         case inspect.ListType(max_length=most):
             return isinstance(value, list) and (most is None or len(value) <= most)
@@ -322,12 +364,12 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LEVEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 
 
-def annotation_count(notes: Mapping[str, str], key: str, faults: list[str]) -> int | None:
-    """Return the whole number, 1 to 999999, in an annotation; None if it is absent or unreadable.
+def annotation_count(annotations: Mapping[str, str], key: str, faults: list[str]) -> int | None:
+    """Return the whole number, 1 to 999999, in the annotation `key`; None if it is absent or unreadable.
 
-    notes: the annotations of an object. faults: receives a sentence if the value is unreadable.
+    annotations: of one object. faults: receives a sentence if the value is unreadable.
     """
-    text = notes.get(key)
+    text = annotations.get(key)
     if text is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
@@ -336,12 +378,14 @@ def annotation_count(notes: Mapping[str, str], key: str, faults: list[str]) -> i
     return int(text)
 
 
-def annotation_level(notes: Mapping[str, str], key: str, faults: list[str]) -> int | str | None:
-    """Return the tier number, node label's key or tier word in an annotation; None if it is absent or unreadable.
+def annotation_level(annotations: Mapping[str, str], key: str, faults: list[str]) -> int | str | None:
+    """Return the level in the annotation `key`: a tier number, the key of a node label, or a word for a tier.
 
-    A number has at most two digits. faults: receives a sentence if the value is unreadable.
+    A number has at most two digits; 0 is a host, 1 a leaf. None if the annotation is absent or unreadable. faults:
+    receives
+    a sentence if the value is unreadable.
     """
-    text = notes.get(key)
+    text = annotations.get(key)
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,2}", text):
@@ -353,28 +397,30 @@ def annotation_level(notes: Mapping[str, str], key: str, faults: list[str]) -> i
     return text
 
 
-def annotation_word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
-    """Return the value of an annotation that a label could have, too; "" if it is absent or unreadable.
+def annotation_word(annotations: Mapping[str, str], key: str, faults: list[str]) -> str:
+    """Return the value of the annotation `key`, which must also be a valid label value; "" if it is absent or
+    unreadable.
 
     faults: receives a sentence if the value is unreadable.
     """
-    text = notes.get(key, "")
+    text = annotations.get(key, "")
     if text and not _LABEL_VALUE.fullmatch(text):
         faults.append(f"{key} is {text[:40]!r}: it must be a name of up to 63 letters, digits, dots and dashes")
         return ""
     return text
 
 
-def annotation_set(notes: Mapping[str, str], key: str, max_gangs: int, faults: list[str]) -> tuple[str, int]:
-    """Return the name of a set of gangs, and how many gangs share the name, from "name" or "name/3".
+def annotation_set(annotations: Mapping[str, str], key: str, max_gangs: int, faults: list[str]) -> tuple[str, int]:
+    """Return (name of a set of gangs, number of gangs in the set) from the annotation `key`, such as "name" or
+    "name/3".
 
     The number is 2 to `max_gangs`, 0 if the annotation states none. ("", 0) if it is absent or unreadable. faults:
     receives a sentence if the value is unreadable.
     """
-    text, slash, number = notes.get(key, "").partition("/")
+    text, slash, number = annotations.get(key, "").partition("/")
     number_is_valid = not slash or (re.fullmatch(r"[1-9][0-9]?", number) is not None and 2 <= int(number) <= max_gangs)
-    if notes.get(key) and not (_LABEL_VALUE.fullmatch(text) and number_is_valid):
+    if annotations.get(key) and not (_LABEL_VALUE.fullmatch(text) and number_is_valid):
         expected = f"a name of up to 63 letters, digits, dots and dashes, or name/N with N from 2 to {max_gangs}"
-        faults.append(f"{key} is {notes[key][:40]!r}: it must be {expected}")
+        faults.append(f"{key} is {annotations[key][:40]!r}: it must be {expected}")
         return "", 0
     return text, int(number) if slash else 0

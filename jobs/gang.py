@@ -84,24 +84,24 @@ class Membership:
 
 
 def membership(pod: Pod) -> Membership:
-    """Return the gang of a pod as the pod itself describes it. A pod without a gang is a gang of one.
+    """Return the gang of a pod as the pod itself describes it. A pod without a gang is a gang of one, of Dialect.ALONE.
 
-    Raises nothing: unreadable fields are listed in `faults` of the result.
+    Raises nothing: each unreadable field counts as absent, and `faults` of the result has a sentence about it.
     """
     faults: list[str] = []
-    notes = pod.metadata.annotations or {}
+    annotations = pod.metadata.annotations or {}
     key = _key(pod)
     is_koordinator = key.dialect == Dialect.KOORDINATOR.value
-    min_members = annotation_count(notes, labels.KOORD_MIN, faults) if is_koordinator else None
-    total = annotation_count(notes, labels.KOORD_TOTAL, faults) if is_koordinator else None
+    min_members = annotation_count(annotations, labels.KOORD_MIN, faults) if is_koordinator else None
+    total = annotation_count(annotations, labels.KOORD_TOTAL, faults) if is_koordinator else None
     if min_members is None:
-        min_members = annotation_count(notes, labels.MIN_WORKERS, faults)
-    max_size = annotation_count(notes, labels.MAX_WORKERS, faults)
+        min_members = annotation_count(annotations, labels.MIN_WORKERS, faults)
+    max_size = annotation_count(annotations, labels.MAX_WORKERS, faults)
     if key.dialect == Dialect.OWNER.value:
         env_min, env_total, env_max = _sizes_in_env(pod)
-        total = annotation_count(notes, labels.LWS_SIZE, faults)
+        total = annotation_count(annotations, labels.LWS_SIZE, faults)
         min_members, total, max_size = min_members or env_min, total or env_total, max_size or env_max
-    wish = wish_of(notes, faults)
+    wish = wish_of(annotations, faults)
     return Membership(
         key=key,
         rank=_rank(pod),
@@ -111,47 +111,52 @@ def membership(pod: Pod) -> Membership:
         max_size=max_size,
         wish=wish,
         queue=_queue(pod),
-        repair=repair_of(notes, faults),
+        repair=repair_of(annotations, faults),
         parent_set=_parent_set(pod),
         faults=tuple(faults),
-        marks=_marks(pod, key),
+        marks=_pod_labels(pod, key),
         names_pod_group=_names_pod_group(pod, key),
     )
 
 
 def _names_pod_group(pod: Pod, key: GangKey) -> bool:
-    """Return True if a PodGroup with terms for the gang must exist.
+    """Return True if a PodGroup with terms for the gang `key` of the pod must exist.
 
     False if the gang's dialect has no PodGroups, and for a koordinator gang whose pods themselves state the name and
     the min.
     """
-    notes = pod.metadata.annotations or {}
-    if key.dialect == Dialect.KOORDINATOR.value and notes.get(labels.KOORD_NAME) and notes.get(labels.KOORD_MIN):
+    annotations = pod.metadata.annotations or {}
+    if (
+        key.dialect == Dialect.KOORDINATOR.value
+        and annotations.get(labels.KOORD_NAME)
+        and annotations.get(labels.KOORD_MIN)
+    ):
         return False
     return key.dialect in {dialect.value for dialect in POD_GROUP_VERSIONS}
 
 
 def _key(pod: Pod) -> GangKey:
-    """Return the identity of a pod's gang: by the first dialect that names it, else the pod alone."""
+    """Return the identity of a pod's gang: by the first dialect of _gang_names() that names it, else the pod alone."""
     own_gang = (pod.metadata.name, Dialect.ALONE)
     name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), own_gang)
     return GangKey(pod.metadata.namespace, name, dialect.value)
 
 
 def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
-    """Yield the name of the pod's gang in each dialect, "" or None for none. The first name counts.
+    """Yield (name of the pod's gang, dialect) for each dialect; the name is "" or None if the pod has no gang in it.
 
-    KAI comes after the others, because its pod-grouper annotates every pod that it handles, under a key without a
-    domain. Owners come last, because they are implicit: no field names the gang.
+    The order is the precedence: the caller uses the first name. KAI comes after the others, because its pod-grouper
+    annotates every pod that it handles, under a key without a domain. Owners come last, because no field names the
+    gang.
     """
-    notes, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
-    yield notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO
-    yield notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR
+    annotations, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
+    yield annotations.get(labels.VOLCANO_GROUP) or annotations.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO
+    yield annotations.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR
     yield marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS
     native = pod.spec.scheduling_group
     name = native.get("podGroupName") if isinstance(native, dict) else None
     yield name if isinstance(name, str) else None, Dialect.NATIVE
-    yield notes.get(labels.KAI_GROUP), Dialect.KAI
+    yield annotations.get(labels.KAI_GROUP), Dialect.KAI
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
         yield f"{LEADER_WORKER_SET}{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}", Dialect.OWNER
     if (owner := _indexed_owner(pod)) is not None:
@@ -160,9 +165,11 @@ def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
 
 def _queue(pod: Pod) -> str:
     """Return the queue that a pod names, in the dialect that comes first; "" for none."""
-    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    queue_names = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
-    return next((name for name in (*queue_names, marks.get(labels.KAI_QUEUE), notes.get(labels.QUEUE)) if name), "")
+    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    queue_names = (marks.get(labels.KUEUE_QUEUE), annotations.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
+    return next(
+        (name for name in (*queue_names, marks.get(labels.KAI_QUEUE), annotations.get(labels.QUEUE)) if name), ""
+    )
 
 
 def _parent_set(pod: Pod) -> str:
@@ -172,10 +179,13 @@ def _parent_set(pod: Pod) -> str:
 
 
 def _indexed_owner(pod: Pod) -> OwnerReference | None:
-    """Return the controller of a pod that has an index; None for other pods, such as those of a Deployment."""
-    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    """Return the controller of a pod that has an index among the pods of this controller.
+
+    None for pods without an index, such as those of a Deployment, and for pods without a controller.
+    """
+    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     indexed = any(k in marks for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
-    if not indexed and labels.JOB_INDEX not in notes:
+    if not indexed and labels.JOB_INDEX not in annotations:
         return None
     return next((o for o in pod.metadata.owner_references or () if o.controller), None)
 
@@ -192,10 +202,13 @@ _INDEX_LABELS = (
 
 
 def _rank(pod: Pod) -> int | None:
-    """Return a pod's index in its job: from a label or annotation, else from the end of its name; None without one."""
-    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    """Return a pod's index in its job, >= 0: from a label or annotation, else from the number at the end of its name.
+
+    None without a number of at most nine digits.
+    """
+    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     for key in _INDEX_LABELS:
-        text = marks.get(key) or notes.get(key)
+        text = marks.get(key) or annotations.get(key)
         if text is not None and re.fullmatch(r"[0-9]{1,9}", text):
             return int(text)
     tail = re.search(r"-([0-9]{1,9})$", pod.metadata.name)
@@ -203,11 +216,19 @@ def _rank(pod: Pod) -> int | None:
 
 
 def _role(pod: Pod, key: GangKey) -> str:
-    """Return the role of a pod in its job, such as worker; "" for a master, which has rank 0, or without a role."""
-    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    """Return the role of a pod, such as worker; "" for master, launcher and chief, and if no label states a role.
+
+    key: of the pod's gang; only its dialect is used. In a KAI gang the subgroup is the role, with its number padded by
+    subgroup_role().
+    """
+    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if key.dialect == Dialect.KAI.value and marks.get(kai.SUBGROUP):
         return subgroup_role(marks[kai.SUBGROUP])
-    role = marks.get(labels.TRAINING_TYPE) or notes.get(labels.VOLCANO_TASK_SPEC) or marks.get(labels.VOLCANO_TASK_SPEC)
+    role = (
+        marks.get(labels.TRAINING_TYPE)
+        or annotations.get(labels.VOLCANO_TASK_SPEC)
+        or marks.get(labels.VOLCANO_TASK_SPEC)
+    )
     return role_of(role or "")
 
 
@@ -224,10 +245,11 @@ def subgroup_role(name: str) -> str:
     return role_of(re.sub(r"[0-9]{1,9}$", lambda match: match[0].zfill(9), name))
 
 
-def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
-    """Return the labels of a pod that may divide its gang into groups.
+def _pod_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a pod that may divide its gang into groups, as (key, value).
 
-    For Volcano these are the first 32 labels by name, for other dialects the labels of subgroups only.
+    key: of the pod's gang. For Volcano these are the first _MAX_LABELS labels by name, for other dialects the labels of
+    subgroups only.
     """
     marks = pod.metadata.labels or {}
     if key.dialect == Dialect.VOLCANO.value:
@@ -236,9 +258,11 @@ def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
-    """Return (min, total, max) in pods from the environment that training-operator sets; None for an unknown one.
+    """Return (min, total, max) in pods from the environment variables that training-operator sets; None for an unknown
+    one.
 
-    PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The current size of an elastic job is not in it.
+    PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The total is unknown for an elastic job, the max for
+    a job of fixed size. (None, None, None) without these variables.
     """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
     if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):
@@ -253,10 +277,11 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
 
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
-    """Return True if a pod has no placement gate of ours yet, requests an accelerator and belongs to a gang.
+    """Return True if the webhook must add our placement gate: the pod has none yet, requests an accelerator and has a
+      gang.
 
-    gpu_resources: the names of resources that are accelerators. False for a pod that cannot be read: the API server
-    rejects it with its own message.
+    gpu_resources: the names of resources that are accelerators. False for a pod whose requests cannot be read: the API
+    server rejects it with its own message.
     """
     if any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ()):
         return False
@@ -295,12 +320,12 @@ class Repair:
 WAIT = Repair()
 
 
-def repair_of(notes: Mapping[str, str], faults: list[str]) -> Repair | None:
+def repair_of(annotations: Mapping[str, str], faults: list[str]) -> Repair | None:
     """Return the repair in a pod's annotation, such as "move" or "move/300"; None if it is absent or unreadable.
 
-    notes: the annotations of the pod. faults: receives a sentence if the value is unreadable.
+    annotations: of the pod. faults: receives a sentence if the value is unreadable.
     """
-    text = notes.get(labels.REPAIR)
+    text = annotations.get(labels.REPAIR)
     if text is None:
         return None
     name, slash, number = text.partition("/")

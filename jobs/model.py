@@ -60,7 +60,7 @@ class Sizes:
     doubles: bool = False  # only unit, 2 * unit, 4 * unit …
 
     def larger(self, size: int) -> int:
-        """Return the smallest size that is larger than `size` workers."""
+        """Return the smallest allowed size that is larger than `size` workers, >= 0."""
         if not self.doubles:
             return (size // self.unit + 1) * self.unit
         larger_size = self.unit
@@ -73,7 +73,7 @@ class Sizes:
         return self.round_down(size - 1)
 
     def round_down(self, size: int) -> int:
-        """Return the largest size that is at most `size`, 0 if there is none."""
+        """Return the largest allowed size that is at most `size` workers; 0 if there is none."""
         if size < self.unit:
             return 0
         if not self.doubles:

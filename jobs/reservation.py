@@ -1,8 +1,8 @@
 """Room that is reserved for a gang: for whom, on which nodes, until when and why, and how it is published.
 
 The nominator writes one key for each holder into a ConfigMap of the programs' namespace, where no tenant may write. The
-extender and the autoscaler read it. A reservation ends by its own time, so a program that has ended reserves nothing
-for long. Room that strict order keeps is not published, because each program computes it.
+extender and the autoscaler read it. A reservation expires at its own end time, so a program that has ended reserves
+nothing for long. Room that strict order keeps is not published, because each program computes it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ class Reservation:
     until_s: float = math.inf  # its end, in seconds since 1970; inf: until the program that computes it removes it
     place: str = ""  # where the nodes are, for the sentence about strict order; "" for other reasons
 
-    def bars(self, key: GangKey, priority: int) -> bool:
-        """Return True if a gang may not use the nodes. key, priority: of that gang."""
+    def excludes(self, key: GangKey, priority: int) -> bool:
+        """Return True if a gang may not use the nodes: it is not the holder, and its priority is no higher than the
+          holder's.
+
+        key, priority: of that gang.
+        """
         return self.holder != key and self.priority >= priority
 
     def text_for(self, namespace: str) -> str:
@@ -90,7 +94,7 @@ _decoder = msgspec.json.Decoder(_ReservationFields)
 
 
 def data_key(holder: GangKey) -> str:
-    """Return the key of a holder in the ConfigMap.
+    """Return the key of a holder's reservation in the ConfigMap.
 
     It ends in a digest of the holder, because a gang's name may contain characters that a key must not have.
     """
@@ -117,9 +121,11 @@ def reservation_text(reservation: Reservation) -> str | None:
 
 
 def read_reservation(key: str, text: str, now_s: float) -> Reservation:
-    """Return the reservation that one key and its value in the ConfigMap state. Raises BadReservation.
+    """Return the reservation that one key and its value in the ConfigMap state.
 
-    text: the value. now_s: seconds since 1970. The reservation ends at most MAX_RESERVATION_S later.
+    key, text: the key and its value. now_s: seconds since 1970. The reservation ends at most MAX_RESERVATION_S later;
+    it may have ended already. Raises BadReservation for a value that cannot be read, or that has the key of another
+    holder.
     """
     if len(text) > MAX_BYTES:
         raise BadReservation(f"it has {len(text)} characters, at most {MAX_BYTES} are read")
@@ -139,7 +145,8 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
 
 
 def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
-    """Return the reservations in the data of the ConfigMap by key, and why each other key cannot be read.
+    """Return (reservations by key, faults by key) of the data of the ConfigMap; a fault says why the key cannot be
+    read.
 
     Of more than MAX_RESERVATIONS keys only the first are read, by their order as text. now_s: seconds since 1970.
     """

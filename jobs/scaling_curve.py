@@ -26,10 +26,10 @@ class Gain(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def speed(curve: Curve, workers: int) -> float:
-    """Return the speed at a number of workers: between and beyond the points the speed is a power of the workers.
+    """Return the speed at a number of workers, in the unit of the curve; by the default curve if `curve` is empty.
 
-    Beyond the last point the speed never grows faster than the default curve. A single point continues as the default
-    curve. workers: less than 1 counts as 1.
+    Between and beyond the points the speed is a power of the workers. Beyond the last point it never grows faster than
+    the default curve. A single point continues as the default curve. workers: less than 1 counts as 1.
     """
     workers = max(1, workers)
     if not curve:
@@ -50,7 +50,7 @@ def speed(curve: Curve, workers: int) -> float:
 def capped(curve: Curve, power: float) -> Curve:
     """Return the curve with limited growth: between two points, speed grows at most by (ratio of workers) ** power.
 
-    Each point is compared with the limited point before it. power: 1.0 is perfect scaling.
+    Each point is compared with the limited point before it, so the first is unchanged. power: 1.0 is perfect scaling.
     """
     limited: list[tuple[int, float]] = []
     for workers, fast in curve:
@@ -68,7 +68,11 @@ def _power(low: int, slow: float, high: int, fast: float) -> float:
 
 @lru_cache(maxsize=65_536)
 def gain(curve: Curve, least: int, size: int, larger: int) -> Gain:
-    """Return the worth of growing from `size` to `larger` workers. least: the min of the job, in workers, >= 1."""
+    """Return the worth of growing from `size` to `larger` workers.
+
+    curve: of the job, () for the default curve. least: the min of the job, in workers, >= 1. size: >= 1. If `larger` is
+    not above `size`, the gain of each worker is 0.
+    """
     min_worker_speed, speed_now, larger_speed = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
     per_worker = (larger_speed - speed_now) / (larger - size) / min_worker_speed if larger > size else 0.0
     return Gain(larger_speed / speed_now - 1, per_worker)

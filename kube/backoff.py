@@ -20,10 +20,11 @@ class Backoff:
     max_retry_after_s: float = 300.0  # seconds; a longer Retry-After is shortened to this
 
     def wait_s(self, failures: int, draw: float, retry_after_s: float = 0.0) -> float:
-        """Return the seconds to wait before the next retry.
+        """Return the seconds to wait before the next retry: a random part of a bound that grows with each failure.
 
         failures: consecutive failures, >= 1. draw: a random number, uniform in [0, 1); 1.0 for the longest wait.
-        retry_after_s: the server's Retry-After, 0 if the server sent none.
+        retry_after_s: the server's Retry-After, 0 if the server sent none; the wait is at least this, up to
+          max_retry_after_s.
         """
         ceiling_s = min(self.max_s, self.first_s * self.factor ** min(failures - 1, 32))
         return max(draw * ceiling_s, min(retry_after_s, self.max_retry_after_s))
@@ -57,8 +58,8 @@ class RetryPauses(Generic[K]):
     def note_failure(self, key: K, now_s: float, retry_after_s: float = 0.0) -> bool:
         """Begin a pause of a key, and return True. Return False, and change nothing, if the key is in a pause already.
 
-        So of several writes that fail together only the first counts. now_s: seconds on any clock. retry_after_s: the
-        server's Retry-After, 0 if the server sent none.
+        So of several writes that fail together only the first counts. now_s: seconds on any clock, the same for all
+        calls. retry_after_s: the server's Retry-After, 0 if the server sent none.
         """
         if not self.may_try(key, now_s):
             return False
@@ -103,7 +104,10 @@ class UnshownWrites(Generic[K, V]):
         return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
 
     def note_shown(self, key: K, value: V) -> bool:
-        """Forget the write of a key if the watch shows its value. Return True if it does."""
+        """Forget the write of a key if the watch shows its value.
+
+        Return True if the newest write of the key had this value, False if it had another one or if there is none.
+        """
         if (write := self._writes.get(key)) is None or write[0] != value:
             return False
         del self._writes[key]

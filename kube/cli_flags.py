@@ -15,7 +15,10 @@ class BadSetting(ValueError):
 
 
 def parse_address(text: str, flag: str) -> tuple[str, int]:
-    """Return (host, port) of "host:port"; IPv6 hosts are in brackets. flag: for the message. Raises BadSetting."""
+    """Return (host, port) of "host:port", with an IPv6 host in brackets, which the result does not have.
+
+    flag: the name of the flag, for the message. Raises BadSetting if the host is missing or the port is not 0 to 65535.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise BadSetting(f"{flag} is {text!r}: it must be host:port")
@@ -35,7 +38,7 @@ def check_url(text: str, flag: str) -> None:
 
 
 def add_reporting(parser: argparse.ArgumentParser) -> None:
-    """Add the flags --log-level and --docs-base-url."""
+    """Add the flags --log-level and --docs-base-url to a parser."""
     parser.add_argument(
         "--docs-base-url",
         default="",
@@ -51,9 +54,10 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_settings(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
-    """Return the settings of a command line. Exits with code 2 if the command line is invalid.
+    """Return the settings of a command line. Prints the fault and exits with code 2 if the command line is invalid.
 
-    kind: the class of the settings. argv: the arguments, None for those of the process.
+    kind: the class of the settings, whose fields are the destinations of the flags. A flag that is not given keeps the
+    default of the class. argv: the arguments, None for those of the process.
     """
     values = vars(parser.parse_args(argv))
     for key in [key for key, value in values.items() if isinstance(value, list)]:

@@ -24,8 +24,8 @@ from turnout.kube.pod_shape import (
     admission_view,
     admits,
     amount,
+    is_equal_for_placement,
     label_keys,
-    same_offer,
 )
 
 Rows = NDArray[np.int32]  # a number of pods for each row
@@ -79,7 +79,11 @@ class ClusterSnapshot:
     # Changes.
 
     def set_row_order(self, order: Sequence[str]) -> None:
-        """Set the order of the rows. A name without a node has a row without room; every node needs a row."""
+        """Set the order of the rows, and compute all tables again.
+
+        order: names of nodes. A name without a node has a row without room; every node needs a row. All rows count as
+          changed.
+        """
         self.order = tuple(order)
         self.row_of = {name: row for row, name in enumerate(self.order)}
         self.offer_version += 1
@@ -88,7 +92,10 @@ class ClusterSnapshot:
         self.gain_version += 1
 
     def put_node(self, node: Node) -> bool:
-        """Add or update a node. Return False if `order` does not have its name: then call `set_row_order` next."""
+        """Add or update a node. Return True if it has a row; a mere heartbeat changes nothing.
+
+        Return False if `order` does not have its name: then call `set_row_order` next.
+        """
         name = node.metadata.name
         old = self.nodes.get(name)
         self.nodes[name] = node
@@ -103,7 +110,7 @@ class ClusterSnapshot:
         row = self.row_of.get(name)
         if row is None:
             return False
-        if old is not None and same_offer(old, node):
+        if old is not None and is_equal_for_placement(old, node):
             return True  # a heartbeat
         self.offer_version += 1
         self._fill_node(row, node)
@@ -114,7 +121,7 @@ class ClusterSnapshot:
         return True
 
     def drop_node(self, name: str) -> None:
-        """Remove a node. Its row stays, without room."""
+        """Remove a node. Its row stays, without room, and the pods that are charged to it stay charged."""
         self.nodes.pop(name, None)
         self.soft_tainted.discard(name)
         self.offer_version += 1
@@ -128,7 +135,10 @@ class ClusterSnapshot:
         self._update_rooms(row)
 
     def charge(self, uid: str, charge: Charge) -> None:
-        """Charge a pod to a node, and release it from the node to which it was charged before."""
+        """Charge a pod to a node, and release it from the node to which it was charged before. The node may be unknown.
+
+        uid: of the pod. An equal charge changes nothing.
+        """
         if self.charges.get(uid) == charge:
             return
         self.release(uid)
@@ -140,7 +150,7 @@ class ClusterSnapshot:
         self._change_use(charge, 1)
 
     def release(self, uid: str) -> None:
-        """Release the room of a pod. Do nothing if the pod is not charged."""
+        """Release the room of the pod with this uid. Do nothing if the pod is not charged."""
         charge = self.charges.pop(uid, None)
         if charge is None:
             return
@@ -159,9 +169,10 @@ class ClusterSnapshot:
         return self._uids_on_node.get(node, _NO_UIDS)
 
     def room(self, shape: PodShape) -> Rows:
-        """Return how many more pods of this shape each row has room for: int32[rows].
+        """Return how many more pods of this shape each row has room for: int32[rows], at most MAX_ROOM.
 
-        The result is read only and valid until the next change. A new resource of the shape becomes a column.
+        0 for rows whose node does not admit the shape. The result is cached, read only, and valid until the next
+        change. A new resource of the shape becomes a column.
         """
         cached = self._rooms.get(shape)
         if cached is None:
@@ -172,9 +183,12 @@ class ClusterSnapshot:
         return cached
 
     def fits_at(self, rows: NDArray[np.intp], shape: PodShape, additional_use: NDArray[np.int64]) -> Rows:
-        """Return how many pods of this shape the given rows hold by their resources alone: int32[len(rows)].
+        """Return how many pods of this shape the given rows hold by their resources alone: int32[len(rows)], at most
+          MAX_ROOM.
 
-        additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts first.
+        Whether the node admits the shape, and host ports, are not checked. 0 if no node has offered a resource of the
+        shape. additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts
+        first.
         """
         if not shape.requests:
             return np.full(len(rows), MAX_ROOM, np.int32)
@@ -190,7 +204,7 @@ class ClusterSnapshot:
         """Return the room as if every pod of a lower priority were deleted: the room that preemption could make.
 
         shape, priority: of the pod that would preempt. other_pods: (row, shape) of pods that use room in addition. Host
-        ports stay in use. The result is int32[rows] and may be changed.
+        ports stay in use. The result is int32[rows], at most MAX_ROOM, and may be changed.
         """
         self._add_columns(shape)
         free, vectors = self.free(), dict[PodShape, NDArray[np.int64]]()
@@ -205,14 +219,18 @@ class ClusterSnapshot:
         return self._count_room(shape, free)
 
     def capacity(self, shape: PodShape) -> Rows:
-        """Return the room as if every node were empty, but host ports stay in use. The result may be changed."""
+        """Return the room for a shape as if every node were empty: int32[rows], at most MAX_ROOM. It may be changed.
+
+        Host ports stay in use.
+        """
         self._add_columns(shape)
         return self._count_room(shape, self._allocatable)
 
     def room_at(self, row: int, shape: PodShape) -> int:
-        """Return how many more pods of this shape one row has room for, without computing the whole table.
+        """Return how many more pods of this shape one row has room for, without computing the whole table; at most
+        MAX_ROOM.
 
-        row: as in `row_of`. A new resource of the shape becomes a column.
+        row: as in `row_of`. 0 if its node does not admit the shape. A new resource of the shape becomes a column.
         """
         self._add_columns(shape)
         if not self.admitted(shape)[row] or not self._has_columns(shape):
@@ -224,7 +242,9 @@ class ClusterSnapshot:
         return self._limit_by_ports(row, shape, max(0, min(fits, MAX_ROOM)))
 
     def port_holders(self, ports: Collection[HostPort]) -> dict[int, Counter[HostPort]]:
-        """Return how many pods use each of these host ports, by row. Rows without such pods are left out."""
+        """Return how many pods use each of these host ports, by row and port. Rows and ports without such pods are
+        left out.
+        """
         holders: dict[int, Counter[HostPort]] = {}
         for port in ports:
             for uid in self._port_uids.get(port, ()):
@@ -244,8 +264,9 @@ class ClusterSnapshot:
     def free_sizes(self) -> NDArray[np.int64]:
         """Return the free size of each row: int64[rows], 0 or more. Read only; valid until the next change.
 
-        A free size is one number for all free resources. Free accelerators count most. All other resources together
-        count less than one accelerator, each by its share of the largest amount that a node offers.
+        A free size is one number for all free resources, which sorts nodes. Each free accelerator adds
+        ACCELERATOR_SIZE. All other resources together add less, each by its share of the largest amount that a node
+        offers.
         """
         if self._free_sizes is None:
             self._free_sizes = self._sizes(self.free())
@@ -274,6 +295,7 @@ class ClusterSnapshot:
         """Return the amounts that one pod of this shape uses, in the order of `columns`: int64[resources].
 
         Adds the resources that the shape requests and nodes offer as columns first, so older vectors may be shorter.
+        Resources that no node offers are left out.
         """
         self._add_columns(shape)
         vector = np.zeros(len(self._column_of), np.int64)
@@ -283,7 +305,10 @@ class ClusterSnapshot:
         return vector
 
     def admitted(self, shape: PodShape) -> NDArray[np.bool_]:
-        """Return which rows have a node that admits this shape, without regard to its free room: bool[rows]."""
+        """Return which rows have a node that admits this shape, without regard to its free room: bool[rows].
+
+        The result is cached, read only, and valid until the next change.
+        """
         cached = self._admitted.get(key := _admission_shape(shape))
         if cached is None:
             while len(self._admitted) >= MAX_CACHED_SHAPES:
@@ -294,7 +319,10 @@ class ClusterSnapshot:
     # Internal tables.
 
     def _add_columns(self, shape: PodShape) -> None:
-        """Add the resources that a shape requests and some node has offered as columns of all tables."""
+        """Add the resources that a shape requests and some node has offered as columns of all tables.
+
+        If there is a new column, all tables are computed again, and earlier results are no longer valid.
+        """
         new = [name for name, _ in shape.requests if name not in self._column_of and name in self._offered]
         if not new:
             return
@@ -303,7 +331,7 @@ class ClusterSnapshot:
         self._rebuild()
 
     def _sizes(self, free: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the free size of each row. free: int64[rows, resources]."""
+        """Return the free size of each row: int64[rows]. free: int64[rows, resources], may be negative."""
         factors, divisors = self._scale_of_sizes()
         sizes: NDArray[np.int64] = (free.clip(0, _MAX_SIZED_AMOUNT) * factors // divisors).sum(axis=1)
         return sizes
@@ -314,7 +342,11 @@ class ClusterSnapshot:
         return sum(min(max(free, 0), _MAX_SIZED_AMOUNT) * factor // divisor for free, factor, divisor in terms)
 
     def _scale_of_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the factor and the divisor of an amount of each resource in a free size."""
+        """Return (factors, divisors): an amount * factor // divisor is its part of a free size. Each is
+        int64[resources].
+
+        The result is cached until _forget_sizes().
+        """
         if self._size_scale is None:
             most_offered = self._allocatable.max(axis=0, initial=1)
             is_gpu = np.array([name in self._gpu_resources for name in self._column_of], np.bool_)
@@ -359,7 +391,8 @@ class ClusterSnapshot:
             self._allocatable[row, column] = amount_or_zero(resource, offered)
 
     def _change_use(self, charge: Charge, sign: int) -> None:
-        """Add a pod's requests to the use of its node, or subtract them. sign: +1 or -1.
+        """Add a pod's requests to the use of its node, or subtract them, and update the tables. sign: +1 to add, -1 to
+        subtract.
 
         A pod on a node without a row changes nothing.
         """
@@ -372,7 +405,7 @@ class ClusterSnapshot:
         self._update_rooms(row)
 
     def _update_rooms(self, row: int) -> None:
-        """Compute one row of all cached tables again, and note that it has changed."""
+        """Compute one row of all cached tables again, and add it to `changed_rows`."""
         self.changed_rows.add(row)
         if self._free_sizes is not None:
             self._free_sizes[row] = self._size_of(row)
@@ -380,7 +413,10 @@ class ClusterSnapshot:
             room[row] = self.room_at(row, shape)
 
     def _count_room(self, shape: PodShape, free: NDArray[np.int64]) -> Rows:
-        """Return how many pods of a shape each row holds. free: int64[rows, resources], as pod_shape counts amounts."""
+        """Return how many pods of a shape each row holds: int32[rows], 0 where the node does not admit the shape.
+
+        free: int64[rows, resources], in the units of pod_shape.amount.
+        """
         admitted = self.admitted(shape)
         if not shape.requests:
             return np.where(admitted, MAX_ROOM, 0).astype(np.int32)
@@ -398,7 +434,11 @@ class ClusterSnapshot:
         return room
 
     def _limit_by_ports(self, row: int, shape: PodShape, fits: int) -> int:
-        """Return `fits` limited by host ports: 1 at most for a shape with host ports, 0 if one is in use on the row."""
+        """Return `fits` limited by host ports: 1 at most for a shape with host ports, 0 if one of them is in use on the
+        row.
+
+        fits: pods that the row holds by its resources.
+        """
         if not shape.host_ports or not fits:
             return fits
         used_ports = {
@@ -407,7 +447,9 @@ class ClusterSnapshot:
         return 0 if used_ports.intersection(shape.host_ports) else 1
 
     def _find_admitting_rows(self, shape: PodShape) -> NDArray[np.bool_]:
-        """Return which rows have a node that admits the shape. Nodes with equal views are checked once, for speed."""
+        """Return which rows have a node that admits the shape: bool[rows]. Nodes with equal views are checked once,
+        for speed.
+        """
         keys = sorted({k for k, _ in shape.selector} | set(label_keys(shape)))
         by_name = shape.terms is not None and any(on_fields for _, on_fields in shape.terms)
         admitted_by_view: dict[object, bool] = {}
@@ -436,7 +478,10 @@ def _admission_shape(shape: PodShape) -> PodShape:
 
 
 def amount_or_zero(resource: str, offered: Mapping[str, str | int | float]) -> int:
-    """Return the amount of a resource that a node offers; 0 if it offers none or the quantity cannot be read."""
+    """Return the amount of a resource that a node offers, in the unit of pod_shape.amount.
+
+    offered: quantities by resource. 0 if the resource is absent or its quantity cannot be read.
+    """
     quantity = offered.get(resource)
     if quantity is None:
         return 0

@@ -63,7 +63,10 @@ _decoder = msgspec.json.Decoder(NodeReport)
 
 
 def decode_report(text: str) -> NodeReport:
-    """Return the report in the text of an annotation. Raises BadNodeReport if it is too long or breaks the schema."""
+    """Return the report in the text of an annotation.
+
+    Raises BadNodeReport if it is above MAX_REPORT_BYTES, is no JSON, or breaks the schema or a bound of a field.
+    """
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_REPORT_BYTES:
         raise BadNodeReport(f"it has {len(raw)} bytes: {MAX_REPORT_BYTES} at most")
@@ -91,7 +94,10 @@ def has_taint(node: Mapping[str, Any], key: str) -> bool:
 
 
 def with_taint(node: Mapping[str, Any], key: str, value: str) -> list[dict[str, Any]]:
-    """Return the node's taints with one taint of this key, which replaces earlier ones. node: the JSON object."""
+    """Return the node's taints with one taint of this key, which replaces earlier ones. Its effect is TAINT_EFFECT.
+
+    node: the JSON object; it is not changed.
+    """
     return [*without_taint(node, key), {"key": key, "value": value, "effect": TAINT_EFFECT}]
 
 
@@ -103,10 +109,10 @@ def without_taint(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 def node_patch(
     node: Mapping[str, Any], annotations: Mapping[str, str | None], taints: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return the merge patch that sets annotations and taints, valid only for this version of the node.
+    """Return the merge patch that sets annotations and taints, valid only for this resourceVersion of the node.
 
-    node: the JSON object. annotations: the value None removes an annotation. taints: the complete list; None leaves the
-    taints unchanged.
+    node: the JSON object. annotations: the value None removes an annotation. taints: the complete list, [] for no
+    taints; None leaves the taints unchanged.
     """
     meta = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
     return {"metadata": meta, **({} if taints is None else {"spec": {"taints": taints or None}})}

@@ -12,7 +12,16 @@ from functools import cached_property, lru_cache
 
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity, TooComplex
-from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+from turnout.kube.objects import (
+    Container,
+    Node,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    Taint,
+    Toleration,
+)
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # requirements on labels, requirements on fields
@@ -64,28 +73,34 @@ class PodShape:
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Return the shape of a pod. Raises BadQuantity for an unreadable request, TooComplex above the bounds.
+    """Return the shape of a pod: one object for equal shapes.
 
-    A pod that has a node is not placed again. If it is too complex, its shape has only its requests and host ports.
+    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node is not placed
+    again: if it is too complex, its shape has only its requests and host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
-    ports = sorted(
-        {(p.protocol, p.host_port) for c in spec.containers for p in c.ports or () if p.host_port}
-        | {(p.protocol, p.container_port) for c in spec.containers for p in c.ports or () if spec.host_network}
-    )
     shape = PodShape(
-        requests=requests_of(pod),
+        requests=pod_requests(pod),
         selector=tuple(sorted((spec.node_selector or {}).items())),
         terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms),
         tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
-        host_ports=tuple(ports),
+        host_ports=_host_ports(spec),
     )
     if (fault := _complexity_error(shape)) is None:
         return _intern(shape)
     if not spec.node_name:
         raise fault
     return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
+
+
+def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    """Return the ports that a pod needs on its node, sorted: with the host's network also its container ports."""
+    ports = [port for container in spec.containers for port in container.ports or ()]
+    needed = {(port.protocol, port.host_port) for port in ports if port.host_port}
+    if spec.host_network:
+        needed |= {(port.protocol, port.container_port) for port in ports}
+    return tuple(sorted(needed))
 
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
@@ -103,7 +118,7 @@ def _complexity_error(shape: PodShape) -> TooComplex | None:
 
 
 def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
-    """Return the number of expressions (at least one for each term) and the number of their values."""
+    """Return (number of expressions, at least one for each term; number of their values)."""
     rules = values = 0
     for on_labels, on_fields in terms:
         rules += max(1, len(on_labels) + len(on_fields))
@@ -117,13 +132,12 @@ def _intern(shape: PodShape) -> PodShape:
     return shape
 
 
-def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Return the sorted (resource, amount) that a pod uses on a node, without zeros. Raises BadQuantity.
+def pod_requests(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """Return the request of a pod as sorted (resource, amount), without zeros. Raises BadQuantity.
 
-    That is the larger of its containers' sum and its init containers' peak. Each pod also uses one "pods".
-
+    For each resource: the larger of the sum over the containers and the peak of the init containers, plus the overhead.
     Sidecars (init containers that always restart) count with the containers, and with the init containers that start
-    after them. Overhead is added. Pod-level CPU and memory replace the sum (KEP-2837).
+    after them. Pod-level CPU and memory replace the sum (KEP-2837). Each pod also requests 1 of the resource `pods`.
     """
     running: dict[str, int] = {}
     for container in pod.spec.containers:
@@ -149,14 +163,20 @@ def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def container_requests(container: Container) -> dict[str, int]:
-    """Return a container's requests by resource; {} without any. A limit is the default of an absent request."""
+    """Return a container's requests by resource; {} without any. A limit is the default of an absent request.
+
+    Raises BadQuantity.
+    """
     if container.resources is None:
         return {}
     return {**_amounts(container.resources.limits), **_amounts(container.resources.requests)}
 
 
 def amount(resource: str, quantity: str | int | float) -> int:
-    """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up; 0..MAX_AMOUNT."""
+    """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up.
+
+    The result is 0 to MAX_AMOUNT: a negative quantity is 0, and a larger one is MAX_AMOUNT. Raises BadQuantity.
+    """
     return max(0, min(milli(quantity) if resource == "cpu" else base_units(quantity), MAX_AMOUNT))
 
 
@@ -187,15 +207,13 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """Return True if a node admits pods of a shape by readiness, cordon, taints, selector and node affinity.
+    """Return True if a node admits pods of a shape by readiness, cordon, taints, selector and required node affinity.
 
     Free room and host ports are not checked.
     """
     if not _is_ready(node):
         return False
-    taints = list(node.spec.taints or ())
-    if node.spec.unschedulable and not any(t.key == labels.TAINT_UNSCHEDULABLE for t in taints):
-        taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
+    taints = _taints_with_cordon(node)
     if any(t.effect in _BLOCKING_EFFECTS and not _is_tolerated(t, shape.tolerations) for t in taints):
         return False
     node_labels = node.metadata.labels or {}
@@ -203,12 +221,25 @@ def admits(node: Node, shape: PodShape) -> bool:
         return False
     if shape.terms is None:
         return True
-    fields = {"metadata.name": node.metadata.name}
-    return any(
-        (on_labels or on_fields)
-        and all(_is_met(node_labels, r) for r in on_labels)
-        and all(_is_met(fields, r) for r in on_fields)
-        for on_labels, on_fields in shape._lookup_terms or ()
+    return any(_matches_term(node, term) for term in shape._lookup_terms or ())
+
+
+def _taints_with_cordon(node: Node) -> list[Taint]:
+    """Return the taints of a node. A cordon counts as the taint that Kubernetes adds for it a little later."""
+    taints = list(node.spec.taints or ())
+    if node.spec.unschedulable and not any(taint.key == labels.TAINT_UNSCHEDULABLE for taint in taints):
+        taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
+    return taints
+
+
+def _matches_term(node: Node, term: _LookupTerm) -> bool:
+    """Return True if a node meets all requirements of a term. A term without requirements matches no node."""
+    on_labels, on_fields = term
+    node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
+    return (
+        bool(on_labels or on_fields)
+        and all(_is_met(node_labels, each) for each in on_labels)
+        and all(_is_met(fields, each) for each in on_fields)
     )
 
 
@@ -219,24 +250,18 @@ def preference(
 
     tolerations: (key, operator, value, effect). preferred_terms: (weight, term); the weights of the terms that match
     are added. Each PreferNoSchedule taint that is not tolerated subtracts 10,000, more than all weights. 0 if nothing
-    applies.
+    applies, negative with such taints.
     """
-    node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
-    score = sum(
-        weight
-        for weight, (on_labels, on_fields) in preferred_terms
-        if (on_labels or on_fields)
-        and all(_is_met(node_labels, r) for r in on_labels)
-        and all(_is_met(fields, r) for r in on_fields)
-    )
+    score = sum(weight for weight, term in preferred_terms if _matches_term(node, term))
     soft = [t for t in node.spec.taints or () if t.effect == SOFT_EFFECT]
     return score - 10_000 * sum(not _is_tolerated(taint, tolerations) for taint in soft)
 
 
-def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
-    """Return the preferred node affinity of a pod: at most 16 pairs (weight, 0 to 100; term).
+def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
+    """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
 
-    Preferences are optional: if they have too many expressions or values, none is returned.
+    () without any. Preferences are optional: if they have more than MAX_RULES expressions or MAX_VALUES values, the
+    result is () too.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
@@ -251,9 +276,10 @@ def _is_ready(node: Node) -> bool:
 
 
 def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
-    """Return True if one of the tolerations (key, operator, value, effect) matches the taint.
+    """Return True if a toleration matches the taint.
 
-    Operators other than Exists compare values.
+    An empty effect matches every effect; an empty key matches every key, but only with Exists. Every operator but
+    Exists, also an unknown one, matches equal values only. tolerations: (key, operator, value, effect).
     """
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
@@ -278,7 +304,8 @@ def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequ
 def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> bool:
     """Return True if a node meets one requirement (key, operator, values) of a node selector.
 
-    attributes: its labels, or its fields such as metadata.name. False for an unknown operator.
+    attributes: its labels, or its fields such as metadata.name. An absent key meets NotIn and DoesNotExist. False for
+    an unknown operator.
     """
     key, operator, values = requirement
     value = attributes.get(key)
@@ -313,7 +340,7 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
-def same_offer(first: Node, second: Node) -> bool:
+def is_equal_for_placement(first: Node, second: Node) -> bool:
     """Return True if two versions of a node are equal in all fields that a placement reads, as after a heartbeat."""
     return (
         first.status.allocatable == second.status.allocatable
@@ -342,7 +369,10 @@ def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Return an amount of a shape as a text such as "500m cpu" or "64Gi memory"."""
+    """Return an amount of a resource as a text such as "500m cpu" or "64Gi memory".
+
+    amount: in the unit of amount(): milli-CPU for "cpu", else base units.
+    """
     if resource == "cpu":
         return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
     for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
@@ -376,9 +406,9 @@ def base_units(q: str | int | float) -> int:
 
 
 def _scale(q: str | int | float, factor: int) -> int:
-    """Return a quantity times `factor`, rounded away from zero. Raises BadQuantity.
+    """Return a quantity times `factor`, rounded away from zero, at most _MAX_QUANTITY * factor.
 
-    It is computed in integers, because floats are not exact.
+    It is computed in integers, because floats are not exact. Raises BadQuantity for a text that is no quantity.
     """
     text = q if isinstance(q, str) else repr(q)
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT_CHARS else None

@@ -573,19 +573,21 @@ PAGE = "reference/reasons.html"  # of the docs site
 def pointer(word: str, base_url: str) -> str:
     """Return where a reason is explained: a URL on the docs site, or the command `turnout explain WORD`.
 
-    word: the reason. base_url: of the docs site, "" for none.
+    word: the reason, which is not checked. base_url: of the docs site, "" for the command.
     """
     return f"{base_url.rstrip('/')}/{PAGE}#{word.lower()}" if base_url else f"turnout explain {word}"
 
 
 def without_pointer(message: str, word: str) -> str:
-    """Return the message of an Event without the pointer that an EventRecorder adds. word: its reason."""
+    """Return the message of an Event without the pointer that an EventRecorder adds, if it has one. word: its
+    reason.
+    """
     where = rf" \((?:turnout explain {re.escape(word)}|https?://\S+/{re.escape(PAGE)}#{re.escape(word.lower())})\)$"
     return re.sub(where, "", message)
 
 
 def explained(word: str) -> list[str]:
-    """Return the explanation of a reason as lines; [] for a word that no program uses. Case does not matter."""
+    """Return the explanation of a reason as lines of text; [] for a word that no program uses. Case does not matter."""
     lines: list[str] = []
     for group in GROUPS:
         for each, meaning in group.meanings.items():

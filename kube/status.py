@@ -50,10 +50,10 @@ _decoder = msgspec.json.Decoder(Status)
 
 
 def error_of_response(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
-    """Return the error that an HTTP answer stands for.
+    """Return the error for an HTTP answer with an error status.
 
-    body: a Status as JSON, or any other text, of which the beginning becomes the message. retry_after: the value of the
-    header, "" if absent; a date in it is ignored.
+    method, path: of the call. code: the HTTP status. body: a Status as JSON, or any other text, of which the beginning
+    becomes the message. retry_after: the value of the header, "" if absent; a date in it is ignored.
     """
     try:
         status = _decoder.decode(body)
@@ -66,7 +66,10 @@ def error_of_response(method: str, path: str, code: int, body: bytes, retry_afte
 
 
 def error_of_status(method: str, path: str, status: Status) -> CallError:
-    """Return the error that a Status stands for. method, path: of the call that got it as answer or watch event."""
+    """Return the error for a Status, by its code; BadResponse if the code is no error.
+
+    method, path: of the call that got it as answer or watch event. A 429 has a wait of at least _MIN_WAIT_S.
+    """
     code = status.code
     wait_s = float(status.details.retry_after_seconds) if status.details else 0.0
     kind = _BY_CODE.get(code) or (Rejected if 400 <= code < 500 else ServerFault if code >= 500 else BadResponse)

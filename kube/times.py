@@ -17,7 +17,10 @@ def rfc3339_micro(wall_s: float) -> str:
 
 
 def unix_s(text: Any) -> float | None:
-    """Return a Time or MicroTime in seconds since 1970; None for any other value. text: may have any type."""
+    """Return a Time or MicroTime in seconds since 1970; None for any other value.
+
+    text: of any type. A time without a zone counts as local time.
+    """
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):

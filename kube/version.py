@@ -32,9 +32,9 @@ def installed_build(package: str = "turnout") -> Build:
 
 
 def commit_of(direct_url: str | None) -> str:
-    """Return the commit that an installer recorded about the origin, "" if it recorded none.
+    """Return the commit that an installer recorded about the origin of a package, "" if it recorded none.
 
-    direct_url: JSON of PEP 610; None if the package comes from an index.
+    direct_url: the content of direct_url.json, JSON of PEP 610; None if the package comes from an index.
     """
     try:
         return str(json.loads(direct_url or "{}")["vcs_info"]["commit_id"])

@@ -1,6 +1,7 @@
-"""Decoders of list pages and watch lines, and the table of known objects, by which a sink never misses a change.
+"""Decoders of list pages and watch lines, and the table of known objects.
 
-An object that cannot be decoded affects no other object. This module does not know where the bytes come from, or when.
+With this table the sink also gets the deletions that happened while no watch was open. An object that cannot be decoded
+affects no other object. This module does not know where the bytes come from, or when.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class WatchAction(Enum):
 
     PUT = "put"  # an object was added or modified
     DROP = "drop"  # an object was deleted
-    MARK = "mark"  # a BOOKMARK: only the version is new
-    FAULT = "fault"  # an ERROR with a Status
+    BOOKMARK = "mark"  # a BOOKMARK: only the version is new
+    ERROR = "fault"  # an ERROR with a Status
     SKIP = "skip"  # it cannot be read
 
 
@@ -64,7 +65,7 @@ _ACTIONS = {
     "ADDED": WatchAction.PUT,
     "MODIFIED": WatchAction.PUT,
     "DELETED": WatchAction.DROP,
-    "BOOKMARK": WatchAction.MARK,
+    "BOOKMARK": WatchAction.BOOKMARK,
 }
 
 
@@ -110,7 +111,7 @@ class WatchLine(NamedTuple, Generic[T]):
     version: str = ""  # the version to continue from, "" if it could not be read
     obj: T | None = None  # the object; None if it cannot be decoded or the line has none
     key: Key | None = None  # the identity of the object; None if the line has no object
-    status: Status | None = None  # the Status of a FAULT, else None
+    status: Status | None = None  # the Status of an ERROR, else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,10 @@ class KindDecoder(Generic[T]):
         self._status_decoder = msgspec.json.Decoder(Status)
 
     def page(self, raw: bytes) -> ListPage[T]:
-        """Return a page of a list. Raises one of UNREADABLE only if it is no list at all."""
+        """Return a page of a list. Objects that cannot be decoded are left out and counted in the result.
+
+        Raises one of UNREADABLE only if it is no list at all.
+        """
         try:
             page = self._page_decoder.decode(raw)
         except UNREADABLE:
@@ -146,7 +150,8 @@ class KindDecoder(Generic[T]):
         return ListPage(page.metadata.resource_version, items)
 
     def _decode_page_by_object(self, raw: bytes) -> ListPage[T]:
-        """Return a page of a list that is decoded object by object. Objects that cannot be decoded are counted.
+        """Return a page of a list that is decoded object by object. Objects that cannot be decoded are left out and
+        counted.
 
         Raises one of UNREADABLE if the page is no list.
         """
@@ -164,35 +169,45 @@ class KindDecoder(Generic[T]):
         return ListPage(page.metadata.resource_version, items, tuple(unreadable), skipped)
 
     def line(self, raw: bytes) -> WatchLine[T]:
-        """Return a line of a watch. Raises nothing: an unreadable line is a SKIP, unless it deletes an object."""
+        """Return a line of a watch. Raises nothing: a line that cannot be read is a SKIP.
+
+        The deletion of an object that cannot be decoded is a DROP if its name can be read.
+        """
         try:
             event = self._line_decoder.decode(raw)
         except UNREADABLE:
             return self._decode_unusual_line(raw)
         action = _ACTIONS.get(event.type)
         meta = event.object.metadata
-        if action is None or (action is not WatchAction.MARK and not meta.name):
+        if action is None or (action is not WatchAction.BOOKMARK and not meta.name):
             return self._decode_unusual_line(raw)
         return WatchLine(action, meta.resource_version, event.object, Key(meta.namespace, meta.name, meta.uid))
 
     def _decode_unusual_line(self, raw: bytes) -> WatchLine[T]:
-        """Return the line of an ERROR, an object of the wrong shape, an unknown event type or invalid bytes."""
+        """Return a line that the fast decoder rejects: an ERROR, an object of the wrong shape, an unknown type or
+          invalid bytes.
+
+        A line that cannot be used is a SKIP, with the version of its object if that can be read. Raises nothing.
+        """
         try:
             event = self._raw_line_decoder.decode(raw)
             if event.type == "ERROR":
-                return WatchLine(WatchAction.FAULT, status=self._status_decoder.decode(event.object))
+                return WatchLine(WatchAction.ERROR, status=self._status_decoder.decode(event.object))
         except UNREADABLE:
             return WatchLine(WatchAction.SKIP)
         key, version = self._identify(event.object)
         action = _ACTIONS.get(event.type)
-        if action is WatchAction.MARK and version:
+        if action is WatchAction.BOOKMARK and version:
             return WatchLine(action, version)
         if action is WatchAction.DROP and key:  # a deletion needs only the key
             return WatchLine(action, version, key=key)
         return WatchLine(WatchAction.SKIP, version if action else "")
 
     def _identify(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
-        """Return (key, resourceVersion) of an object that cannot be decoded as a whole; None and "" if unreadable."""
+        """Return (key, resourceVersion) of an object that cannot be decoded as a whole.
+
+        The key is None without a name. (None, "") if even the metadata are unreadable.
+        """
         try:
             meta = self._metadata_decoder.decode(raw).metadata
         except UNREADABLE:
@@ -216,7 +231,8 @@ class KnownObjects(Generic[T]):
     def put(self, obj: T) -> None:
         """Pass an object to the sink, unless the sink has this version already.
 
-        A known object with the same name and another uid is dropped first.
+        A known object with the same name and another uid is dropped first. An object that the sink cannot use
+        (KubeError) is counted.
         """
         meta = obj.metadata
         name, version = (meta.namespace, meta.name), (meta.uid, meta.resource_version)
@@ -232,7 +248,9 @@ class KnownObjects(Generic[T]):
             self.refused_count += 1
 
     def drop(self, key: Key) -> None:
-        """Pass a deletion to the sink, unless the object is unknown or was re-created."""
+        """Pass a deletion to the sink, unless the object is unknown or was re-created. key: with the uid "" for any
+        uid.
+        """
         known_version = self._versions.get(key[:2])
         if known_version is not None and (not key.uid or known_version[0] == key.uid):
             del self._versions[key[:2]]
@@ -243,7 +261,8 @@ class KnownObjects(Generic[T]):
         self._listed.clear()
 
     def put_page(self, page: ListPage[T]) -> None:
-        """Pass one page of a list to the sink.
+        """Pass one page of a list to the sink. Call begin_list() before the first page and end_list() after the last
+        one.
 
         Of a known object that is now unreadable, the sink keeps the last readable version.
         """
@@ -256,7 +275,10 @@ class KnownObjects(Generic[T]):
                 self._listed.add(key[:2])
 
     def end_list(self, version: str = "") -> None:
-        """Drop the objects that the complete list did not contain. version: of the list, "" if unknown."""
+        """Drop the objects that the complete list did not contain, and report the end of the list to the sink.
+
+        version: of the list, "" if unknown.
+        """
         for name in [name for name in self._versions if name not in self._listed]:
             self.drop(Key(*name, ""))
         self._listed.clear()

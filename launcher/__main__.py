@@ -25,7 +25,8 @@ log_event = log_to(log, quiet=["member_joined", "job_time_measured", "save_ended
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
-    """Run one worker's agent; return an exit code of model.Exit.
+    """Run one worker's agent until the job is over; return an exit code of model.Exit, or 2 for an invalid command
+    line.
 
     argv: the arguments, None for those of this process. program: the name in messages.
     """
@@ -58,7 +59,7 @@ def dlrover_run() -> int:
 
 
 def _version() -> object:
-    """Return the installed build, which --version prints."""
+    """Return the description of the installed build, which --version prints."""
     from turnout.kube.version import installed_build
 
     return installed_build()

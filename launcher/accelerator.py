@@ -165,9 +165,10 @@ class CudaRegistrar:
         self._device = device
 
     def register(self, address: int, size: int) -> str:
-        """Register host memory for fast copies from this registrar's device. Return the reason if it fails, else "".
+        """Register host memory with the driver, for fast copies from this registrar's device. Return the reason if it
+        fails, else "".
 
-        A new thread would otherwise use device 0 and create a context there.
+        address, size: of the memory, in bytes. A new thread would otherwise use device 0 and create a context there.
         """
         try:
             with torch.cuda.device(self._device):

@@ -2,9 +2,8 @@
 
 A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
 or a value out of bounds raises BadFrame, and the connection is closed. Fields are only appended, with a default, so
-agents that do not know one omit or ignore it.
-A new connection gets a Challenge. The answer, Join, proves that its sender knows the job's token without sending it. It
-asks for the same proof of the coordinator, which Welcome brings.
+agents that do not know one omit or ignore it. A new connection gets a Challenge. The answer, Join, proves that its
+sender knows the job's token without sending it. It asks for the same proof of the coordinator, which Welcome brings.
 From Join on, each frame in both directions ends with a code that only its sender can make (launcher/framing.py).
 Source: docs/facts/reliability.md 2.
 """

@@ -82,7 +82,7 @@ class NotUsable(LauncherError, ImportError):
 
 
 class BadCheck(LauncherError):
-    """The results of a node check are invalid. Do not ask their sender again."""
+    """A node check has invalid settings or results. If results: do not ask their sender again."""
 
 
 class BadStacks(LauncherError):

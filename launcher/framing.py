@@ -1,10 +1,10 @@
 """Defines length-prefixed frames, which separate messages on a stream of bytes, and the codes that prove their sender.
 
 A frame is four bytes of length, big endian, and the body, which is one msgpack message. The messages, and their maximum
-lengths, are known in the modules that define them. Nothing is read or sent here.
-Both ends of a proven connection know the job's token and two nonces, one from each end. These give one key for each
-direction. Every frame has a code over its number and its body, so a forged, repeated, missing or reordered frame is
-found at once. The content is not encrypted.
+lengths, are known in the modules that define them. Nothing is read or sent here. Both ends of a proven connection know
+the job's token and two nonces, one from each end. These give one key for each direction. Every frame has a code over
+its number and its body, so a forged, repeated, missing or reordered frame is found at once. The content is not
+encrypted.
 """
 
 from __future__ import annotations

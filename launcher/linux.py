@@ -268,8 +268,8 @@ class Leftovers:
     """The descendants of one dead forkserver parent, which are now children of this process.
 
     A process belongs to the dead parent if its pid or its session leader's pid is in `pids`, or if its environment has
-    the parent's mark. All other children are spared: this process has started some itself.
-    mark: an environment variable as `NAME=VALUE`. pids: of the parent, and of all processes that it has started.
+    the parent's mark. All other children are spared: this process has started some itself. mark: an environment
+    variable as `NAME=VALUE`. pids: of the parent, and of all processes that it has started.
     """
 
     def __init__(self, mark: str, pids: Collection[int]) -> None:

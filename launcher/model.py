@@ -165,7 +165,9 @@ class World:
 
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
-        """Make the world of these members, given in the order of group ranks."""
+        """Return the world of these members, which are in the order of their group ranks. Ranks are assigned in this
+        order.
+        """
         assignments, rank = dict[str, RankAssignment](), 0
         for index, member in enumerate(members):
             assignments[member.id] = RankAssignment(member.id, index, rank, member.processes)

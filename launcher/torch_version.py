@@ -17,8 +17,7 @@ def too_old_message(version: str) -> str | None:
     """Return an error message for a torch version that is too old, None for one that is new enough.
 
     version: as torch writes it: "2.6.0+cu124", "2.7.0a0+git1234". Returns None too for a version that does not begin
-    with two numbers, which is a custom build.
-    Source: VE-22: torch 1.10 cannot shrink a world
+    with two numbers, which is a custom build. Source: VE-22: torch 1.10 cannot shrink a world
     """
     numbers = _major_minor(version)
     if numbers is None or numbers >= OLDEST_TORCH:

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from turnout.preprocess.model import FaultReason, Form
+from turnout.preprocess.model import FaultReason, InputFormat
 
 # Zstandard bytes that are decompressed at once. 4 bytes may become 128 kB, so these become 128 MiB at most.
 FEED_BYTES = 4096
@@ -78,10 +78,11 @@ class _BoundedStream(io.RawIOBase):
         return size
 
 
-def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the documents of an archive in their order. Raises ArchiveFault where the archive cannot be read.
+def blocks(file: IO[bytes], form: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the documents of an archive in their order. Raises ArchiveFault where the archive cannot be read further.
 
-    file: the open archive. form: its format. size_bytes: its size, by which the decompressed size is limited.
+    file: the open archive. form: its format. size_bytes: its size; with limits.max_expansion it bounds the decompressed
+    size.
     """
     try:
         yield from _READERS[form](file, size_bytes, limits)
@@ -102,7 +103,10 @@ def _zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the texts of a Zstandard file with one JSON array of texts, which has to fit max_document_bytes."""
+    """Yield the texts of a Zstandard file with one JSON array of texts.
+
+    Raises ArchiveFault if the whole array has more than max_document_bytes, or is no array of texts.
+    """
     raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
     try:
         texts = msgspec.json.decode(raw, type=list[str])
@@ -113,7 +117,7 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the blocks of whole lines in a tar of Zstandard files."""
+    """Yield the blocks of whole lines in a tar of Zstandard files. Entries of the tar that are no files are skipped."""
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -150,7 +154,7 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield each file of a gzipped tar as one text."""
+    """Yield each file of a gzipped tar as one text. Other entries of the tar are skipped."""
     with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -158,7 +162,10 @@ def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> 
 
 
 def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the texts of a Zstandard file in which each text follows its length in DAT_LENGTH_DIGITS digits."""
+    """Yield the texts of a Zstandard file in which each text follows its length in DAT_LENGTH_DIGITS digits.
+
+    Raises ArchiveFault for a wrong length, a text above max_document_bytes, and an end within a text.
+    """
     stream = _unzstd(file, size_bytes, limits)
     while head := stream.read(DAT_LENGTH_DIGITS):
         if len(head) < DAT_LENGTH_DIGITS:
@@ -173,22 +180,23 @@ def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
         yield Block(raw, is_text=True)
 
 
-_READERS: dict[Form, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]] = {
-    Form.GZIP_JSON_LINES: _gzip_lines,
-    Form.ZSTD_JSON_LINES: _zstd_lines,
-    Form.ZSTD_JSON_ARRAY: _zstd_array,
-    Form.TAR_ZSTD_JSON_LINES: _tar_of_zstd_lines,
-    Form.TEXT: _text,
-    Form.ZIP_TEXT: _zip_texts,
-    Form.TAR_GZIP_TEXT: _tar_gzip_texts,
-    Form.ZSTD_TEXTS: _zstd_texts,
+_READERS: dict[InputFormat, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]] = {
+    InputFormat.GZIP_JSON_LINES: _gzip_lines,
+    InputFormat.ZSTD_JSON_LINES: _zstd_lines,
+    InputFormat.ZSTD_JSON_ARRAY: _zstd_array,
+    InputFormat.TAR_ZSTD_JSON_LINES: _tar_of_zstd_lines,
+    InputFormat.TEXT: _text,
+    InputFormat.ZIP_TEXT: _zip_texts,
+    InputFormat.TAR_GZIP_TEXT: _tar_gzip_texts,
+    InputFormat.ZSTD_TEXTS: _zstd_texts,
 }
 
 
 def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield blocks of whole lines. Raises ArchiveFault for a line above max_document_bytes.
+    """Yield blocks of whole lines, about limits.block_bytes each. Raises ArchiveFault for a line above
+    max_document_bytes.
 
-    If reading fails, the whole lines before the failure are yielded first.
+    stream: decompressed bytes. If reading fails, the whole lines before the failure are yielded first.
     """
     rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and the number of them that are whole lines
     while True:
@@ -239,7 +247,7 @@ def _gunzip(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.Buffe
 
 
 def _gzip_output(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the decompressed bytes of all members of a gzip file.
+    """Yield the decompressed bytes of all members of a gzip file, at most READ_BYTES at once.
 
     If the file ends within a member, the bytes before the end are yielded, then EOFError is raised. Python's GzipFile
     would not return these bytes.
@@ -269,9 +277,10 @@ def _unzstd(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.Buffe
 
 
 def _zstd_output(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the decompressed bytes of all frames of a Zstandard file. Raises EOFError if it ends within a frame.
+    """Yield the decompressed bytes of all frames of a Zstandard file.
 
-    The stream reader of the library would not report such an end.
+    Raises EOFError if it ends within a frame, which the stream reader of the library would not report, and ArchiveFault
+    if it cannot be decompressed.
     """
     import zstandard
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def repair(texts: Sequence[str]) -> list[str]:
-    """Return the texts with mojibake, control characters and odd quotes repaired by ftfy."""
+    """Return the texts, in their order, with mojibake, control characters and odd quotes repaired by ftfy."""
     import ftfy  # its import takes a fifth of a second, which few runs need
 
     return [ftfy.fix_text(text) for text in texts]

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run, and the command `check`, which verifies a dataset."""
+    """Add the options of a run to a parser, and the command `check`, which verifies a dataset."""
     options.add_arguments(parser, required=False)
     actions = parser.add_subparsers(dest="action", metavar="check")
     check = actions.add_parser(
@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     """Make the dataset that a command line describes, print a summary, and return the exit code.
 
-    program: the name of the program, for messages. runner: makes the dataset, on one machine or on Spark.
+    arguments: of the options of a run. program: the name of the program, for messages. runner: makes the dataset, on
+    one machine or on Spark. Expected errors are printed to stderr: 2 for a wrong command or a missing package, 1 for a
+    failure, 130 after Ctrl-C.
     """
     try:
         run_options = options.read_options(arguments)
@@ -98,7 +100,7 @@ def _report_failure(program: str, message: str, status: int) -> int:
 def _summary(run_options: Options, totals: Totals | None) -> str:
     """Return the last line of a run: documents, tokens and rejected documents.
 
-    totals: None for a share whose dataset another share merges.
+    totals: None if other processes of the run have not finished; then the line names this process's share of the work.
     """
     if totals is None:
         return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
@@ -109,7 +111,10 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
 
 
 def _check(prefix: str, form: str, program: str) -> int:
-    """Check a dataset, print its summary or its first fault, and return the exit code. form: text or json."""
+    """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code, 0 or 1.
+
+    prefix: the path of the dataset without suffix. form: text or json. program: the name of the command, for messages.
+    """
     from turnout.preprocess import dataset
 
     try:
@@ -136,7 +141,7 @@ class _LineFormatter(logging.Formatter):
 
 @contextmanager
 def _logs_on_stderr() -> Iterator[None]:
-    """Write log lines to stderr while the block runs."""
+    """Write log lines of this package to stderr while the block runs, and to no other handler."""
     logger, handler = logging.getLogger("turnout.preprocess"), logging.StreamHandler()
     handler.setFormatter(_LineFormatter())
     logger.addHandler(handler)

@@ -20,7 +20,10 @@ class Dataset:
     """An indexed dataset of any program. The index and the tokens are read only when they are used."""
 
     def __init__(self, prefix: str) -> None:
-        """Read the header. prefix: the path of `.bin` and `.idx` without suffix. Raises BrokenDataset, OSError."""
+        """Read the header, and check the size of the index. prefix: the path of `.bin` and `.idx` without suffix.
+
+        Raises BrokenDataset if a file is missing, or if header and size do not agree; OSError.
+        """
         self.bin_path, self.idx_path = f"{prefix}.bin", f"{prefix}.idx"
         for path in (self.idx_path, self.bin_path):
             if not storage.exists(path):
@@ -46,7 +49,7 @@ class Dataset:
         return np.frombuffer(raw, self.header.dtype)
 
     def batches(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield (lengths, pointers) of all sequences, BATCH_ENTRIES sequences at once.
+        """Yield (lengths, pointers) of all sequences in their order, BATCH_ENTRIES sequences at once.
 
         Lengths are numbers of tokens; pointers are byte offsets in `.bin`.
         """
@@ -104,9 +107,10 @@ LAST_IDS = 8  # token ids that a summary shows
 
 
 def check(prefix: str) -> DatasetSummary:
-    """Read and verify a whole dataset, and return its summary. Raises BrokenDataset with the first fault, OSError.
+    """Read and verify a whole dataset, and return its summary.
 
-    prefix: the path of `.bin` and `.idx` without these suffixes.
+    prefix: the path of `.bin` and `.idx` without these suffixes. Raises BrokenDataset with the first fault, OSError if
+    storage fails.
     """
     dataset = Dataset(prefix)
     itemsize, bin_offset = dataset.header.dtype.itemsize, 0
@@ -158,7 +162,10 @@ def _check_documents(dataset: Dataset) -> None:
 
 
 def _highest_id(dataset: Dataset) -> int:
-    """Return the highest token id of a dataset, -1 if it has no tokens. Raises BrokenDataset for a negative id."""
+    """Return the highest token id of a dataset, -1 if it has no tokens. Reads all tokens.
+
+    Raises BrokenDataset for a negative id.
+    """
     highest, step = -1, storage.COPY_BYTES
     for start in range(0, dataset.bin_bytes, step):
         raw = storage.read_range(dataset.bin_path, start, min(dataset.bin_bytes, start + step))

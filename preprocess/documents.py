@@ -1,7 +1,8 @@
 """The documents in JSON lines: the texts of the requested keys, and a fault for every line without them.
 
-A fast reader decodes a whole block of lines. If it refuses the block, a slow reader decodes line by line, so that only
-the faulty lines are rejected. Both accept what Python's `json` accepts, because Megatron's own scripts use it.
+A fast reader decodes a whole block of lines. If the block has a faulty line, a slow reader decodes line by line, so
+that only the faulty lines are rejected. Both accept what Python's `json` accepts, because Megatron's own scripts use
+it.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class LineReader:
         self._max_document_bytes = max_document_bytes
 
     def read(self, raw: bytes, piece: int = 0, lines_before: int = 0) -> Documents:
-        """Return the documents of whole lines.
+        """Return the documents of whole lines, and the rejected lines. Raises nothing.
 
         raw: lines, the last with or without its newline. piece: the index of the piece in its chunk, for faults.
-        lines_before: the number of lines of the piece before `raw`. Empty lines are ignored. Raises nothing.
+        lines_before: the number of lines of the piece before `raw`, for line numbers. Empty lines are no documents.
         """
         lines = _count_newlines(raw) + (not raw.endswith(b"\n") and bool(raw))
         if len(raw) <= self._max_document_bytes:
@@ -65,7 +66,8 @@ class LineReader:
     def _read_line_by_line(self, raw: bytes, piece: int, lines_before: int, lines: int) -> Documents:
         """Return the documents of lines that are decoded one by one, so that only faulty lines are rejected.
 
-        piece, lines_before: as for read(). lines: the number of lines in `raw`.
+        raw: the lines. piece: the index of the piece in its chunk. lines_before: the number of lines of the piece
+        before `raw`. lines: the number of lines in `raw`.
         """
         columns: tuple[list[str], ...] = tuple([] for _ in self._keys)
         rejected, numbers = [], []
@@ -83,7 +85,9 @@ class LineReader:
         return Documents(columns, tuple(rejected), lines, numbers)
 
     def _read_line(self, line: bytes) -> tuple[str, ...] | DocumentFault:
-        """Return the texts of one JSON line, one for each key, or why the line is rejected."""
+        """Return the texts of one JSON line, in the order of the keys, or the fault for which it is rejected,
+        without its place.
+        """
         if len(line) > self._max_document_bytes:
             return _fault(FaultReason.DOCUMENT_TOO_LONG, f"{len(line)} bytes, the limit is {self._max_document_bytes}")
         try:
@@ -93,7 +97,8 @@ class LineReader:
         return tuple(_join_paragraphs(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
 
     def _read_with_json_module(self, line: bytes, refusal: str) -> tuple[str, ...] | DocumentFault:
-        """Return the texts of a line that Python's `json` accepts, such as one with NaN, or its fault.
+        """Return the texts of a line that Python's `json` accepts, such as one with NaN, or its fault without its
+        place.
 
         refusal: the error text of the fast decoder, which names the byte at fault.
         """
@@ -114,14 +119,17 @@ class LineReader:
                 text = PARAGRAPH_BREAK.join(text)
             if not isinstance(text, str):
                 return _fault(FaultReason.NOT_TEXT, f"field {key!r} is {type(text).__name__}")
-            if has_half_surrogate(text):
+            if has_lone_surrogate(text):
                 return _fault(FaultReason.BAD_UNICODE, f"field {key!r} has half of a surrogate pair")
             texts.append(text)
         return tuple(texts)
 
 
 def read_text(raw: bytes, piece: int, number: int) -> Documents:
-    """Return a whole block as one document. piece: as for LineReader.read(). number: of the document, from 1."""
+    """Return a block as one document, or as one rejected document if it is not UTF-8.
+
+    piece: the index of the piece in its chunk, for faults. number: of the document in the piece, from 1.
+    """
     try:
         return Documents(([raw.decode()],), (), 1, (number,))
     except UnicodeDecodeError as error:
@@ -129,8 +137,8 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
         return Documents(([],), (RejectedDocument(fault, raw),), 1, ())
 
 
-def has_half_surrogate(text: str) -> bool:
-    """Return True if a text has half of a surrogate pair, so that it cannot be encoded as UTF-8."""
+def has_lone_surrogate(text: str) -> bool:
+    """Return True if a text has a lone surrogate (half of a pair), so that it cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -144,7 +152,10 @@ def _count_newlines(raw: bytes) -> int:
 
 
 def _line_numbers(raw: bytes, lines: int, documents: int, lines_before: int) -> Sequence[int]:
-    """Return the line number of each document of a block without faults. Empty lines have no document."""
+    """Return the line number of each document of a block without faults. Empty lines have no document.
+
+    lines, documents: the numbers of lines and of documents in `raw`. lines_before: lines of the piece before `raw`.
+    """
     if documents == lines:
         return range(lines_before + 1, lines_before + lines + 1)
     return [number for number, line in enumerate(raw.split(b"\n"), lines_before + 1) if line.strip()]

@@ -3,7 +3,7 @@
 Everything is little-endian. `.idx` is: magic, version, code of the dtype, sequences S, entries D of the documents;
 then int32 lengths[S], int64 byte offsets[S], int64 documents[D]. The documents begin with 0 and then hold the number
 of sequences after each document, so D is documents + 1. Here every document is one sequence.
-Source: Megatron-LM d98e8a64dd `megatron/core/datasets/indexed_dataset.py`; shared/facts/job-kinds.md section 2.1
+Source: Megatron-LM d98e8a64dd `megatron/core/datasets/indexed_dataset.py`; docs/facts/job-kinds.md section 2.1
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ SMALL_VOCABULARY = 65500  # ids below fit uint16. Source: Megatron `DType.optima
 MAX_SEQUENCE_TOKENS = (1 << 31) - 1  # a length is an int32
 
 
-def dtype_for(vocabulary: int) -> np.dtype[Any]:
-    """Return the dtype of token ids. vocabulary: one more than the highest id. Source: DL-77"""
-    return DTYPES[8] if vocabulary < SMALL_VOCABULARY else DTYPES[4]
+def dtype_for(vocabulary_size: int) -> np.dtype[Any]:
+    """Return the dtype of token ids: uint16 if all ids fit, else int32.
+
+    vocabulary_size: one more than the highest id. Source: DL-77
+    """
+    return DTYPES[8] if vocabulary_size < SMALL_VOCABULARY else DTYPES[4]
 
 
 class Header(NamedTuple):
@@ -68,7 +71,10 @@ class Header(NamedTuple):
 
 
 def read_header(raw: bytes, path: str) -> Header:
-    """Return the header in the first HEADER_BYTES of an `.idx` file. path: for the message. Raises BrokenDataset."""
+    """Return the header in the first HEADER_BYTES of an `.idx` file.
+
+    path: for the message. Raises BrokenDataset for another or older format, and if the bytes are too few.
+    """
     if raw[: len(OLD_MAGIC)] == OLD_MAGIC:
         raise BrokenDataset(f"{path}: an old dataset (magic TNTIDX, --dataset-impl lazy or cached); only mmap is read")
     if len(raw) < HEADER_BYTES:
@@ -88,7 +94,7 @@ def read_header(raw: bytes, path: str) -> Header:
 def pointers(lengths: NDArray[np.int32], start: int, itemsize: int) -> NDArray[np.int64]:
     """Return the byte offset in `.bin` of each sequence.
 
-    lengths: tokens of each sequence. start: the offset of the first sequence. itemsize: bytes of a token.
+    lengths: tokens of each sequence. start: the byte offset of the first sequence. itemsize: bytes of a token.
     """
     ends = np.cumsum(lengths, dtype=np.int64) * itemsize
     result = np.empty(len(lengths), dtype="<i8")

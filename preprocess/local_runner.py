@@ -28,9 +28,10 @@ _settings: ShardSettings | None = None  # the settings of this worker process
 
 
 def run_local(options: Options) -> Totals | None:
-    """Make the dataset that the options describe, and return its totals.
+    """Make the dataset that the options describe in processes of this machine, and return its totals.
 
-    None if other processes of the same run have not finished their shards. Raises the errors of prepare_run().
+    None if other processes of the same run have not finished their shards. Raises the errors of prepare_run() and
+    work().
     """
     with prepare_run(options) as run:
         if isinstance(run, Totals):
@@ -40,9 +41,11 @@ def run_local(options: Options) -> Totals | None:
 
 
 def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]:
-    """Turn the pending chunks of a run into shards, and return their records. report: receives lines of progress.
+    """Turn the pending chunks of a run into shards in worker processes, and return their records.
 
-    Raises LostWorker if the same chunk ends its worker process twice.
+    report: receives lines of progress. Chunks that were in progress when a worker process ended early are processed
+    again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, and the errors of
+    make_shard().
     """
     progress = ProgressLine(
         total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
@@ -74,10 +77,10 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]
 def _run_in_pool(
     settings: ShardSettings, workers: int, chunks: Sequence[TextChunk], take: Callable[[TextChunk, ShardRecord], None]
 ) -> tuple[list[TextChunk], list[TextChunk]]:
-    """Process chunks in a pool of processes until all are finished or a worker process ends.
+    """Process chunks in a pool of `workers` processes until all are finished or a worker process ends.
 
-    take: receives each chunk and its record. Returns (chunks in progress when a worker ended, chunks that had not
-    begun), both empty if all chunks are finished.
+    take: receives each finished chunk and its record. Return (chunks in progress when a worker ended, chunks that had
+    not begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have ended.
     """
     queue = deque(chunks)
     running: dict[Future[ShardRecord], TextChunk] = {}
@@ -116,7 +119,7 @@ def _take_finished(
 
 
 def _prepare_worker(settings: ShardSettings) -> None:
-    """Prepare a worker process: keep the settings, ignore Ctrl-C, and load the tokenizer."""
+    """Prepare a worker process: store the settings for _process(), ignore Ctrl-C, and load the tokenizer."""
     global _settings
     _settings = settings
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the run ends its workers
@@ -124,7 +127,9 @@ def _prepare_worker(settings: ShardSettings) -> None:
 
 
 def _process(chunk: TextChunk) -> ShardRecord:
-    """Process a chunk in a worker process, with the settings of _prepare_worker()."""
+    """Process a chunk in a worker process, with the settings of _prepare_worker(): write its shard and return its
+    record.
+    """
     assert _settings is not None
     return make_shard(_settings, chunk)
 

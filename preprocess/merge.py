@@ -26,44 +26,49 @@ def dataset_path(prefix: str, key: str, suffix: str) -> str:
 
 
 def merge_key(
-    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
+    prefix: str,
+    folder: str,
+    key_index: int,
+    name: str,
+    vocabulary_size: int,
+    shards: Sequence[tuple[TextChunk, ShardRecord]],
 ) -> Header:
-    """Write the dataset of one key from finished shards, in their order, and return its header.
+    """Write the dataset of one key, `.bin` and `.idx`, from finished shards, in their order, and return its header.
 
-    folder: of the shards. key, name: the key's position and text. vocabulary: one more than the highest token id.
-    shards: without documents that are left out. Raises OSError if storage fails.
+    prefix: of the output. folder: of the shards. key_index, name: the key's position and text. vocabulary_size: one
+    more than the highest token id. shards: as complete_documents() returns them. Raises OSError if storage fails.
     """
-    dtype = dtype_for(vocabulary)
-    with storage.whole_file(dataset_path(prefix, name, "bin"), durable=True, staging=folder) as file:
+    dtype = dtype_for(vocabulary_size)
+    with storage.atomic_file(dataset_path(prefix, name, "bin"), durable=True, staging=folder) as file:
         for _, record in shards:
-            totals = record.keys[key]
+            totals = record.keys[key_index]
             if totals.tokens:
-                storage.copy_start(tokens_path(folder, record.index, key), totals.tokens * dtype.itemsize, file)
-    sequences = sum(_sequences_of(chunk, record, key) for chunk, record in shards)
+                storage.copy_start(tokens_path(folder, record.index, key_index), totals.tokens * dtype.itemsize, file)
+    sequences = sum(_sequences_of(chunk, record, key_index) for chunk, record in shards)
     header = Header(dtype, sequences, sequences)
-    with storage.whole_file(dataset_path(prefix, name, "idx"), durable=True, staging=folder) as file:
-        _write_index(file, header, folder, key, shards)
+    with storage.atomic_file(dataset_path(prefix, name, "idx"), durable=True, staging=folder) as file:
+        _write_index(file, header, folder, key_index, shards)
     return header
 
 
 def complete_documents(
     shards: Sequence[tuple[TextChunk, ShardRecord]],
 ) -> list[tuple[TextChunk, ShardRecord]]:
-    """Return the shards without the parts of long documents that are left out.
+    """Return the shards without the parts of long documents that are left out, in the same order.
 
-    A long document is left out if one of its parts has a fault, or if it has too many tokens.
+    A long document is left out as a whole if one of its parts has a fault, or if it has too many tokens.
     """
     result: list[tuple[TextChunk, ShardRecord]] = []
-    group: list[tuple[TextChunk, ShardRecord]] = []
+    parts_of_document: list[tuple[TextChunk, ShardRecord]] = []
     for chunk, record in shards:
         if chunk.part is None:
             result.append((chunk, record))
             continue
-        group.append((chunk, record))
+        parts_of_document.append((chunk, record))
         if chunk.part.is_last:
-            if is_complete(record for _, record in group):
-                result += group
-            group = []
+            if is_complete(record for _, record in parts_of_document):
+                result += parts_of_document
+            parts_of_document = []
     return result
 
 
@@ -74,27 +79,32 @@ def is_complete(parts: Iterator[ShardRecord]) -> bool:
     return not any(record.fault_counts for record in records) and tokens <= MAX_SEQUENCE_TOKENS
 
 
-def group_fault(records: Sequence[ShardRecord]) -> str:
-    """Return the FaultReason value of a long document that is not complete. records: of all its parts."""
+def fault_of_cut_document(records: Sequence[ShardRecord]) -> str:
+    """Return the FaultReason value of a long document that is_complete() rejects. records: of all its parts."""
     reasons = [reason for record in records for reason in record.fault_counts]
     return reasons[0] if reasons else FaultReason.DOCUMENT_TOO_LONG.value
 
 
-def _sequences_of(chunk: TextChunk, record: ShardRecord, key: int) -> int:
-    """Return how many sequences of the dataset end in a shard. key: the position of the key.
+def _sequences_of(chunk: TextChunk, record: ShardRecord, key_index: int) -> int:
+    """Return how many sequences of the dataset end in a shard. key_index: the position of the key.
 
     A long document is one sequence, which ends in the shard of its last part.
     """
     if chunk.part is None:
-        return record.keys[key].sequences
+        return record.keys[key_index].sequences
     return int(chunk.part.is_last)
 
 
-def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> Iterator[Any]:
-    """Yield the numbers of tokens of the dataset's sequences, as int32 arrays. itemsize: bytes of a token."""
+def _lengths(
+    folder: str, key_index: int, itemsize: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
+) -> Iterator[Any]:
+    """Yield the numbers of tokens of the dataset's sequences, in their order, as int32 arrays.
+
+    folder: of the shards. key_index: the position of the key. itemsize: bytes of a token.
+    """
     document_tokens = 0
     for chunk, record in shards:
-        totals = record.keys[key]
+        totals = record.keys[key_index]
         if chunk.part is not None:
             document_tokens += totals.tokens
             if chunk.part.is_last:
@@ -103,7 +113,7 @@ def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextCh
             continue
         offset = totals.tokens * itemsize
         end = offset + 4 * totals.sequences
-        path = tokens_path(folder, record.index, key)
+        path = tokens_path(folder, record.index, key_index)
         while offset < end:
             batch_end = min(end, offset + 4 * BATCH_SEQUENCES)
             yield np.frombuffer(storage.read_range(path, offset, batch_end), "<i4")
@@ -111,15 +121,18 @@ def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextCh
 
 
 def _write_index(
-    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
+    file: IO[bytes], header: Header, folder: str, key_index: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
 ) -> None:
-    """Write an `.idx` file from its beginning to its end: header, lengths, pointers, entries of the documents."""
+    """Write an `.idx` file from its beginning to its end: header, lengths, pointers, entries of the documents.
+
+    file: open and empty. folder: of the shards. key_index: the position of the key.
+    """
     itemsize = header.dtype.itemsize
     storage.write_all(file, header.pack())
-    for lengths in _lengths(folder, key, itemsize, shards):
+    for lengths in _lengths(folder, key_index, itemsize, shards):
         storage.write_all(file, np.ascontiguousarray(lengths, "<i4"))
     start = 0
-    for lengths in _lengths(folder, key, itemsize, shards):
+    for lengths in _lengths(folder, key_index, itemsize, shards):
         storage.write_all(file, pointers(lengths, start, itemsize))
         start += int(lengths.sum(dtype=np.int64)) * itemsize
     for first in range(0, header.documents + 1, BATCH_SEQUENCES):

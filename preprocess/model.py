@@ -1,4 +1,8 @@
-"""The nouns of preprocessing: the bytes that a worker reads, the faults of documents, and the record of a shard."""
+"""The nouns of preprocessing: the bytes that a worker reads, the faults of documents, and the record of a shard.
+
+Chunk: the work of one shard. Piece: a byte range of one file in a chunk. Part: a piece of one long document. Block: the
+bytes that are handled at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Form(Enum):
+class InputFormat(Enum):
     """The format of an input file. Source: DL-69; lm_dataformat 0.0.20, `Reader._stream_data`"""
 
     JSON_LINES = "jsonl"  # a JSON object in each line
@@ -24,12 +28,17 @@ class Form(Enum):
     @property
     def is_splittable(self) -> bool:
         """True if a reader may begin at any line of the file."""
-        return self is Form.JSON_LINES
+        return self is InputFormat.JSON_LINES
 
     @property
     def has_fields(self) -> bool:
         """True if each document is a JSON object, so that keys name its texts."""
-        return self in (Form.JSON_LINES, Form.GZIP_JSON_LINES, Form.ZSTD_JSON_LINES, Form.TAR_ZSTD_JSON_LINES)
+        return self in (
+            InputFormat.JSON_LINES,
+            InputFormat.GZIP_JSON_LINES,
+            InputFormat.ZSTD_JSON_LINES,
+            InputFormat.TAR_ZSTD_JSON_LINES,
+        )
 
 
 class FaultReason(Enum):
@@ -86,7 +95,7 @@ class InputFile(msgspec.Struct, frozen=True):
     """An input file as it was when the run was planned."""
 
     path: str  # a path or an fsspec URL
-    form: Form  # its format
+    form: InputFormat  # its format
     size_bytes: int  # >= 0
 
 

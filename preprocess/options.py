@@ -103,18 +103,22 @@ def _is_file_name(key: str) -> bool:
     return 0 < len(key) <= 100 and "/" not in key and "\\" not in key and key.isprintable() and key not in (".", "..")
 
 
-def add_arguments(result: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options of a run to a parser. required: False if the parser has a command that does not need them."""
-    _add_guide_arguments(result, required)
-    _add_own_arguments(result)
+def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the options of a run to a parser.
 
-
-def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> None:
-    """Add the options of the source guide's script.
-
-    required: input, tokenizer and output must be given.
+    required: False if the parser has a command that does not need --input, --tokenizer-type and --output-prefix; then
+    read_options() checks them.
     """
-    group = result.add_argument_group("input data")
+    _add_guide_arguments(parser, required)
+    _add_own_arguments(parser)
+
+
+def _add_guide_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Add the options of the source guide's script to a parser.
+
+    required: True if --input, --tokenizer-type and --output-prefix must be given.
+    """
+    group = parser.add_argument_group("input data")
     group.add_argument(
         "--input",
         required=required,
@@ -125,7 +129,7 @@ def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> Non
         "--jsonl-keys", nargs="+", default=["text"], metavar="KEY", help="fields to read (default: text)"
     )
     group.add_argument("--num-docs", type=int, metavar="N", help="documents in the input, for the progress")
-    group = result.add_argument_group("tokenizer")
+    group = parser.add_argument_group("tokenizer")
     group.add_argument(
         "--tokenizer-type",
         required=required,
@@ -138,22 +142,22 @@ def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> Non
     group.add_argument("--merge-file", metavar="FILE", help="merges.txt, beside a vocab.json")
     group.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document token")
     group.add_argument("--ftfy", action="store_true", help="repair the text with ftfy before it is tokenized")
-    group = result.add_argument_group("output data")
+    group = parser.add_argument_group("output data")
     group.add_argument("--output-prefix", required=required, metavar="PREFIX", help="path of the output without suffix")
     group.add_argument(
         "--dataset-impl", default="mmap", choices=["lazy", "cached", "mmap"], help="only mmap is written"
     )
-    group = result.add_argument_group("runtime")
+    group = parser.add_argument_group("runtime")
     group.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     group.add_argument(
         "--log-interval", type=int, default=100, metavar="N", help="documents between lines of progress (default: 100)"
     )
 
 
-def _add_own_arguments(result: argparse.ArgumentParser) -> None:
-    """Add the options that only this program has."""
+def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that the source guide's script does not have. parser: the parser that receives them."""
     default = Options(("-",), "-", TokenizerType.HF)
-    group = result.add_argument_group("beside the guide")
+    group = parser.add_argument_group("beside the guide")
     group.add_argument(
         "--engine",
         default=default.engine.value,
@@ -182,7 +186,10 @@ def _add_own_arguments(result: argparse.ArgumentParser) -> None:
 
 
 def read_options(arguments: argparse.Namespace) -> Options:
-    """Return the options of a run. arguments: of a parser that add_arguments() has filled. Raises BadOption."""
+    """Return the options of a run. arguments: of a parser that add_arguments() has filled.
+
+    Raises BadOption for a missing option or a value that is out of bounds.
+    """
     for name in ("input", "tokenizer_type", "output_prefix"):
         if getattr(arguments, name) is None:
             raise BadOption(f"--{name.replace('_', '-')} is required")

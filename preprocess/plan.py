@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from turnout.preprocess import storage, text_parts
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.model import Form, InputFile, Piece, TextChunk, TextPart
+from turnout.preprocess.model import InputFile, InputFormat, Piece, TextChunk, TextPart
 from turnout.preprocess.options import Options
 
 # The format of each suffix; the first suffix that matches counts. `.jsonl.gz` is ours.
 # Source: lm_dataformat 0.0.20, `Reader._stream_data`
 FORMS = (
-    (".jsonl.zst.tar", Form.TAR_ZSTD_JSON_LINES),
-    (".jsonl.zst", Form.ZSTD_JSON_LINES),
-    (".json.zst", Form.ZSTD_JSON_ARRAY),
-    (".dat.zst", Form.ZSTD_TEXTS),
-    (".jsonl.gz", Form.GZIP_JSON_LINES),
-    (".json.gz", Form.GZIP_JSON_LINES),
-    (".tar.gz", Form.TAR_GZIP_TEXT),
-    (".jsonl", Form.JSON_LINES),
-    (".json", Form.JSON_LINES),
-    (".zip", Form.ZIP_TEXT),
-    (".txt", Form.TEXT),
-    (".gz", Form.GZIP_JSON_LINES),
+    (".jsonl.zst.tar", InputFormat.TAR_ZSTD_JSON_LINES),
+    (".jsonl.zst", InputFormat.ZSTD_JSON_LINES),
+    (".json.zst", InputFormat.ZSTD_JSON_ARRAY),
+    (".dat.zst", InputFormat.ZSTD_TEXTS),
+    (".jsonl.gz", InputFormat.GZIP_JSON_LINES),
+    (".json.gz", InputFormat.GZIP_JSON_LINES),
+    (".tar.gz", InputFormat.TAR_GZIP_TEXT),
+    (".jsonl", InputFormat.JSON_LINES),
+    (".json", InputFormat.JSON_LINES),
+    (".zip", InputFormat.ZIP_TEXT),
+    (".txt", InputFormat.TEXT),
+    (".gz", InputFormat.GZIP_JSON_LINES),
 )
 ARCHIVE_EXPANSION = 4  # bytes of text that a compressed byte counts as in the size of a chunk
 LONG_LINE_CHUNKS = 2  # a line that is longer than this many chunks is cut into parts if its tokens allow it
@@ -35,7 +35,11 @@ MAX_SOURCES = 10_000_000  # input files of a run
 
 
 def find_sources(options: Options) -> tuple[InputFile, ...]:
-    """Return the input files that --input names, in the order of the output. Raises BadOption for a wrong input."""
+    """Return the input files that --input names, with formats and sizes, in the order of the output.
+
+    Raises BadOption for a missing file, an unknown suffix, too many files, and several keys for a format without
+    fields.
+    """
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
         raise BadOption(f"--input names {len(paths)} files, at most {MAX_SOURCES} are read")
@@ -47,18 +51,18 @@ def find_sources(options: Options) -> tuple[InputFile, ...]:
 
 
 def _paths(part: str) -> list[str]:
-    """Return the files of one part of --input: a file, a folder or a glob.
+    """Return the paths of one part of --input: a file, or the files of a folder or glob, sorted.
 
-    Raises BadOption if a folder or glob has no file.
+    A file may not exist. Raises BadOption if a folder or glob has no file.
     """
     if storage.is_folder(part):
         # A .json file in a folder usually describes the data, so only .jsonl files are read as lines of JSON.
-        names = [name for name in storage.names_in(part) if _form(name) is not None and not name.endswith(".json")]
+        names = [name for name in storage.names_in(part) if _format_of(name) is not None and not name.endswith(".json")]
         if not names:
             raise BadOption(f"--input {part}: the folder holds no file of a known suffix")
         return [f"{part.rstrip('/')}/{name}" for name in names]
     if any(character in part for character in "*?[") and not storage.exists(part):
-        if not (paths := storage.matches(part)):
+        if not (paths := storage.glob_files(part)):
             raise BadOption(f"--input {part}: no file matches")
         return paths
     return [part]
@@ -66,7 +70,7 @@ def _paths(part: str) -> list[str]:
 
 def _source(path: str) -> InputFile:
     """Return an input file with its format and size. Raises BadOption for an unknown suffix or a missing file."""
-    if (form := _form(path)) is None:
+    if (form := _format_of(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
         raise BadOption(f"--input {path}: unknown suffix, there are {known}")
     try:
@@ -75,7 +79,7 @@ def _source(path: str) -> InputFile:
         raise BadOption(f"--input {path}: {error.strerror or error}") from error
 
 
-def _form(path: str) -> Form | None:
+def _format_of(path: str) -> InputFormat | None:
     """Return the format that the suffix of a path stands for, None for an unknown suffix."""
     name = posixpath.basename(path)
     return next((form for suffix, form in FORMS if name.endswith(suffix)), None)
@@ -92,7 +96,10 @@ class Division:
 
 
 def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk, ...]:
-    """Return the chunks of the inputs in their order. Small files share a chunk; a large file has many chunks."""
+    """Return the chunks of the inputs in their order. Small files share a chunk; a large file has many chunks.
+
+    Each part of a long line that may be cut is a chunk of its own.
+    """
     result: list[TextChunk] = []
     pieces: list[Piece] = []
     weight = 0
@@ -123,9 +130,9 @@ Parts = Sequence[tuple[Piece, TextPart]]  # the parts of one long line with thei
 
 
 def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
-    """Yield (piece, parts) for an input file. Pieces are cut at ends of lines.
+    """Yield (piece, parts) for an input file. Pieces are cut at ends of lines. An empty file yields nothing.
 
-    parts: of a piece with one very long line that is cut, else (). number: the index of the file.
+    number: the index of the file. parts: the parts of the piece if it is one very long line that is cut; else ().
     """
     if not source.size_bytes:
         return
@@ -146,7 +153,9 @@ def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tupl
 
 
 def _line_end(source: InputFile, offset: int) -> int:
-    """Return the end of the line that contains the byte before `offset`: the offset after its newline."""
+    """Return the end of the line that contains the byte at `offset` - 1: the offset after its newline, or the end of
+    the file.
+    """
     offset -= 1
     with storage.open_input(source.path) as file:
         file.seek(offset)
@@ -160,7 +169,11 @@ def _line_end(source: InputFile, offset: int) -> int:
 
 
 def _line_start(source: InputFile, offset: int, lowest: int) -> int:
-    """Return the start of the line that contains the byte before `offset`; `lowest` if no newline is after it."""
+    """Return the start of the line that contains the byte at `offset` - 1.
+
+    Only bytes from `lowest` on are searched: `lowest`, itself the start of a line, is the result if no newline lies
+    between.
+    """
     end = offset - 1
     while end > lowest:
         start = max(lowest, end - WINDOW_BYTES)
@@ -172,7 +185,10 @@ def _line_start(source: InputFile, offset: int, lowest: int) -> int:
 
 
 def _parts(number: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
-    """Return the parts of one long line, () if it must not be cut. number: the index of the file."""
+    """Return the parts of one long line, () if it must not or cannot be cut.
+
+    number: the index of the file. start, end: offsets of the line in the file.
+    """
     if not division.may_cut or end - start > division.max_document_bytes:
         return ()
 

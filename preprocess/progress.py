@@ -32,7 +32,10 @@ class ProgressLine:
         self.fault_count += sum(record.fault_counts.values())
 
     def line(self, now_s: float) -> str | None:
-        """Return a line of progress if one is due, else None. now_s: seconds on a monotonic clock."""
+        """Return a line of progress if one is due, and note that it was reported; else None.
+
+        now_s: seconds on a monotonic clock. A line is due after log_interval documents, but not within MIN_INTERVAL_S.
+        """
         if self.documents - self._reported_documents < self.log_interval or now_s - self._reported_s < MIN_INTERVAL_S:
             return None
         self._reported_documents, self._reported_s = self.documents, now_s

@@ -37,8 +37,8 @@ from turnout.preprocess.run_record import (
 from turnout.preprocess.sample import sample_texts
 from turnout.preprocess.shards import (
     ShardSettings,
-    has_whole_shard,
     input_digests,
+    is_shard_intact,
     make_shard,
     record_path,
     shard_path,
@@ -105,8 +105,9 @@ def run_record_path(prefix: str) -> str:
 def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
 
-    Yields the totals instead if the output exists and was made from the same inputs with the same options. Raises
-    BadOption, RunInProgress, ResumeRefused, OutputExists.
+    Yields the Totals instead if the output exists and was made from the same inputs with the same options. Raises
+    BadOption for wrong inputs or a wrong vocabulary, RunInProgress if another process holds the lock, ResumeRefused if
+    finished shards belong to another run, and OutputExists if the output was made from something else.
     """
     sources = find_sources(options)
     tokenizer = load(options, storage.read_bytes, storage.is_folder)
@@ -127,7 +128,7 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
 
 
 def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
-    """Return the totals of the output if it is complete and has this identity; None if there is no output.
+    """Return the totals of the output if it is complete and has this identity; None if there is no complete output.
 
     Raises OutputExists if the output was made from other inputs or options, or by another program.
     """
@@ -162,9 +163,10 @@ def _plan_path(options: Options) -> str:
 def _resume_or_plan(
     options: Options, sources: tuple[InputFile, ...], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> PreprocessRun:
-    """Return the run with the plan of an earlier run, or with a new plan that is written, and its finished shards.
+    """Return the run with the plan of an earlier run and its finished shards, or with a new plan.
 
-    Raises ResumeRefused if the earlier run had other inputs or options.
+    A new plan is written to the folder of the shards. sources: the input files. tokenizer: for the reference engine.
+    The chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or options, or changed inputs.
     """
     path = _plan_path(options)
     if storage.exists(path):
@@ -178,7 +180,7 @@ def _resume_or_plan(
             )
     else:
         plan = _new_plan(options, sources, tokenizer, identity)
-        with storage.whole_file(path, durable=True) as file:
+        with storage.atomic_file(path, durable=True) as file:
             storage.write_all(file, msgspec.json.encode(plan))
     engine = Engine(plan.engine) if options.engine is Engine.AUTO else options.engine
     log.info("engine_chosen", extra={"engine": engine.value, "reason": plan.engine_reason})
@@ -195,7 +197,7 @@ def _resume_or_plan(
         max_expansion=options.max_expansion,
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.indexes == options.index)
-    return PreprocessRun(options, settings, plan, share, _finished(settings, share))
+    return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share))
 
 
 def cache_bytes(workers: int) -> int:
@@ -206,9 +208,10 @@ def cache_bytes(workers: int) -> int:
 def _new_plan(
     options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> RunPlan:
-    """Return a new plan: the chunks of the input, and the engine.
+    """Return a new plan: the chunks of the input, and the engine. Nothing is written.
 
-    For the engine AUTO both engines are compared on a sample of the input.
+    For the engine AUTO both engines are compared on a sample of the input. sources: the input files. tokenizer: for the
+    reference engine.
     """
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
     division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
@@ -220,10 +223,11 @@ def _new_plan(
     return RunPlan(identity, choice.engine.value, choice.reason, all_chunks)
 
 
-def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, ShardRecord]:
+def _finished_shards(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, ShardRecord]:
     """Return the records of finished shards that can be used, by the chunk's index. share: chunks of this process.
 
-    Raises ResumeRefused if an input has changed since its shard was made.
+    The files of the shards and their inputs are read and hashed. Raises ResumeRefused if an input has changed since its
+    shard was made.
     """
     names = set(storage.names_in(settings.folder))
     candidates = [chunk for chunk in share if record_path("", chunk.index).lstrip("/") in names]
@@ -235,6 +239,7 @@ def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, 
 def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
     """Return the record of a chunk's finished shard; None if the shard has to be made again.
 
+    That is the case if its files are damaged, or if it has faults that this run's --on-error handles differently.
     Raises ResumeRefused if the input has changed since the shard was made.
     """
     try:
@@ -254,14 +259,14 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord |
     is_usable = not record.fault_counts or (
         settings.on_error is not OnError.STOP and (settings.on_error is OnError.SKIP or record.has_rejected_lines)
     )
-    return record if is_usable and has_whole_shard(settings, record) else None
+    return record if is_usable and is_shard_intact(settings, record) else None
 
 
 def finish(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
     """Merge all shards into the output, remove them, and return the totals.
 
-    None if shards of other processes are missing, or if another process merges now. records: of the shards that this
-    process has made now. Raises ResumeRefused if an input has changed its size during the run.
+    records: of the shards that this process has made now. None if shards of other processes are missing, or if another
+    process merges now. Raises ResumeRefused if an input has changed its size during the run.
     """
     by_index = run.finished | {record.index: record for record in records}
     if run.options.indexes > 1:
@@ -282,19 +287,20 @@ def finish(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
 def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
     """Return the record of a shard that another process has finished.
 
-    If the record or the files are incomplete, as after a power cut, the shard is made again.
+    If the record or the files are incomplete, as after a power cut, the shard is made again here.
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
         return make_shard(settings, chunk)
-    return record if has_whole_shard(settings, record) else make_shard(settings, chunk)
+    return record if is_shard_intact(settings, record) else make_shard(settings, chunk)
 
 
 def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
-    """Merge the shards into one dataset for each key, write the run's record, and remove the folder of the shards.
+    """Merge the shards into one dataset for each key, write the run's record and its faults, and remove the shards.
 
-    by_index: the record of every chunk of the run, by its index. Raises ResumeRefused if an input has changed its size.
+    by_index: the record of every chunk of the run, by its index. Return the totals. Raises ResumeRefused if an input
+    has changed its size.
     """
     options, settings = run.options, run.settings
     for source in settings.sources:
@@ -313,7 +319,7 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
     )
     _write_left_out(run, shards)
     sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}
-    with storage.whole_file(run_record_path(options.output_prefix), durable=True, staging=settings.folder) as file:
+    with storage.atomic_file(run_record_path(options.output_prefix), durable=True, staging=settings.folder) as file:
         storage.write_all(
             file, msgspec.json.format(msgspec.json.encode(_record(run, shards, totals, sequences)), indent=1)
         )
@@ -351,18 +357,18 @@ def _record(
 
 
 def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> None:
-    """Write the list of faults and, with --on-error quarantine, the raw lines of faulty documents.
+    """Write the list of faults and, with --on-error quarantine, the raw lines of faulty documents, beside the output.
 
     shards: all chunks in the order of the input, with their records. Without faults nothing is written.
     """
     prefix, settings = run.options.output_prefix, run.settings
     if any(record.faults for _, record in shards):
-        with storage.whole_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:
+        with storage.atomic_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:
             for source, line, fault in located_faults(settings.sources, shards):
                 entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
                 storage.write_all(file, msgspec.json.encode(entry) + b"\n")
     if any(record.has_rejected_lines for _, record in shards):
-        with storage.whole_file(f"{prefix}.quarantine.jsonl", durable=True, staging=settings.folder) as file:
+        with storage.atomic_file(f"{prefix}.quarantine.jsonl", durable=True, staging=settings.folder) as file:
             for _, record in shards:
                 if record.has_rejected_lines:
                     path = shard_path(settings.folder, record.index, "rejected")

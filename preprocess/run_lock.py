@@ -47,7 +47,8 @@ _holder = msgspec.json.Decoder(LockHolder)
 def run_lock(path: str) -> Iterator[None]:
     """Hold the lock in this file while the block runs. Raises RunInProgress if another process holds it.
 
-    path: of the lock file, which is created; a path or a URL.
+    path: of the lock file, a path or a URL. The file is created and gets the name of the holder; on a disk it stays
+    afterwards, in object storage it is removed.
     """
     now = time.time()
     holder = LockHolder(socket.gethostname(), os.getpid(), now, now)
@@ -70,7 +71,7 @@ def run_lock(path: str) -> Iterator[None]:
 
 @contextmanager
 def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
-    """Hold a lock file in object storage during the block, and renew it in a thread.
+    """Hold a lock file in object storage during the block, renew it in a thread, and remove it at the end.
 
     Raises RunInProgress if another run renewed it within LOCK_LIFE_S seconds.
     """
@@ -108,7 +109,7 @@ def renew(path: str, holder: LockHolder) -> None:
 
 def _write_holder(path: str, holder: LockHolder) -> None:
     """Write the holder into the lock file."""
-    with storage.whole_file(path) as file:
+    with storage.atomic_file(path) as file:
         storage.write_all(file, msgspec.json.encode(holder))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from turnout.preprocess.merge import group_fault, is_complete
+from turnout.preprocess.merge import fault_of_cut_document, is_complete
 from turnout.preprocess.model import DocumentFault, InputFile, ShardRecord, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.tokenizers.settings import EncoderSettings
@@ -52,7 +52,7 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
 
 
 def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
-    """Return a phrase about the first difference between two runs; None if they are equal.
+    """Return a phrase about the first difference between the identities of two runs; None if they are equal.
 
     earlier: the run that made the existing files. current: this run.
     """
@@ -71,7 +71,7 @@ def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that are installed here."""
+    """Return the versions of Python and of those LIBRARIES that are installed here, by name."""
     result = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -86,8 +86,9 @@ def input_entries(
 ) -> list[dict[str, Any]]:
     """Return path, size, number of pieces and hash of every input, as JSON objects.
 
-    shards: all chunks of the run in the order of the input, with their records. The hash of an input that was read in
-    one piece is the XXH3-128 of its bytes, otherwise that of the hashes of its pieces in their order, 16 bytes each.
+    shards: all chunks of the run in the order of the input, with their records. The hash of an input of one piece is
+    the XXH3-128 of its bytes. For several pieces (or none) it is the XXH3-128 of the concatenated 16-byte hashes of the
+    pieces, in order.
     """
     digests: list[list[str]] = [[] for _ in sources]
     for chunk, record in shards:
@@ -120,7 +121,7 @@ def fault_counts(shards: Sequence[tuple[TextChunk, ShardRecord]]) -> dict[str, i
             parts.append(record)
             if not chunk.part.is_last:
                 continue
-            counts = {} if is_complete(iter(parts)) else {group_fault(parts): 1}
+            counts = {} if is_complete(iter(parts)) else {fault_of_cut_document(parts): 1}
             parts = []
         for reason, count in counts.items():
             result[reason] = result.get(reason, 0) + count
@@ -133,7 +134,7 @@ def located_faults(
     """Yield (input file, line in the file from 1, fault) for the faults that the records list.
 
     sources: the input files. shards: all chunks of the run in the order of the input, with their records. The order is
-    necessary, because the lines of earlier chunks are added up.
+    necessary, because the lines of earlier chunks are added up. In a format without lines, documents count as lines.
     """
     lines = [0] * len(sources)
     for chunk, record in shards:

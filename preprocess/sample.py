@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from turnout.preprocess import archives, storage
 from turnout.preprocess.documents import LineReader, read_text
-from turnout.preprocess.model import Form, InputFile, Piece, TextChunk
+from turnout.preprocess.model import InputFile, InputFormat, Piece, TextChunk
 
 PLACES = 64  # places of the input, evenly spaced, from which documents are taken
 PLACE_BYTES = 1 << 18  # bytes that are read at each place
@@ -16,10 +16,11 @@ ARCHIVE_LIMITS = archives.ArchiveLimits(block_bytes=PLACE_BYTES, max_document_by
 def sample_texts(
     sources: Sequence[InputFile], chunks: Sequence[TextChunk], reader: LineReader, max_texts: int
 ) -> list[str]:
-    """Return up to `max_texts` texts of the input. The same input gives the same sample.
+    """Return up to `max_texts` texts of the reader's first key. The same input gives the same sample.
 
-    The texts are those of the reader's first key. Each place gives an equal number of texts if it has enough of them
-    within PLACE_BYTES. sources: the input files. chunks: all chunks of the run.
+    sources: the input files. chunks: all chunks of the run. The texts are from at most about PLACES places, evenly
+    spaced; each place gives an equal number of texts if it has enough of them within PLACE_BYTES. Faulty lines are
+    skipped.
     """
     pieces = [piece for chunk in chunks if chunk.part is None for piece in chunk.pieces]
     stride = max(PLACE_BYTES, sum(piece.end - piece.start for piece in pieces) // PLACES)
@@ -34,7 +35,7 @@ def sample_texts(
 
 def _has_lines(sources: Sequence[InputFile], piece: Piece) -> bool:
     """Return True if the piece is plain JSON lines, so that reading may begin at any byte of it."""
-    return sources[piece.source].form is Form.JSON_LINES
+    return sources[piece.source].form is InputFormat.JSON_LINES
 
 
 def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
@@ -44,9 +45,9 @@ def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
 
 
 def _texts_at(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
-    """Return texts of a piece as the sample of one place.
+    """Return texts of a piece as the sample of one place, without faulty documents.
 
-    start: the offset from which whole lines are read. An archive is read from its beginning.
+    start: the offset from which whole lines are read, up to PLACE_BYTES. An archive is read from its beginning.
     """
     source = sources[piece.source]
     if _has_lines(sources, piece):

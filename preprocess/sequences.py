@@ -22,30 +22,42 @@ class Sequences:
     too_long: tuple[int, ...]  # positions of documents that were left out: more than MAX_SEQUENCE_TOKENS tokens
 
 
-def assemble(ids: Sequence[NDArray[np.uint32]], vocabulary: int, dtype: np.dtype[Any], eod: int | None) -> Sequences:
-    """Return the documents as one array of `dtype`.
+def assemble(
+    ids: Sequence[NDArray[np.uint32]], vocabulary_size: int, dtype: np.dtype[Any], eod: int | None
+) -> Sequences:
+    """Return the documents as one array of `dtype`, with their lengths.
 
-    ids: one array for each document. vocabulary: one more than the highest valid id. eod: the token that ends each
-    document, None for none. Documents without tokens, with an invalid id or with too many tokens are left out.
-    Source: DL-74, DL-78
+    ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: the token that ends
+    each document, None for none. Documents with an invalid id or with too many tokens are left out and listed in the
+    result; documents without tokens are only left out. Source: DL-74, DL-78
     """
-    flat = np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
+    flat = _joined(ids)
     out_of_range: tuple[int, ...] = ()
     too_long = tuple(position for position, tokens in enumerate(ids) if len(tokens) >= MAX_SEQUENCE_TOKENS)
-    if flat.size and int(flat.max()) >= vocabulary:
-        out_of_range = tuple(p for p, tokens in enumerate(ids) if tokens.size and int(tokens.max()) >= vocabulary)
+    if flat.size and int(flat.max()) >= vocabulary_size:
+        out_of_range = tuple(p for p, tokens in enumerate(ids) if tokens.size and int(tokens.max()) >= vocabulary_size)
     if out_of_range or too_long:
         left_out = {*out_of_range, *too_long}
         ids = [tokens for position, tokens in enumerate(ids) if position not in left_out]
-        flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
+        flat = _joined(ids)
     ids = [tokens for tokens in ids if tokens.size]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     if eod is None:
         return Sequences(flat.astype(dtype), lengths.astype("<i4"), out_of_range, too_long)
-    woven = np.full(flat.size + len(ids), eod, dtype)
+    return Sequences(_with_ends(ids, dtype, eod), (lengths + 1).astype("<i4"), out_of_range, too_long)
+
+
+def _joined(ids: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    """Return the token ids of all documents, one after the other."""
+    return np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
+
+
+def _with_ends(ids: Sequence[NDArray[np.uint32]], dtype: np.dtype[Any], eod: int) -> NDArray[Any]:
+    """Return the documents as one array, with `eod` after each of them."""
+    joined = np.full(sum(map(len, ids)) + len(ids), eod, dtype)
     start = 0
     for tokens in ids:
         end = start + len(tokens)
-        woven[start:end] = tokens
+        joined[start:end] = tokens
         start = end + 1
-    return Sequences(woven, (lengths + 1).astype("<i4"), out_of_range, too_long)
+    return joined

@@ -1,7 +1,7 @@
 """Turn one chunk into one shard: read, repair, tokenize, write. The same bytes always give the same shard.
 
-A shard is a file for each key, which has all tokens and then the int32 lengths, and a record. The record is written
-last: a shard without a record does not count. If a process ends before, its files are ignored and replaced later.
+A shard has one file for each key (all tokens, then the int32 lengths) and one record. The record is written last: a
+shard without a record does not count. If a process ends before, its files are ignored and replaced later.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from turnout.preprocess.model import (
     MAX_LISTED_FAULTS,
     DocumentFault,
     FaultReason,
-    Form,
     InputFile,
+    InputFormat,
     KeyTotals,
     Piece,
     RejectedDocument,
@@ -66,15 +66,15 @@ def record_path(folder: str, index: int) -> str:
     return shard_path(folder, index, "json")
 
 
-def tokens_path(folder: str, index: int, key: int) -> str:
-    """Return the path of a shard's file for one key. index: of its chunk. key: the position of the key."""
-    return shard_path(folder, index, f"{key}.tokens")
+def tokens_path(folder: str, index: int, key_index: int) -> str:
+    """Return the path of a shard's file for one key. index: of its chunk. key_index: the position of the key."""
+    return shard_path(folder, index, f"{key_index}.tokens")
 
 
 def make_shard(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
     """Write the shard of one chunk and return its record.
 
-    Raises BadDocument at the first fault if `on_error` is STOP, OSError if storage fails.
+    Raises BadDocument at the first faulty document if `on_error` is STOP, OSError if storage fails.
     """
     return _Shard(settings, chunk).write()
 
@@ -84,11 +84,16 @@ def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
     return tuple(_digest(settings.sources[piece.source].path, piece.start, piece.end) for piece in chunk.pieces)
 
 
-def has_whole_shard(settings: ShardSettings, record: ShardRecord) -> bool:
-    """Return True if the files of a finished shard agree with its record. After a power cut they may not."""
+def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
+    """Return True if the files of a finished shard agree with its record in size and hash. After a power cut they
+    may not.
+    """
     itemsize = dtype_for(settings.tokenizer.size).itemsize
-    for key, totals in enumerate(record.keys):
-        path, size = tokens_path(settings.folder, record.index, key), totals.tokens * itemsize + 4 * totals.sequences
+    for key_index, totals in enumerate(record.keys):
+        path, size = (
+            tokens_path(settings.folder, record.index, key_index),
+            totals.tokens * itemsize + 4 * totals.sequences,
+        )
         if not storage.exists(path) or storage.size_of(path) != size or _digest(path, 0, size) != totals.xxh3:
             return False
     return not record.has_rejected_lines or storage.exists(shard_path(settings.folder, record.index, "rejected"))
@@ -103,7 +108,7 @@ def _digest(path: str, start: int, end: int) -> str:
 
 
 def _contents(path: str, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a range of a file, a bounded number at once."""
+    """Yield the bytes of a range of a file, at most COPY_BYTES at once. Raises OSError if the file is shorter."""
     while start < end:
         content = storage.read_range(path, start, min(end, start + storage.COPY_BYTES))
         yield content
@@ -126,7 +131,9 @@ class _Output:
         self._write(tokens)
 
     def finish(self) -> KeyTotals:
-        """Write the lengths after all tokens, and return the counts and the digest of the file."""
+        """Write the lengths after all tokens, and return the counts and the digest of the file. The caller closes
+        the file.
+        """
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, "<i4")
         self._write(lengths)
         return KeyTotals(len(lengths), self.tokens, self._digest.hexdigest())
@@ -156,16 +163,19 @@ class _Shard:
         self._outputs: list[_Output] = []
 
     def write(self) -> ShardRecord:
-        """Tokenize the chunk, write its shard, and return the record, which is written last."""
+        """Tokenize the chunk, write its files, and return the record, which is written last.
+
+        Raises BadDocument at the first faulty document if `on_error` is STOP, OSError if storage fails.
+        """
         settings, chunk = self._settings, self._chunk
         with ExitStack() as files:
-            for key in range(len(settings.keys)):
-                path = tokens_path(settings.folder, chunk.index, key)
-                self._outputs.append(_Output(files.enter_context(storage.whole_file(path))))
+            for key_index in range(len(settings.keys)):
+                path = tokens_path(settings.folder, chunk.index, key_index)
+                self._outputs.append(_Output(files.enter_context(storage.atomic_file(path))))
             lines = tuple(self._append_piece(number, piece) for number, piece in enumerate(chunk.pieces))
             totals = tuple(output.finish() for output in self._outputs)
         if self._rejected:
-            with storage.whole_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
+            with storage.atomic_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
                 storage.write_all(file, b"".join(self._rejected))
         record = ShardRecord(
             index=chunk.index,
@@ -178,14 +188,18 @@ class _Shard:
             faults=tuple(self._faults),
             has_rejected_lines=bool(self._rejected),
         )
-        with storage.whole_file(record_path(settings.folder, chunk.index)) as file:
+        with storage.atomic_file(record_path(settings.folder, chunk.index)) as file:
             storage.write_all(file, msgspec.json.encode(record))
         return record
 
     def _append_piece(self, number: int, piece: Piece) -> int:
-        """Write the documents of a piece, and return how many lines it has. number: the index of the piece."""
+        """Write the documents of a piece, and return how many lines it has.
+
+        number: the index of the piece in its chunk. Of a part of a long document only the last one has a line. For a
+        format without lines the number of documents is returned.
+        """
         source = self._settings.sources[piece.source]
-        if source.form is not Form.JSON_LINES:
+        if source.form is not InputFormat.JSON_LINES:
             return self._append_archive(number, piece, source)
         raw = storage.read_range(source.path, piece.start, piece.end)
         self._digests.append(xxhash.xxh3_128_hexdigest(raw))
@@ -202,9 +216,10 @@ class _Shard:
         return lines
 
     def _append_archive(self, number: int, piece: Piece, source: InputFile) -> int:
-        """Write the documents of an archive, and return its number of lines, or of documents without lines.
+        """Write the documents of an archive, and return its number of lines, or of documents for a format without
+        lines.
 
-        A fault in the archive rejects its rest. number: the index of the piece.
+        number: the index of the piece in its chunk. source: the archive. A fault in the archive rejects its rest.
         """
         settings, lines = self._settings, 0
         limits = archives.ArchiveLimits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
@@ -223,7 +238,11 @@ class _Shard:
         return lines
 
     def _append_documents(self, documents: Documents, piece: int) -> None:
-        """Tokenize documents for all keys, and reject those that cannot be tokenized. piece: the index of the piece."""
+        """Tokenize documents for all keys, and reject those that cannot be tokenized. piece: the index of the piece in
+        its chunk.
+
+        Raises BadDocument at the first fault if `on_error` is STOP.
+        """
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None
         left_out: dict[int, FaultReason] = {}
@@ -234,9 +253,9 @@ class _Shard:
             self._reject([RejectedDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
 
     def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> dict[int, FaultReason]:
-        """Tokenize texts and write them. Return position -> reason for the texts that were left out.
+        """Repair, tokenize and write texts. Return position -> reason for the texts that were left out.
 
-        eod: the token that ends each text, None for none.
+        output: the file of one key. eod: the token that ends each text, None for none.
         """
         if self._settings.ftfy:
             texts = clean.repair(texts)
@@ -251,7 +270,7 @@ class _Shard:
     def _append_part(self, raw: bytes, piece: Piece, part: TextPart) -> None:
         """Tokenize and write one part of a long document. Only its last part gets the end-of-document token.
 
-        raw: the bytes of the piece.
+        raw: the bytes of the piece. A part that is not valid text is rejected.
         """
         text = raw[max(0, part.text_start - piece.start) : max(0, part.text_end - piece.start)]
         try:
@@ -267,7 +286,10 @@ class _Shard:
         return None
 
     def _reject(self, rejected: Sequence[RejectedDocument]) -> None:
-        """Count, list and keep faulty documents as --on-error requires. Raises BadDocument if it is `stop`."""
+        """Count and list faulty documents, and with --on-error quarantine keep their raw bytes.
+
+        Raises BadDocument for the first one if --on-error is `stop`.
+        """
         for fault, raw in rejected:
             if self._settings.on_error is OnError.STOP:
                 raise BadDocument(describe(self._settings, self._chunk, fault))
@@ -279,7 +301,7 @@ class _Shard:
 
 
 def _blocks(raw: bytes) -> Iterator[bytes]:
-    """Yield the bytes of a piece in blocks of whole lines, about LINES_BYTES each."""
+    """Yield the bytes of a piece in blocks of whole lines, LINES_BYTES or a little more each."""
     start = 0
     while start < len(raw):
         end = raw.find(b"\n", start + LINES_BYTES) + 1 or len(raw)
@@ -288,7 +310,7 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 
 
 def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
-    """Return a text about a fault: file, line, reason and detail."""
+    """Return a text about a fault: file, line in the file, reason and detail. Reads the file up to the line."""
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]
     line = fault.line + _lines_before(source, piece.start)

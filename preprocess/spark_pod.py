@@ -29,9 +29,9 @@ JAVA_OPTION = "SPARK_JAVA_OPT_"  # followed by a number from 0
 def command(arguments: Sequence[str], environment: Mapping[str, str], spark_home: str) -> list[str]:
     """Return the command line of the container.
 
-    arguments: those that Spark passes to the image. environment: the variables of the container. spark_home: the folder
-    of Spark. Raises KeyError for a missing variable, ValueError if the first argument is neither `driver` nor
-    `executor`.
+    arguments: those that Spark passes to the image, first `driver` or `executor`. environment: the variables of the
+    container. spark_home: the folder of Spark. Raises KeyError for a missing variable, ValueError for another first
+    argument.
     """
     match arguments:
         case ["driver", *rest]:
@@ -65,7 +65,9 @@ def _executor_command(environment: Mapping[str, str], spark_home: str) -> list[s
 
 
 def main() -> NoReturn:
-    """Replace this process by the container's command. Exits with 2 if arguments or variables are wrong."""
+    """Replace this process by the container's command. It does not return: it exits with 2 if arguments or variables
+    are wrong.
+    """
     home = os.environ.get("SPARK_HOME") or os.path.dirname(str(getattr(find_spec("pyspark"), "origin", "")))
     try:
         arguments = command(sys.argv[1:], os.environ, home)

@@ -64,9 +64,9 @@ def process_chunks(
 ) -> Iterator[Result]:
     """Process the chunks of a partition, and yield the record of each. After the first failure, yield it and stop.
 
-    The records have no lists of faults, because Spark keeps the results of all tasks in the driver's memory; the lists
-    are in the records on the storage. note: receives each result, for the progress. process_one: makes the shard of a
-    chunk. An OSError is raised, so that Spark retries the task, perhaps on another machine.
+    note: receives each result, for the progress. process_one: makes the shard of a chunk. The records have no lists of
+    faults, because Spark keeps the results of all tasks in the driver's memory; the lists are in the records on the
+    storage. An OSError is raised, so that Spark retries the task, perhaps on another machine.
     """
     for chunk in chunks:
         try:
@@ -124,7 +124,7 @@ class ResultLists:
 
 
 def partitions(chunks: Sequence[TextChunk], count: int) -> list[tuple[TextChunk, ...]]:
-    """Return the chunks of each partition: at most `count` partitions, none of them empty.
+    """Return the chunks of each partition: at most `count` partitions, none of them empty; [] without chunks.
 
     Neighbours in the input go to different partitions, so that a run of large archives is divided among all of them.
     """
@@ -134,7 +134,8 @@ def partitions(chunks: Sequence[TextChunk], count: int) -> list[tuple[TextChunk,
 def with_absolute_paths(settings: ShardSettings, folder: str) -> ShardSettings:
     """Return the settings with absolute paths, because each executor has another working folder than the driver.
 
-    folder: the driver's working folder, absolute. URLs stay unchanged.
+    folder: the driver's working folder, absolute. Only the inputs and the folder of the shards have paths; URLs stay
+    unchanged.
     """
 
     def absolute(path: str) -> str:
@@ -167,7 +168,7 @@ class SparkReport:
         )
 
     def take(self, results: Sequence[Result]) -> bool:
-        """Count the new results, and return True if one of them is a failure.
+        """Count the results that arrived since the last call, and return True if one of them is a failure.
 
         results: all results so far, in the order of their arrival. A chunk that Spark processed twice counts once.
         """
@@ -209,9 +210,9 @@ def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[
 
 
 def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
-    """Return a record with its list of faults, which is read from the storage if there are any.
+    """Return the record with its list of faults, which is read from the storage if it has any.
 
-    folder: of the shards. record: without the list.
+    folder: of the shards. record: as process_chunks() yields it, without the list.
     """
     if not record.fault_counts:
         return record
@@ -221,24 +222,34 @@ def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
 def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
     """Return a message about a failed job for the user: the inputs of the failed task, and the cause.
 
-    message: of Spark, with many lines. parts: the chunks of each task.
+    message: of Spark, with many lines. parts: the chunks of each task. At most MAX_MESSAGE_CHARACTERS characters.
     """
-    lines = [line.strip().lstrip(": ") for line in message.splitlines()]
-    python = [line for line in lines if _PYTHON_ERROR.match(line)]
-    java = [line for line in lines if line.startswith("org.apache.spark.")]
-    cause = (python or java[:1] or lines)[-1].removeprefix("org.apache.spark.SparkException: ")
-    cause = cause.partition(" Consider setting ")[0]
     task = _TASK.search(message)
     chunks = parts[int(task[1])] if task else ()
     sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
     paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
     further_inputs = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
-    return f"Spark gave up the task of {paths}{further_inputs}: {cause}"[:MAX_MESSAGE_CHARACTERS]
+    return f"Spark gave up the task of {paths}{further_inputs}: {_failure_cause(message)}"[:MAX_MESSAGE_CHARACTERS]
+
+
+def _failure_cause(message: str) -> str:
+    """Return the line of a message of Spark that names the cause: the last Python error, else the first one of Spark.
+
+    The last line of the message if there is neither.
+    """
+    lines = [line.strip().lstrip(": ") for line in message.splitlines()]
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    java = [line for line in lines if line.startswith("org.apache.spark.")]
+    cause = (python or java[:1] or lines)[-1].removeprefix("org.apache.spark.SparkException: ")
+    return cause.partition(" Consider setting ")[0]
 
 
 @contextmanager
 def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Callable[[str], None]) -> Iterator[None]:
-    """Show progress while the block waits for Spark, and cancel Spark's jobs at the first failure."""
+    """Show progress from a thread while the block waits for Spark, and cancel Spark's jobs at the first failure.
+
+    context: a SparkContext. accumulator: of the results so far. show: receives lines of progress.
+    """
     ended = threading.Event()
 
     def watch() -> None:
@@ -287,8 +298,9 @@ def session(master: str | None = None) -> Iterator[Any]:
 def run_spark(run_options: Options, open_session: OpenSession = session) -> Totals | None:
     """Make the dataset that the options describe on Spark, and return its totals.
 
-    None if other processes of the same run have not finished their shards. The session is open only while tasks run: a
-    wrong command starts no session, and executors do not wait for the merge. Source: DL-67, DL-79
+    None if other processes of the same run have not finished their shards. open_session: starts a Spark session, which
+    is open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
+    errors of prepare_run() and work(). Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):

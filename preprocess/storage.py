@@ -19,7 +19,9 @@ def is_remote(path: str) -> bool:
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Return a file that is open for reading and can seek. Raises OSError."""
+    """Return a file that is open for reading and can seek; the caller closes it. path: a path or a URL. Raises
+    OSError.
+    """
     if is_remote(path):
         filesystem, name = _remote(path)
         remote_file: IO[bytes] = filesystem.open(name, "rb")
@@ -59,7 +61,7 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Return True if there is a file of this name."""
+    """Return True if there is a file of this name; False for a folder. path: a path or a URL."""
     if is_remote(path):
         filesystem, name = _remote(path)
         return bool(filesystem.isfile(name))
@@ -75,7 +77,7 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of the entries of a folder, sorted; [] if there is no folder."""
+    """Return the names of the entries of a folder, without their paths, sorted; [] if there is no folder."""
     if is_remote(folder):
         filesystem, name = _remote(folder)
         if not filesystem.isdir(name):
@@ -84,8 +86,8 @@ def names_in(folder: str) -> list[str]:
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
-def matches(pattern: str) -> list[str]:
-    """Return the paths of the files that match a glob, sorted; [] for none."""
+def glob_files(pattern: str) -> list[str]:
+    """Return the paths of the files that match a glob, sorted; [] for none. pattern: a path or a URL."""
     if is_remote(pattern):
         filesystem, name = _remote(pattern)
         return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(name))
@@ -93,11 +95,13 @@ def matches(pattern: str) -> list[str]:
 
 
 @contextmanager
-def whole_file(path: str, *, durable: bool = False, staging: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for writing that appears at `path` only if the block ends without an exception.
+def atomic_file(path: str, *, durable: bool = False, staging: str | None = None) -> Iterator[IO[bytes]]:
+    """Write a file atomically: it appears at `path` only if the `with` block ends without an exception.
 
-    durable: the bytes are on the disk before the name is, so that a power cut leaves no incomplete file at `path`.
-    staging: the folder, on the same disk, in which the file is written first; None for the folder of `path`.
+    path: a path or a URL. durable: the bytes are on the disk before the name is, so that a power cut leaves no
+      incomplete
+    file at `path`. staging: the folder, on the same disk, in which the file is written first; None for the folder of
+    `path`. Both have no effect on a URL.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
@@ -127,7 +131,7 @@ def whole_file(path: str, *, durable: bool = False, staging: str | None = None) 
 
 
 def write_all(file: IO[bytes], content: Any) -> None:
-    """Write a whole buffer. An unbuffered file may accept only a part of it at once."""
+    """Write a whole buffer to a file, in several steps if an unbuffered file accepts only a part of it."""
     rest = memoryview(content).cast("B")
     while len(rest):
         rest = rest[file.write(rest) :]
@@ -165,7 +169,7 @@ def remove_folder(path: str) -> None:
 def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
     """Append the first `size_bytes` bytes of a file to an open file. Raises OSError if the file is shorter.
 
-    Between local files the kernel copies, which is fast.
+    path: of the file to read, a path or a URL. Between local files the kernel copies, which is fast.
     """
     with open_input(path) as source:
         copied = size_bytes - _copy_by_kernel(source, target, size_bytes)
@@ -178,7 +182,11 @@ def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
 
 
 def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> int:
-    """Copy with copy_file_range as many bytes as it can, and return how many of `size_bytes` are still missing."""
+    """Copy with copy_file_range as many bytes as it can, and return how many of `size_bytes` are still missing.
+
+    source: must be at its start; afterwards it is at the first byte that is missing. All are missing for files that the
+    kernel cannot copy.
+    """
     try:
         source_number, target_number = source.fileno(), target.fileno()
     except (OSError, AttributeError):

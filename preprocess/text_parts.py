@@ -21,10 +21,10 @@ ReadRange = Callable[[int, int], bytes]  # returns the bytes of a file from one 
 
 
 def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tuple[int, int] | None:
-    """Return the offsets (start, end) of the longest string of a JSON line, without quotes, if it is the reader's text.
+    """Return the offsets (start, end) of the text of a JSON line, without its quotes.
 
-    start, end: offsets of the line. None if the line has to be read as a whole: another field is long, or the line has
-    a fault.
+    start, end: offsets of the line. None if the longest string of the line is not the field that the reader reads, or
+    if the line has to be read as a whole: another field is long, or the line has a fault.
     """
     longest = max(_strings(read, start, end), key=lambda place: place[1] - place[0], default=(start, start))
     first, last = longest
@@ -38,7 +38,7 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
 def cut_offsets(read: ReadRange, start: int, end: int, part_bytes: int) -> list[int]:
     """Return the offsets at which a JSON string is cut into parts, ascending; [] if it cannot be cut.
 
-    start, end: offsets of the string in the file. part_bytes: the approximate size of a part.
+    read: reads the file. start, end: offsets of the string in the file. part_bytes: the approximate size of a part.
     """
     offsets: list[int] = []
     offset = start + part_bytes

@@ -45,7 +45,7 @@ class Background:
         self._tasks.append(self._group.create_task(work))
 
     def fault(self) -> str:
-        """Describe the error of a task that failed; "" while none has."""
+        """Return a text about the error of the first task that failed; "" if none has."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         error = next((each for task in done if (each := task.exception()) is not None), None)
         while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
@@ -60,7 +60,9 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Run tasks beside a block. Raises the error of the first task that fails, else that of the block."""
+    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else
+    the block's.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             background_tasks = Background(group)
@@ -90,9 +92,10 @@ class LocalCluster:
         return self.url if self.served is None else self.served.address
 
     async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
-        """Create nodes that our kubelet serves.
+        """Create nodes at the API that our kubelet serves.
 
-        kubelet: host and port at which an API server reaches it, if needed.
+        gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
+          ApiError.
         """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
@@ -109,9 +112,10 @@ class LocalCluster:
     def run_pods(
         self, pace: Pace, processes: Path | None, kubeconfig: bytes | None, images: Collection[str] | None = None
     ) -> Runner | None:
-        """Start the kubelet of all nodes, and return the runner of processes, if there is one.
+        """Start the kubelet of all nodes, and return the runner of processes; None if pods run nothing.
 
-        processes: as for `local_cluster`. images: the images that can be pulled; None for any.
+        pace: how long states last. processes: a folder for the files of pods, which then run their commands; None: they
+        run nothing. kubeconfig: for those pods, None for none. images: the images that can be pulled; None for any.
         """
         runner = None
         if processes is not None:
@@ -122,7 +126,10 @@ class LocalCluster:
         return runner
 
     async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
-        """Start the controllers of batch Jobs and Volcano Jobs, and create Volcano's default queue."""
+        """Start the controllers of batch Jobs and Volcano Jobs, and create Volcano's default queue.
+
+        retry_s: of batch Jobs, (first, longest) pause after a failure, in seconds. Raises ApiError.
+        """
         head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
         queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
         await self.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
@@ -138,9 +145,10 @@ class LocalCluster:
         extender: ExtenderClient | None = None,
         on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
-        """Start a scheduler.
+        """Start a scheduler, which runs until the cluster ends.
 
-        extender: the client that it asks, or None. on_outcome: called after every cycle.
+        extender: the client that it calls, None for none. on_outcome: called with (namespace, name, outcome) after
+          every cycle.
         """
         self.background.start(Scheduler(self.api, settings, extender, on_outcome).run())
 
@@ -157,9 +165,10 @@ async def local_cluster(
 ) -> AsyncIterator[LocalCluster]:
     """Run a local cluster until the block ends. A part of it that fails ends the block with its error.
 
-    pace: of its kubelet, None for no kubelet. processes: a folder for the files of pods, which then run their commands;
-    None: they run nothing. A socket given as `listening` is served in place of a port. token: that callers of the API
-    have to show, "" for a new one. images: that pods can pull, None for any.
+    kubeconfig: a file to write for its API, None for none. port: of the API, 0 for any. pace: of its kubelet, None for
+    no kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
+    listening: a bound socket to use instead of a port. token: which callers of the API must send, "" for a new one.
+    images: that pods can pull, None for any.
     """
     pod_logs = PodLogs()
     async with (
@@ -176,8 +185,9 @@ async def local_cluster(
 
 @asynccontextmanager
 async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
-    """Join an API server that runs already, as `local_cluster` does: a real one, for which our kubelet may serve the
-    nodes.
+    """Join an API server that runs already, as local_cluster() starts one, until the block ends.
+
+    It may be a real API server. Its nodes, kubelet and scheduler are added by the caller as with local_cluster().
     """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
     async with Connections() as connections, _session(connections) as session, background() as parts:

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from hack.lint.architecture import FLOORS, faults, house
+from hack.lint.architecture import LAYERS, faults, read_tree
 from hack.lint.source_tree import BESIDE, PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +22,7 @@ def plant(root, files):
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text))
-    return house(root)
+    return read_tree(root)
 
 
 def told(root, files):
@@ -31,27 +31,27 @@ def told(root, files):
 
 @pytest.mark.slow  # `make check` runs it
 def test_our_house_is_as_planned():
-    assert [str(fault) for fault in faults(house(ROOT))] == []
+    assert [str(fault) for fault in faults(read_tree(ROOT))] == []
 
 
 def test_every_package_stands_on_a_floor_and_tells_its_types():
     packages = {init.parent.name for init in ROOT.glob("*/__init__.py")}
-    assert packages - {*FLOORS, *BESIDE} == {PACKAGE}
+    assert packages - {*LAYERS, *BESIDE} == {PACKAGE}
     assert [name for name in sorted(packages - {*BESIDE}) if not (ROOT / name / "py.typed").is_file()] == []
 
 
 def test_the_import_package_has_only_links_to_rooms_and_what_is_public():
     links = {path.name: path.readlink() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
-    assert links == {room: Path("..", room) for room in FLOORS}
+    assert links == {room: Path("..", room) for room in LAYERS}
     files = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_file()}
     assert files == {"__init__.py", "py.typed"}
 
 
 def broken(root, files):
     """Say which contracts of pyproject.toml a tree breaks that has an empty room for each floor, and these files."""
-    rooms = {f"{room}/__init__.py": "" for room in (*FLOORS, "hack", PACKAGE)}
+    rooms = {f"{room}/__init__.py": "" for room in (*LAYERS, "hack", PACKAGE)}
     plant(root, rooms | files)
-    for room in FLOORS:
+    for room in LAYERS:
         (root / PACKAGE / room).symlink_to(Path("..", room))
     shutil.copy(ROOT / "pyproject.toml", root)
     program = Path(sys.executable).with_name("lint-imports")
@@ -64,9 +64,9 @@ def broken(root, files):
 def test_the_contracts_of_imports_have_the_floors_of_the_plan():
     (layers,) = [each["layers"] for each in LINTER["contracts"] if each["id"] == "floors"]
     floors = [{*layer.split(" | ")} for layer in reversed(layers)]
-    assert floors == [{room for room, at in FLOORS.items() if at == floor} for floor in range(len(floors))]
+    assert floors == [{room for room, at in LAYERS.items() if at == floor} for floor in range(len(floors))]
     (whole,) = [each["forbidden_modules"] for each in LINTER["contracts"] if each["id"] == "whole-names"]
-    assert whole == sorted(FLOORS)
+    assert whole == sorted(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_imports_that_point_down_break_no_contract(tmp_path):
     ],
 )
 def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
-    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
+    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("layer", path)]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
     ],
 )
 def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
-    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("floor", path)]
+    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("layer", path)]
     lazily = "def f():\n    import turnout.kube.client.lease"
     assert told(tmp_path, {path: "", "launcher/event_log.py": lazily}) == []
 
@@ -155,7 +155,7 @@ def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
 def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
     faults_ = faults(plant(tmp_path, {"tests/a.py": "import topology.plan"}))
     assert [(each.rule, each.text) for each in faults_] == [
-        ("floor", "topology.plan is imported as turnout.topology.plan")
+        ("layer", "topology.plan is imported as turnout.topology.plan")
     ]
     assert told(tmp_path, {"tests/a.py": "import hack.bench, turnout.cli, tests.b"}) == []
 
@@ -202,7 +202,7 @@ def test_what_is_only_a_value_is_pure(tmp_path, text):
     ],
 )
 def test_a_circle_of_imports_is_told(tmp_path, files):
-    assert [rule for rule, _, _ in told(tmp_path, files)] == ["circle"]
+    assert [rule for rule, _, _ in told(tmp_path, files)] == ["cycle"]
 
 
 def test_a_circle_is_told_by_the_names_on_it(tmp_path):

@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 
 from hack.bench.__main__ import names_of_benchmarks
 from hack.codegen.reference import registries
-from hack.lint.architecture import FLOORS, IO_ROOMS
+from hack.lint.architecture import IO_MODULES, LAYERS
 from hack.lint.code_blocks import run_by
 from hack.lint.source_tree import definitions
 from turnout.kube import labels
@@ -145,7 +145,7 @@ def test_every_file_and_folder_that_is_named_is_there(paper):
 
 def test_the_picture_of_the_house_names_every_room():
     page = text("docs/architecture.md")
-    rooms = {init.parent for floor in (*FLOORS, "hack") for init in (ROOT / floor).rglob("__init__.py")}
+    rooms = {init.parent for floor in (*LAYERS, "hack") for init in (ROOT / floor).rglob("__init__.py")}
     small = {"hack/bench"}  # its own folders are named by its benchmarks
     paths = {room.relative_to(ROOT).as_posix() for room in rooms}
     paths = {path for path in paths if not any(path.startswith(f"{above}/") for above in small)}
@@ -156,7 +156,7 @@ def test_the_tables_of_the_architecture_say_what_may_do_io():
     rows = re.findall(r"^\| `([\w/]+)/` \|.*\| ([^|]*) \|$", text("docs/architecture.md"), re.M)
     told = {folder.replace("/", ".") for folder, io in rows if "**I/O**" in io}
     told |= {f"{folder.replace('/', '.')}.{name}" for folder, io in rows for name in re.findall(r"`(\w+)\.py`", io)}
-    assert told == set(IO_ROOMS)
+    assert told == set(IO_MODULES)
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -5,8 +5,8 @@ contiguous ids at every tier. Tiers count from below: a leaf, the access switch 
 branch.
 
 Three rules make the tree regular. If a switch holds both hosts and switches, the hosts get a leaf of their own below
-it. The leaf of a short branch stands for its branch up to the tier below its parent switch. Several roots get one
-switch above them. `distance` defines what a distance means.
+it. In a short branch, the leaf also counts as the switch of each missing tier below its parent switch. Several roots
+get one switch above them. `distance` defines what a distance means.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def with_unmapped_hosts(fabric: Fabric, names: Iterable[str]) -> Fabric:
     """Return the fabric with additional hosts that its map does not know, placed after all others.
 
     Each of them has a branch of its own up to a new top. So its distance from every host exceeds the distance of any
-    two mapped hosts. Names that the fabric has already are ignored. Without a new name the same fabric is returned.
+    two mapped hosts. Names that the fabric has already are ignored. Without a new name `fabric` itself is returned.
     """
     new_names = sorted({name for name in names if name not in fabric.index}, key=natural_key)
     if not new_names:
@@ -104,9 +104,9 @@ def with_unmapped_hosts(fabric: Fabric, names: Iterable[str]) -> Fabric:
 
 
 def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
-    """Return the fabric with some tiers of switches only, renumbered from 1.
+    """Return the fabric with some tiers of switches only, renumbered from 1. Hosts and their ids stay.
 
-    tiers: ascending, at least one; the last one is the top tier of `fabric`.
+    tiers: tiers of `fabric` to keep, ascending, at least one; the last one must be its top tier.
     """
     selected_tiers = (0, *tiers)
     return _fabric_of_tables(
@@ -121,10 +121,10 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
 
 def fabric_above(fabric: Fabric, tier: int) -> Fabric:
-    """Return the fabric whose hosts are the switches of a tier, named by number. tier: below the top.
+    """Return the fabric whose hosts are the switches of a tier, named by number.
 
-    Each such host has a switch of tier 1 for itself, because switches are counted: a gang costs more on two of them
-    than on one. Tiers from 2 on are those of `fabric` above `tier`.
+    tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
+    gang costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.
     """
     first, tiers = fabric.starts[tier], [tier, *range(tier, fabric.tiers + 1)]
     mapped = int(np.searchsorted(first, fabric.mapped_count))
@@ -141,9 +141,11 @@ def fabric_above(fabric: Fabric, tier: int) -> Fabric:
 
 
 def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
-    """Return the fabric under one switch, given by its tier and number. Host ids count from the switch's first host.
+    """Return the fabric under one switch. Host ids count from the switch's first host.
 
-    The result has the tiers up to `tier`, and no names of switches, no `index` and no `paths`.
+    tier, switch: the tier and the number of the switch. The result has the tiers up to `tier`, and no names of
+      switches, no
+    `index` and no `paths`.
     """
     first, end = fabric.span(tier, switch)
     rows = fabric.switch_of[: tier + 1, first:end]
@@ -167,7 +169,10 @@ def moved_share(old: Fabric, new: Fabric) -> float:
 
 
 def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
-    """Return the switches as a tree whose root is the empty path. Raises BadFabric with every fault of the entries."""
+    """Return the switches of a map as a tree of their paths, whose root is the empty path.
+
+    Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
+    """
     import networkx as nx  # its import takes a tenth of a second, which programs without a map need not spend
 
     tree: nx.DiGraph[Path] = nx.DiGraph()
@@ -209,8 +214,9 @@ def _fabric_of_rows(
 ) -> Fabric:
     """Return the fabric of hosts in fabric order.
 
-    rows: for each host the paths of its switches of tier T, T-1, ..., 1; hosts of one switch are neighbours. mapped:
-    the number of hosts that the map knows. tiers: T. paths: the path of each mapped host, as the map has it.
+    hosts: their names. rows: for each host the paths of its switches of tier T, T-1, ..., 1; hosts of one switch are
+    neighbours. mapped_count: the number of hosts that the map knows, which come first. tiers: T. paths: the path of
+    each mapped host, as the map has it.
     """
     count = len(hosts)
     switch_of = [np.arange(count, dtype=np.int32)]
@@ -237,7 +243,8 @@ def _fabric_of_tables(
 ) -> Fabric:
     """Return the fabric of these tables, which become read-only.
 
-    rows: by tier 0..T, the number of each host's switch. The other arguments are the fields of Fabric.
+    rows: by tier 0..T, the number of each host's switch. starts: by tier, the first host id of each switch. names: by
+    tier, the path of each switch. The other arguments are the fields of Fabric.
     """
     switch_of = np.stack(rows).astype(np.int32)
     first_child = [starts[0]] + [switch_of[tier - 1][starts[tier]] for tier in range(1, len(rows))]
@@ -262,7 +269,7 @@ EMPTY = _fabric_of_rows([], [], 0, 1, {})  # the same as build(()), without the 
 
 
 def distance(fabric: Fabric, host: int, other_host: int, rule: DistanceRule = DistanceRule.ALL_TIERS) -> int:
-    """Return the distance of two hosts by a rule, 0..T: the tier of the lowest switch above both.
+    """Return the distance of two hosts by a rule, 0..T: the tier of the lowest switch above both, 0 for the same host.
 
     host, other_host: host ids. Under LEAF_ONLY, hosts of different leaves all have distance T.
     """
@@ -278,9 +285,10 @@ def distances_from(fabric: Fabric, host: int, rule: DistanceRule = DistanceRule.
 def distances_from_nearest(
     fabric: Fabric, hosts: Iterable[int], rule: DistanceRule = DistanceRule.ALL_TIERS
 ) -> npt.NDArray[np.int8]:
-    """Return the distance of every host, by host id, from the nearest of some hosts; T + 1 everywhere for no hosts.
+    """Return the distance of every host, by host id, from the nearest of some hosts; T + 1 everywhere if `hosts` is
+    empty.
 
-    hosts: host ids.
+    hosts: host ids. rule: as for distance().
     """
     ids = np.fromiter(hosts, np.int32)
     distances = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
@@ -295,7 +303,9 @@ def distances_from_nearest(
 
 
 def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:
-    """Return the tier of the lowest switch above all of some host ids; 0 for one host or none."""
+    """Return the tier of the lowest switch above all of some hosts; 0 for one host or none. hosts: host ids, in any
+    order.
+    """
     ids = sorted(set(hosts))
     if len(ids) < 2:
         return 0
@@ -307,7 +317,7 @@ def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:
 def ring_cost(fabric: Fabric, hosts_by_rank: Sequence[int]) -> Cost:
     """Return the cost of a ring in which rank i talks to rank i + 1 and the last rank to the first.
 
-    hosts_by_rank: one host id for each rank; without ranks every cost is 0. An edge that leaves both a leaf and its
+    hosts_by_rank: the host id of each rank; if it is empty every cost is 0. An edge that leaves both a leaf and its
     spine counts once at each of the two tiers.
     """
     if not hosts_by_rank:
@@ -327,11 +337,12 @@ def scores(
     anchors: Iterable[int] = (),
     rule: DistanceRule = DistanceRule.ALL_TIERS,
 ) -> npt.NDArray[np.int8]:
-    """Return one score 0..10 for each host id: 10 for a planned host, less with every tier to the nearest member.
+    """Return a score 0..10 for each host id: 10 for a planned host, less with every tier to the nearest member.
 
-    planned_hosts: host ids of the plan. anchors: host ids of members that are placed already. Up to nine tiers, a
-    higher tier always gives a lower score; with more tiers, far tiers share the score 1. Hosts under no common switch
-    but the top one, and hosts off the map, get 0. Without planned hosts and anchors every score is 0.
+    planned_hosts: host ids of the plan. anchors: host ids of members that are placed already. rule: as for distance().
+    Up to nine tiers, a higher tier always gives a lower score; with more tiers, far tiers share the score 1. Hosts
+    under no common switch but the top one, and hosts off the map, get 0. Without planned hosts and anchors every score
+    is 0.
     """
     planned = np.fromiter(planned_hosts, np.int32)
     distances = distances_from_nearest(fabric, [*planned.tolist(), *anchors], rule)

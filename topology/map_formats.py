@@ -91,7 +91,10 @@ class BadYaml(ValueError):
 
 
 def parse_yaml(text: str) -> Node | None:
-    """Return the root of the only document of a text, None for a text without a document. Raises BadYaml."""
+    """Return the root node of the only document of a YAML text; None for a text without a document.
+
+    Raises BadYaml if it is no YAML, uses a forbidden feature, has a second document or is nested deeper than MAX_DEPTH.
+    """
     root: list[Node] = []
     stack: list[Items | Pairs] = []
     for event in _events(text):
@@ -128,9 +131,9 @@ def _events(text: str) -> Iterator[yaml.Event]:
 
 
 def _node(event: yaml.Event, line: int) -> Node | None:
-    """Return the node that an event begins, None for an event that begins no node.
+    """Return the node that an event begins; None for an event that begins no node, such as the end of the document.
 
-    line: of the event. Raises BadYaml for aliases, anchors and tags.
+    line: of the event, >= 1. Raises BadYaml for aliases, anchors and tags, which a map must not have.
     """
     if isinstance(event, yaml.AliasEvent):
         raise BadYaml(line, f"alias *{event.anchor}; a map is written without aliases")
@@ -148,7 +151,7 @@ def _node(event: yaml.Event, line: int) -> Node | None:
 def _put(parent: Items | Pairs, node: Node) -> None:
     """Append a node to a list or a mapping. In a mapping nodes are a key, its value, the next key and so on.
 
-    Raises BadYaml for a bad key.
+    Raises BadYaml for a key that is a list or mapping, and for a merge key.
     """
     if isinstance(parent, Items):
         parent.items.append(node)
@@ -180,7 +183,8 @@ class ListedSwitch:
 def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
     """Return (path from the root of each switch by name, faults). If there are faults, there are no paths.
 
-    listed: the switches of a list, with distinct names.
+    listed: the switches of a list, with distinct names. Faults are a switch that is not listed, a switch that is named
+    twice under another one, a cycle, several parents, and too many tiers.
     """
     import networkx as nx  # its import takes a tenth of a second, which programs without such a list need not spend
 
@@ -201,7 +205,8 @@ def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, 
 def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mapping[str, int]) -> Iterator[Fault]:
     """Add to the graph an edge from each switch to each switch directly below it, and yield the faults of the list.
 
-    lines: the line of each switch by name.
+    lines: the line of each switch by name. A switch that is not listed, or that is named twice under another one, is a
+    fault and adds no edge.
     """
     for switch in listed:
         for line, child in switch.switches:
@@ -235,7 +240,10 @@ _FORMS = ("fabric", "switches")  # the keys of the two forms of YAML
 
 
 def read_yaml(text: str) -> Reading:
-    """Read a whole YAML text. Raises nothing: every mistake is a fault of the Reading, in line order."""
+    """Read a whole YAML text. Raises nothing: every mistake is a fault of the Reading, in line order.
+
+    A blank text is a map of no hosts. A text above MAX_TEXT_BYTES is not read.
+    """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     try:
@@ -244,7 +252,7 @@ def read_yaml(text: str) -> Reading:
         return Reading((), (Fault(error.line, error.text),))
     reader = _Reader()
     if root is not None and not _is_null(root):
-        reader.document(root)
+        reader.read_document(root)
     faults = reader.faults + duplicate_faults(reader.lines)
     return Reading(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
 
@@ -258,8 +266,8 @@ class _Reader:
         self.lines: dict[str, list[int]] = {}  # the lines on which each host is named
         self._names_left = MAX_HOSTS  # names that may still be expanded; -1 once there were too many
 
-    def document(self, root: Node) -> None:
-        """Read a map from its root: `fabric` as a tree, or `switches` as a list."""
+    def read_document(self, root: Node) -> None:
+        """Read a map from its root node: `fabric` as a tree, or `switches` as a list. Adds entries and faults."""
         if not isinstance(root, Pairs):
             self._add_fault(root.line, "a map starts with `fabric:` or `switches:`")
             return
@@ -270,49 +278,56 @@ class _Reader:
             elif forms:
                 self._add_fault(key.line, f"{key.text} after {forms[0]}; a map has one of the two, once")
             elif key.text == "fabric":
-                self._tree(value)
+                self._read_tree(value)
             else:
-                self._list(value)
+                self._read_list(value)
             forms += [key.text] if key.text in _FORMS else []
 
-    def _tree(self, value: Node) -> None:
-        """Read the switches under `fabric:`. A value that is no mapping is a fault."""
+    def _read_tree(self, value: Node) -> None:
+        """Read the switches under `fabric:`. A null is no switches; any other value that is no mapping is a fault."""
         if isinstance(value, Pairs):
-            self._switches(value, ())
+            self._read_switches(value, ())
         elif not _is_null(value):
             self._add_fault(value.line, "under `fabric:` stand switches, each with what hangs below it")
 
-    def _switches(self, node: Pairs, parent_path: tuple[str, ...]) -> None:
-        """Read the switches below a path, down to their hosts. parent_path: the path, () at the root."""
+    def _read_switches(self, node: Pairs, parent_path: tuple[str, ...]) -> None:
+        """Read the switches below a switch, down to their hosts. Adds entries and faults.
+
+        node: the mapping of the switches. parent_path: the names of the switches from the root down to it, () at the
+          root.
+        """
         if len(parent_path) >= MAX_TIERS:
             self._add_fault(node.line, f"more than {MAX_TIERS} tiers of switches")
             return
         for name, child_node in self._valid_pairs(node, "switch"):
             path = (*parent_path, name.text)
             if isinstance(child_node, Pairs):
-                self._switches(child_node, path)
+                self._read_switches(child_node, path)
             else:
                 for line, hosts in self._words(child_node):
-                    self._hosts(line, hosts, path)
+                    self._add_hosts(line, hosts, path)
 
-    def _list(self, value: Node) -> None:
-        """Read a list of switches, each with the switches or hosts below it."""
+    def _read_list(self, value: Node) -> None:
+        """Read the list under `switches:`, each switch with the switches or hosts below it. Adds entries and faults.
+
+        If the list is no tree, no host is added.
+        """
         if not isinstance(value, Pairs):
             if not _is_null(value):
                 self._add_fault(value.line, "under `switches:` stand switches, each with its `switches` or `hosts`")
             return
-        listed = [self._listed(name, child_node) for name, child_node in self._valid_pairs(value, "switch")]
+        listed = [self._read_listed_switch(name, child_node) for name, child_node in self._valid_pairs(value, "switch")]
         paths, faults = paths_of_switches(listed)
         self.faults += faults
         for switch in listed:
             if switch.name in paths:
                 for line, word in switch.hosts:
-                    self._hosts(line, word, paths[switch.name])
+                    self._add_hosts(line, word, paths[switch.name])
 
-    def _listed(self, name: Scalar, child_node: Node) -> ListedSwitch:
-        """Return one switch of the list under `switches:`.
+    def _read_listed_switch(self, name: Scalar, child_node: Node) -> ListedSwitch:
+        """Return one switch of the list under `switches:`. Mistakes become faults, and wrong parts are left out.
 
-        Mistakes become faults. child_node: the value of its name.
+        name: of the switch. child_node: the value of this name.
         """
         parts: dict[str, list[tuple[int, str]]] = {"switches": [], "hosts": []}
         if not isinstance(child_node, Pairs):
@@ -330,9 +345,10 @@ class _Reader:
         return ListedSwitch(name.text, name.line, tuple(children), tuple(parts["hosts"]))
 
     def _valid_pairs(self, node: Pairs, kind: str) -> list[tuple[Scalar, Node]]:
-        """Return the (key, value) pairs whose key is a valid name, each name once. Other keys become faults.
+        """Return the (key, value) pairs whose key is a valid name. Each other key, and each repeated key, becomes a
+        fault.
 
-        kind: what the key names, for the sentence.
+        kind: what the keys name, such as "switch", for the sentence.
         """
         first_lines: dict[str, int] = {}
         valid_pairs = []
@@ -348,7 +364,9 @@ class _Reader:
         return valid_pairs
 
     def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
-        """Return (line, name or range) for each word of a scalar or list; [] for a null. Other items become faults."""
+        """Return (line, name or range) for each word of a scalar or list; [] for a null. Other items of a list
+        become faults.
+        """
         if _is_null(node):
             return []
         scalars = [node] if isinstance(node, Scalar) else node.items
@@ -360,8 +378,11 @@ class _Reader:
                 self._add_fault(scalar.line, "a name or a range was expected here, not a list or a mapping")
         return words_by_line
 
-    def _hosts(self, line: int, word: str, path: tuple[str, ...]) -> None:
-        """Add the hosts that a word names, one host or a range, below the switch at `path`. A bad name is a fault."""
+    def _add_hosts(self, line: int, word: str, path: tuple[str, ...]) -> None:
+        """Add the hosts that a word names, a name or a range, below the switch at `path`.
+
+        line: of the word, from 1. A bad name becomes a fault, and the rest of its range is skipped.
+        """
         for host in self._expand_word(line, word):
             fault = host_fault(host)
             if fault:
@@ -371,9 +392,9 @@ class _Reader:
             self.entries.append(Entry(host, path, line))
 
     def _expand_word(self, line: int, word: str) -> list[str]:
-        """Return the names that a word stands for; [] for a bad range, which becomes a fault.
+        """Return the names of a word, which is a name or a range; [] for a bad range, which becomes a fault.
 
-        Also [] once the text has more than MAX_HOSTS names, which becomes one fault.
+        line: of the word, from 1. Also [] once the text has more than MAX_HOSTS names, which becomes one fault.
         """
         try:
             count = count_names(word)
@@ -401,8 +422,8 @@ def _is_null(node: Node) -> bool:
 def read_map(data: Mapping[str, str]) -> Reading:
     """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the Reading.
 
-    A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because a chart also renders
-    the key that it does not use.
+    data: texts by key. A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because
+    a chart also renders the key that it does not use. Both texts together are a fault.
     """
     text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
     if text.strip() and yaml_text.strip():
@@ -413,7 +434,11 @@ def read_map(data: Mapping[str, str]) -> Reading:
 
 
 def read_text(text: str) -> Reading:
-    """Read a whole plain text. Raises nothing: every mistake is a fault of the Reading, in line order."""
+    """Read a whole plain text with lines `asw psw host`. Raises nothing: every mistake is a fault of the Reading, in
+    line order.
+
+    Empty lines and comments are skipped. A text above MAX_TEXT_BYTES is not read.
+    """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     entries: list[Entry] = []
@@ -427,9 +452,9 @@ def read_text(text: str) -> Reading:
         if fault:
             faults.append(Fault(number, fault))
             continue
-        asw, psw, host = fields
+        leaf, spine, host = fields
         lines_of.setdefault(host, []).append(number)
-        entries.append(Entry(host, (psw, asw), number))
+        entries.append(Entry(host, (spine, leaf), number))
     faults += duplicate_faults(lines_of)
     # MAX_HOSTS needs no check: so many lines of at least six bytes are more than MAX_TEXT_BYTES.
     return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
@@ -438,7 +463,7 @@ def read_text(text: str) -> Reading:
 def duplicate_faults(lines_of: dict[str, list[int]]) -> list[Fault]:
     """Return one fault for each host that is named on more than one line, at the second of these lines.
 
-    lines_of: host -> its lines, ascending.
+    lines_of: the lines of each host by its name, ascending.
     """
     return [
         Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_lines_text(lines)}")
@@ -465,7 +490,7 @@ def _without_comment(line: str) -> str:
 
 
 def _line_fault(fields: list[str]) -> str:
-    """Return why the fields of a line are wrong, "" if they are right."""
+    """Return a sentence about the fault of a line's fields, "" if there is none. fields: the words of the line."""
     if len(fields) != 3:
         return f"a line holds three fields, asw psw node-ip; this one holds {len(fields)}"
     return switch_fault(fields[0]) or switch_fault(fields[1]) or host_fault(fields[2])

@@ -4,9 +4,9 @@ Consecutive ranks differ in the innermost axis, as in PyTorch's DeviceMesh. Rank
 context and tensor parallel), a chain (pipeline) or all pairs (all-to-all of experts). WEIGHTS states the GB that one
 rank sends along an axis in one step; docs/topology.md states the model behind these numbers.
 
-The ring is the order in which a placement lists its hosts, in which neighbours are near each other. A mesh that assigns
-its axes to the ring in another order may send less between switches. Lost members of a mesh return to the leaves of the
-members with which they exchange most.
+The ring is the rank order of a placement's hosts; neighbours in it are near each other. A mesh that assigns its axes to
+the ring in another order may send less between switches. Lost members of a mesh return to the leaves of the members
+with which they exchange most.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _MAX_LAYOUTS = 10  # of one mesh that are tried
 
 
 def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:
-    """Return how many GB all ranks together send between switches in one step of training.
+    """Return how many GB all ranks together send between different switches in one step of training.
 
-    switches: the switch of each rank, in rank order, for every rank of the mesh.
+    mesh: its sizes multiply to the number of ranks. switches: the number of the switch of each rank, in rank order.
+    Traffic under one switch does not count.
     """
     grid = np.asarray(switches, np.int64).reshape([size for _, size in mesh])
     total = 0.0
@@ -50,18 +51,19 @@ def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:
     return total
 
 
-def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, on_host: int, tiers: int) -> Iterator[tuple[int, Layers]]:
-    """Yield ways to place a mesh: (multiple of pods on a host, layers). The last way is (1, ()), without conditions.
+def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tiers: int) -> Iterator[tuple[int, Layers]]:
+    """Yield ways to place a mesh: (multiple of pods on a host, layers), at most _MAX_LAYOUTS and the way (1, ()).
 
-    ranks_a_pod: ranks of one pod. pods: of the gang. on_host: the most pods that a host takes. tiers: of the fabric. A
-    run is the pods of consecutive ranks that differ in inner axes only. Each run is tried under a host, a leaf and
-    higher switches, and a run inside another one never under a higher switch. Axes inside one pod need no condition.
+    (1, ()) sets no condition. ranks_a_pod: ranks of one pod. pods: of the gang. max_pods_on_host: the most pods that a
+    host takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run is
+    tried under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes
+    inside one pod need no condition.
     """
     sizes = [prod(size for _, size in mesh[axis:]) for axis in range(1, len(mesh))]
     runs = [size // ranks_a_pod for size in sizes if size % ranks_a_pod == 0]
     runs = list(dict.fromkeys(run for run in runs if 1 < run < pods))
     ways: dict[tuple[int, Layers], None] = {}
-    for chosen_tiers in product(*[[*range(run > on_host, min(tiers, 3)), None] for run in runs]):
+    for chosen_tiers in product(*[[*range(run > max_pods_on_host, min(tiers, 3)), None] for run in runs]):
         tier_runs = [(tier, run) for tier, run in zip(chosen_tiers, runs, strict=True) if tier is not None]
         if any(inner[0] > outer[0] for outer, inner in pairwise(tier_runs)):
             continue
@@ -95,9 +97,9 @@ Price = tuple[float, ...]  # GB that a step sends between switches of tier 1, 2,
 
 
 def count_outer_axes(mesh: Mesh, ranks_a_pod: int) -> int:
-    """Return how many axes, counted from the outermost one, only connect different pods.
+    """Return how many axes, counted from the outermost one, only connect different pods. Such axes may be in any order.
 
-    Such axes may be in any order.
+    ranks_a_pod: ranks of one pod.
     """
     for count in range(len(mesh), 0, -1):
         if prod(size for _, size in mesh[count:]) % ranks_a_pod == 0:
@@ -108,7 +110,7 @@ def count_outer_axes(mesh: Mesh, ranks_a_pod: int) -> int:
 def heaviest_innermost(mesh: Mesh, ranks_a_pod: int) -> tuple[int, ...]:
     """Return the numbers of the axes, the outermost first, with the axes of most traffic innermost.
 
-    Axes inside a pod keep their places.
+    ranks_a_pod: ranks of one pod. Axes inside a pod keep their places.
     """
     outer_axes = count_outer_axes(mesh, ranks_a_pod)
     return (*sorted(range(outer_axes), key=lambda axis: WEIGHTS[mesh[axis][0]]), *range(outer_axes, len(mesh)))
@@ -117,8 +119,8 @@ def heaviest_innermost(mesh: Mesh, ranks_a_pod: int) -> tuple[int, ...]:
 def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
     """Return the host id of each pod by rank, if the axes of the mesh are assigned to the ring in another order.
 
-    order: the numbers of all axes, the one that changes slowest along the ring first. hosts: the host id of each pod
-    along the ring.
+    order: the numbers of all axes, the one that changes slowest along the ring first; inner axes keep their places.
+    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod.
     """
     outer_axes = count_outer_axes(mesh, ranks_a_pod)
     pods_per_block = len(hosts) // prod(
@@ -130,27 +132,34 @@ def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_
 
 
 def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Price:
-    """Return the price of a mesh: what it sends between switches of each tier.
+    """Return the traffic of a mesh in GB a step: between switches of tier 1, 2, ... below the top, and last between
+      hosts.
 
-    hosts: the host id of each pod by rank.
+    hosts: the host id of each pod, in rank order. ranks_a_pod: ranks of one pod. Compare such tuples element by
+      element.
     """
     rows = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
     return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_a_pod)) for row in rows)
 
 
 def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> tuple[Price, list[int]]:
-    """Return the least price over all orders of the axes, and the host id of each pod by rank in that order.
+    """Return (least price over all orders of the axes, host id of each pod by rank in that order).
 
-    hosts: the host id of each pod along the ring. Of equal prices, the order of the mesh itself is chosen.
+    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod. The price is that of mesh_price(). Of
+    equal prices, the order of the mesh itself is chosen.
     """
     candidates = (
-        (mesh_price(fabric, mesh, laid, ranks_a_pod), laid) for laid in _axis_orders(mesh, hosts, ranks_a_pod)
+        (mesh_price(fabric, mesh, reordered_hosts, ranks_a_pod), reordered_hosts)
+        for reordered_hosts in _axis_orders(mesh, hosts, ranks_a_pod)
     )
     return min(candidates, key=lambda each: each[0])
 
 
 def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Iterator[list[int]]:
-    """Yield the host id of each pod by rank for each order of the outer axes; first the order of the mesh itself."""
+    """Yield the host id of each pod by rank for each order of the outer axes; first for the order of the mesh itself.
+
+    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod.
+    """
     outer_axes = count_outer_axes(mesh, ranks_a_pod)
     for order in permutations(range(outer_axes)):
         yield hosts_by_rank(mesh, (*order, *range(outer_axes, len(mesh))), hosts, ranks_a_pod)
@@ -161,9 +170,9 @@ def place_mesh(
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
-    room: as for plan(). ask: its layers come from another placement term and are kept. One candidate is the placement
-    that the gang would get without a mesh. If one host holds all, or not all pods find room, that placement is the
-    result, or a refusal.
+    room: pods that each host id has room for, as for plan(). ask: its layers come from another placement term and are
+    kept. ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If one
+    host holds all pods, or not all pods find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, ask)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < ask.pods:
@@ -182,13 +191,15 @@ def hosts_of(placement: Placement) -> list[int]:
     return [host for host, pods in placement.slots for _ in range(pods)]
 
 
-def _layout_requests(mesh: Mesh, ranks_a_pod: int, pods: int, on_host: int, tiers: int) -> Iterator[tuple[int, Layers]]:
-    """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, each layout once.
+def _layout_requests(
+    mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tiers: int
+) -> Iterator[tuple[int, Layers]]:
+    """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, without duplicates.
 
     The arguments and results are those of layouts().
     """
     orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_a_pod)))
-    each = (layouts([mesh[axis] for axis in order], ranks_a_pod, pods, on_host, tiers) for order in orders)
+    each = (layouts([mesh[axis] for axis in order], ranks_a_pod, pods, max_pods_on_host, tiers) for order in orders)
     yield from dict.fromkeys(way for ways in each for way in ways)
 
 
@@ -198,9 +209,10 @@ PodTraffic = npt.NDArray[np.float64]  # shape (pods, pods): GB that each two pod
 
 
 def pod_traffic(mesh: Mesh, ranks_a_pod: int) -> PodTraffic | None:
-    """Return how many GB each two pods of a mesh exchange in a step, by their ranks.
+    """Return how many GB each two pods of a mesh exchange in a step: shape (pods, pods), by their ranks.
 
-    None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill whole pods.
+    ranks_a_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill
+    whole pods.
     """
     ranks = prod(size for _, size in mesh)
     pods = ranks // ranks_a_pod
@@ -221,12 +233,12 @@ def pod_traffic(mesh: Mesh, ranks_a_pod: int) -> PodTraffic | None:
 def leaves_in_mesh(
     traffic: PodTraffic, ranks: Iterable[int], leaf_of: Mapping[int, int], holes: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return rank -> leaf for lost members; those that exchange most with members under a leaf with room come first.
+    """Return rank -> leaf for lost members, so that each exchanges most with the members under its leaf.
 
     traffic: of the mesh. ranks: of the lost members, one rank for each pod. leaf_of: rank -> leaf of the members that
-    have a place. holes: leaf -> pods that it has room for. A lost member that exchanges nothing with members under a
-    leaf with room is left out. Of leaves with equal traffic the leaf with most members is chosen, then the leaf with
-    least room.
+    have a place. holes: leaf -> pods that it has room for. The lost member that exchanges most is placed first. A lost
+    member that exchanges nothing with members under a leaf with room is left out. Of leaves with equal traffic the leaf
+    with most members is chosen, then the leaf with least room.
     """
     lost_ranks = [rank for rank in sorted(set(ranks)) if rank < len(traffic)]
     members = Counter(leaf_of.values())

@@ -1,6 +1,8 @@
 """The values of the topology package: entries and faults of a map text, a gang's request, a placement or a refusal.
 
-`fabric.py` has the fabric with its tables. This module knows nothing of Kubernetes. A refused placement is no error.
+Tier: a number of the tree, 0 a host, 1 a leaf. Level (jobs): how an owner names a tier. Layer: (tier, size of a run), a
+constraint on consecutive ranks. `fabric.py` has the fabric with its tables. This module knows nothing of Kubernetes. A
+refused placement is no error.
 """
 
 from __future__ import annotations

@@ -32,14 +32,14 @@ class BadRange(ValueError):
 
 
 def host_fault(name: str) -> str:
-    """Return why a host cannot have this name, "" if it can."""
+    """Return a sentence why a host cannot have this name, "" if it can."""
     if len(name) > MAX_NAME:
         return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
     return "" if _HOST.match(name) else f"{quote_text(name)} is neither a node name nor an IP"
 
 
 def switch_fault(name: str) -> str:
-    """Return why a switch cannot have this name, "" if it can."""
+    """Return a sentence why a switch cannot have this name, "" if it can."""
     if not name or len(name) > MAX_NAME:
         return f"switch name of {len(name)} characters, 1 to {MAX_NAME} are allowed"
     return "" if name.isprintable() else f"switch name {quote_text(name)} holds characters that cannot be printed"
@@ -56,7 +56,10 @@ def split_words(text: str) -> list[str]:
 
 
 def count_names(word: str) -> int:
-    """Return how many names a word stands for, 1 without ranges. Raises BadRange, also if the names are too long."""
+    """Return how many names a word expands to: 1 for a name, more for ranges. Nothing is expanded.
+
+    Raises BadRange if the word is malformed, or if its names are too long.
+    """
     if len(_GROUP.sub("0", word)) > MAX_NAME:
         raise BadRange(f"{quote_text(word)} stands for names longer than {MAX_NAME} characters")
     total = 1
@@ -68,9 +71,9 @@ def count_names(word: str) -> int:
 
 
 def expand_range(word: str) -> Iterator[str]:
-    """Return the names that a word stands for, in the order written. Raises BadRange.
+    """Return the names that a word expands to, in the order written: a name itself, or all names of its ranges.
 
-    Call count_names() first, because a word may stand for too many names.
+    Call count_names() first, because a word may expand to too many names. Raises BadRange.
     """
     pieces = _GROUP.split(word)  # text, group, text, group, ..., text
     choices = [
@@ -83,9 +86,9 @@ def expand_range(word: str) -> Iterator[str]:
 
 
 def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
-    """Return (first number, last number, least digits) of each part of a range. Raises BadRange.
+    """Return (first number, last number, least digits) of each part of a range. Raises BadRange for a malformed part.
 
-    word: for the message. group: the text between the brackets, such as 1-8,12.
+    word: the whole word, for the message. group: the text between the brackets, such as 1-8,12.
     """
     spans = []
     for part in group.split(","):

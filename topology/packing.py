@@ -3,8 +3,7 @@
 The price of a placement is the number of switches that it uses, because a ring of ranks leaves each used switch once.
 Under a spine that is the number of leaves. Above the spines, leaves and spines are counted together: fewer leaves in
 more spines can cost the ring more. Switches that hold members of the gang already cost nothing, so the other pods are
-placed near them. Room is added up once for each tier, and only for the tiers that a plan needs. `place.py` chooses the
-domain.
+placed near them. The room of a tier is summed on first use. `place.py` chooses the domain.
 
 A hole is the free room of a child of a switch: of a host under a leaf, or of a leaf under a spine. Few holes are used,
 so that large holes stay free. Holes of equal room are compared further: by the number of hosts that the pods use, then
@@ -26,7 +25,7 @@ Counts = npt.NDArray[np.signedinteger]  # whole numbers: pods of hosts or switch
 
 
 class RoomByTier:
-    """The free room of every host and switch, in pods of one shape, added up when a tier is first asked for."""
+    """The free room of every host and switch, in pods of one shape. The room of a tier is summed on first use."""
 
     __slots__ = ("_has_deep_hosts", "_merits", "_tiers", "fabric")
 
@@ -48,7 +47,7 @@ class RoomByTier:
     def merits(self, tier: int) -> list[Counts]:
         """Return the tables of merits for the switches of a tier, the more important table first; [] without merits.
 
-        Each table has one number for each switch, summed over the hosts with room; a larger number is better.
+        Each table has one number for each switch, summed over its hosts with room; a larger number is better.
         """
         for sums in self._merits:
             while len(sums) <= tier:
@@ -64,9 +63,9 @@ class RoomByTier:
         return self._has_deep_hosts
 
     def children(self, tier: int, switch: int) -> tuple[int, int]:
-        """Return (first child, last child + 1) of a switch. tier: >= 1.
+        """Return (first child, last child + 1) of a switch, given by its tier, >= 1, and its number.
 
-        Children are numbers of switches of the tier below, or of hosts.
+        Children are numbers of switches of the tier below, or host ids for a leaf.
         """
         first = self.fabric.first_child[tier]
         below = self.fabric.starts[tier - 1]
@@ -82,7 +81,10 @@ class RoomByTier:
         return self.at_tier(lower_tier)[row[start] : row[end - 1] + 1]
 
     def ancestors(self, tier: int, switches: Counts, higher_tier: int) -> Counts:
-        """Return, for each of some switches of a tier, the number of the switch of `higher_tier` above it."""
+        """Return, for each of some switches of a tier, the number of the switch of `higher_tier` above it.
+
+        switches: numbers. higher_tier: >= tier; for the tier itself `switches` is returned.
+        """
         if higher_tier == tier:
             return switches
         higher_switches: Counts = self.fabric.switch_of[higher_tier][self.fabric.starts[tier][switches]]
@@ -91,9 +93,13 @@ class RoomByTier:
     def tightest_domain(self, tier: int, domains: Counts, need: int, most: int) -> int:
         """Return the best of some switches of a tier, each of which holds a gang of `need` pods at the same price.
 
-        First come the domains whose lowest enclosing switch with room for `most` pods is lowest. Of these the one with
-        the least room, then with the fewest hosts under a leaf, then with the greatest merits is chosen. Further ties
-        go to the least room in each switch above the domain, from below, then to the first domain.
+        domains: numbers of switches, at least one. most: pods that the gang may grow to. Preferred are domains that can
+          grow to
+        `most` pods under the lowest switch above them. Of these the one with the least room, then with the fewest hosts
+        under a
+        leaf, then with the greatest merits is chosen. Ties: the domain whose parent switch has the least room, then
+        whose
+        grandparent has the least room, and so on; then the first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= most]
@@ -120,7 +126,9 @@ class RoomByTier:
         return int(domains[0])
 
     def _leaves_with_fewest_hosts(self, leaves: Counts, need: int) -> Counts:
-        """Return those of some leaves, of equal room, in which `need` pods use the fewest hosts."""
+        """Return those of some leaves, of equal room, in which `need` pods use the fewest hosts. leaves: numbers of
+        leaves.
+        """
         capacity = np.cumsum(self.rooms_of_hosts(leaves)[:, ::-1], axis=1)  # by the largest hosts
         used = (capacity < need).sum(axis=1)
         fewest: Counts = leaves[used == used.min()]
@@ -149,8 +157,8 @@ _MAX_CELLS = 400_000  # of the table of _best_set_by_table; for more, some of th
 def choose_holes(holes: Sequence[int], need: int) -> list[Share]:
     """Return (index of a hole, pods placed in it) for each hole that is used; a partly used hole comes last.
 
-    holes: the room of each hole, in pods, 0 or more; their sum is at least `need`. need: pods to place, 0 or more; no
-    hole is used for 0. The fewest holes are used. Among such sets, the one that leaves the largest sum of squares of
+    holes: the room of each hole, in pods, 0 or more; their sum is at least `need`. need: pods to place, 0 or more; the
+    result is [] for 0. The fewest holes are used. Among such sets, the one that leaves the largest sum of squares of
     free room is chosen, so that small holes are filled before a large one is touched. Ties go to the first holes.
     """
     if need <= 0:
@@ -183,9 +191,9 @@ def _tightest_hole(holes: Sequence[int], need: int) -> int | None:
 
 
 def _fill_holes(holes: Sequence[int], chosen: list[int], need: int) -> list[Share]:
-    """Return (index, pods) for the chosen holes, filled from the largest on, so that the last one keeps the free rest.
+    """Return (index, pods) for the chosen holes, filled from the largest on, so that only the last one keeps free room.
 
-    chosen: indexes of holes. need: pods to place.
+    chosen: indexes of holes, which hold `need` pods together. need: pods to place.
     """
     shares = []
     for index in sorted(chosen, key=lambda index: (-holes[index], index)):
@@ -198,8 +206,8 @@ def _fill_holes(holes: Sequence[int], chosen: list[int], need: int) -> list[Shar
 def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) -> list[int]:
     """Return the indexes of the `fewest` holes that hold `need` pods and leave the largest sum of squares of free room.
 
-    order: the indexes of all holes, the largest first. If the table of all sets would be too large, some of the largest
-    holes are used without a search.
+    order: the indexes of all holes, the largest first. fewest: the least number of holes that can hold the pods, >= 2.
+    If the table of all sets would be too large, some of the largest holes are used without a search.
     """
     count = 2
     while count < fewest and len(order) * (count + 1) * (count + 2) * holes[order[0]] <= _MAX_CELLS:
@@ -268,36 +276,44 @@ class DomainPacker:
     def cheapest_domains(self, tier: int, switches: Counts, need: int) -> Counts:
         """Return those of some switches of a tier in which `need` pods of a new gang use the fewest switches.
 
-        Each of the switches must have room for `need` pods.
+        switches: numbers; each must have room for `need` pods. The result is ascending for tier 3 and above.
         """
         if tier <= 1 or len(switches) == 1:
             return switches
-        floors = {switch: self._floor(tier, switch, need) for switch in switches.tolist()}
+        lower_bounds = {switch: self._min_switches(tier, switch, need) for switch in switches.tolist()}
         if tier == 2:  # one tier to pay for: the floor is the price
-            lowest = min(floors.values())
-            return np.array([switch for switch, floor in floors.items() if floor == lowest])
+            lowest = min(lower_bounds.values())
+            return np.array([switch for switch, floor in lower_bounds.items() if floor == lowest])
         best: float = inf
         cheapest: list[int] = []
-        for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
-            if floors[switch] > best:
+        for switch in sorted(lower_bounds, key=lambda switch: (lower_bounds[switch], switch)):
+            if lower_bounds[switch] > best:
                 break
-            price = self._price(tier, switch, need)
+            price = self._fewest_switches(tier, switch, need)
             if price < best:
                 best, cheapest = price, []
             if price == best:
                 cheapest.append(switch)
         return np.array(sorted(cheapest))
 
-    def _floor(self, tier: int, switch: int, need: int) -> int:
-        """Return a lower bound of the price of `need` pods in a domain: the fewest switches of each tier by itself."""
+    def _min_switches(self, tier: int, switch: int, need: int) -> int:
+        """Return a lower bound of the number of switches below a switch that `need` pods use: the fewest of each tier
+        by itself.
+
+        tier, switch: the tier and the number of the switch, which has room for the pods.
+        """
         price = 0
         for lower_tier in range(1, tier):
             largest = np.cumsum(-np.sort(-self._room.under_switch(tier, switch, lower_tier)))
             price += int(np.searchsorted(largest, need)) + 1
         return price
 
-    def _ceiling(self, tier: int, switch: int, need: int) -> int:
-        """Return an upper bound of the price of `need` pods in a domain: the price of its largest leaves."""
+    def _max_switches(self, tier: int, switch: int, need: int) -> int:
+        """Return an upper bound of the least number of switches below a switch that `need` pods use.
+
+        It is the number that is used if the leaves with the most room are filled first. tier, switch: the tier, 2 or
+        more, and the number of the switch, which has room for the pods.
+        """
         fabric = self._room.fabric
         start, _ = fabric.span(tier, switch)
         leaf_room = self._room.under_switch(tier, switch, 1)
@@ -306,30 +322,35 @@ class DomainPacker:
         hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
         return count + sum(len(np.unique(fabric.switch_of[higher_tier, hosts])) for higher_tier in range(2, tier))
 
-    def _price(self, tier: int, switch: int, need: int) -> int:
-        """Return the fewest switches below a domain, of all tiers, that hold `need` pods."""
-        reach = self._pods_by_price(tier, switch, self._ceiling(tier, switch, need))
+    def _fewest_switches(self, tier: int, switch: int, need: int) -> int:
+        """Return the fewest switches below a switch, of all tiers together, that hold `need` pods.
+
+        tier, switch: the tier, 2 or more, and the number of the switch, which has room for the pods. Switches that hold
+        anchors do not count.
+        """
+        reach = self._pods_by_price(tier, switch, self._max_switches(tier, switch, need))
         return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
-        """Return (host id, pods) for `need` pods in a domain that holds them, in any order; [] for no pods.
+        """Return (host id, pods) for `need` pods in a domain that has room for them, in any order; [] for no pods.
 
-        tier, switch: the tier and the number of the domain.
+        tier, switch: the tier and the number of the domain; tier 0 is a host.
         """
         if need <= 0:
             return []
         if tier == 0:
             return [(switch, need)]
         if tier <= 2:
-            shares = self._shares(tier, switch, need)
+            shares = self._divide_among_children(tier, switch, need)
         else:
-            shares = self._shares_by_price(tier, switch, need)
+            shares = self._divide_by_price(tier, switch, need)
         return [slot for child, pods in shares for slot in self.fill(tier - 1, child, pods)]
 
-    def _shares(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
+    def _divide_among_children(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) for `need` pods under a leaf or a spine, where every child has the same price.
 
-        tier, switch: the tier, 1 or 2, and the number of the switch, which has room for the pods.
+        tier, switch: the tier, 1 or 2, and the number of the switch, which has room for the pods. Children are host ids
+        or numbers of leaves. Those that hold anchors are used first.
         """
         first, end = self._room.children(tier, switch)
         room = self._room.at_tier(tier - 1)[first:end]
@@ -357,7 +378,8 @@ class DomainPacker:
     def _preference_order(self, tier: int, first: int, end: int) -> list[int]:
         """Return the children of a switch as positions after `first`; of children with equal room the best comes first.
 
-        tier: of the switch. first, end: the first child and the last child + 1.
+        tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of different room keep
+        their order.
         """
         merits = [merit[first:end] for merit in self._room.merits(tier - 1)]
         if tier == 2 and self._room.has_deep_hosts:
@@ -375,7 +397,8 @@ class DomainPacker:
     def _use_fewer_hosts(
         self, first: int, holes: Sequence[int], children: Sequence[int], shares: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return shares of leaves that leave holes of the same sizes, on as few hosts as possible.
+        """Return other shares of leaves that use fewer hosts and leave holes of the same sizes, each size equally
+        often.
 
         first: the first leaf under the spine. holes: the room of each leaf. children: the leaves that may be used, as
         positions after `first`; of equal leaves the one with the fewest hosts comes first. shares: (position, pods);
@@ -400,20 +423,23 @@ class DomainPacker:
         return [*((position, holes[position]) for position in full), (best, holes[best] - free_rest)]
 
     def _hosts_of_leaves(self, first: int, count: int, free_rest: int) -> tuple[Counts, Counts]:
-        """Return two numbers for each of some leaves: hosts with room, and hosts that stay unused.
+        """Return, for each leaf, its hosts with room, and the most hosts that can stay empty if `free_rest` pods of
+        room stay free.
 
-        Hosts stay unused if `free_rest` pods of room stay free. first: the first leaf. count: the number of leaves.
+        The result is two arrays. first: the number of the first leaf. count: the number of consecutive leaves.
+        free_rest: pods of room of that leaf.
         """
         rooms = self._room.rooms_of_hosts(np.arange(first, first + count))
         return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)
 
-    def _shares_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
+    def _divide_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) for `need` pods under a switch above the spines, on the fewest switches.
 
-        tier, switch: the tier, 3 or more, and the number of the switch. The prices and pods of each child come from
-        `_table`; a child that holds anchors costs nothing itself.
+        tier, switch: the tier, 3 or more, and the number of the switch, which has room for the pods. Children are
+        numbers of switches of the tier below. The prices and pods of each child come from `_table`; a child that holds
+        anchors costs nothing itself.
         """
-        price = self._price(tier, switch, need)
+        price = self._fewest_switches(tier, switch, need)
         table = self._table(tier, switch, price)
         purchases: list[tuple[int, int, int]] = []  # (pods, child, price)
         budget = price
@@ -438,8 +464,8 @@ class DomainPacker:
     def _last_child(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
         """Return the child that takes the last `need` pods: the unused child with the least room that has this price.
 
-        A child that holds anchors is kept. used: children that have pods already. child, cost: the child and its price
-        that the table chose.
+        tier: of the parent. table: of _table(). used: children that have pods already. child, cost: the child and its
+        price that the table chose. A child that holds anchors is kept.
         """
         if child in self._anchored[tier - 1]:
             return child
@@ -450,8 +476,8 @@ class DomainPacker:
     def _table(self, tier: int, switch: int, budget: int) -> _Table:
         """Return (child, reach, best) for each child of a switch that has room for a pod.
 
-        reach[b]: the most pods that the child holds for a price of b switches, 0..budget. best[b]: the same for this
-        child and all children before it together.
+        tier, switch: the tier, 3 or more, and the number of the switch. reach[b]: the most pods that the child holds
+        for a price of b switches, 0..budget. best[b]: the same for this child and all children before it together.
         """
         first, end = self._room.children(tier, switch)
         best = np.zeros(budget + 1, np.int64)
@@ -464,7 +490,10 @@ class DomainPacker:
         return table
 
     def _pods_by_price(self, tier: int, switch: int, budget: int) -> Counts:
-        """Return the most pods that 0, 1, ..., budget switches below a switch hold."""
+        """Return the most pods that 0, 1, ..., budget switches below a switch hold: budget + 1 numbers.
+
+        tier, switch: the tier, 2 or more, and the number of the switch. Switches that hold anchors cost nothing.
+        """
         if tier > 2:
             table = self._table(tier, switch, budget)
             return table[-1][2] if table else np.zeros(budget + 1, np.int64)
@@ -483,7 +512,8 @@ class DomainPacker:
     def _reach(self, tier: int, switch: int, budget: int) -> Counts:
         """Return the most pods that a switch holds for a price of 0, 1, ..., budget, its own price of 1 included.
 
-        A switch that holds anchors has no price itself.
+        tier, switch: the tier, 2 or more, and the number of the switch. A switch that holds anchors has no price
+          itself.
         """
         pods_below = self._pods_by_price(tier, switch, budget)
         if switch in self._anchored[tier]:

@@ -9,12 +9,12 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to `Ask.most`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `Ask.merits`, which decide before the switches above the domain are compared in 6: the
-   scheduler extender prefers hosts that the pods prefer, then hosts with the least room besides whole pods;
-9. fabric order.
+8. the hosts with the greatest `Ask.merits`: the scheduler extender prefers hosts that the pods prefer, then hosts with
+   the least room besides whole pods;
+9. the least room of the switches above the domain;
+10. fabric order.
 
 rank_order.py assigns the ranks. Pods that need not be near each other fill the smallest holes of all hosts.
-
 A unit is `Ask.multiple` pods on one host. The rest of a gang is its pods that do not fill a whole unit.
 """
 
@@ -36,11 +36,11 @@ from turnout.topology.rank_order import in_rank_order
 
 
 def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
-    """Place a gang, or return the reason why not. Raises nothing.
+    """Place a gang in whole multiples, or return the reason why not. Raises nothing.
 
     room: how many pods of the gang's shape each host id holds, 0 or more; the pods of the anchors are subtracted
     already. If a tier is required, only mapped hosts count. If `ask.pods` fit nowhere, as many as fit are placed, but
-    at least `ask.least` and one. Pods that do not fill a whole multiple are not placed.
+    at least `ask.least` and one. Pods that do not fill a whole multiple are not placed. `ask.layers` is not read.
     """
     required = ask.widest_tier is not None
     anchors = [host for host, _ in ask.anchors]
@@ -63,7 +63,8 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
 def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Refusal | None:
     """Return why the members on some hosts do not lie in one domain of a required tier; None if they do.
 
-    widest_tier: the required tier, None if no tier is required. hosts: host ids of the members, in any order.
+    widest_tier: the required tier; None if no tier is required, then the result is None. hosts: host ids of the
+    members, in any order. A required tier is also refused if the map has no hosts.
     """
     if widest_tier is None:
         return None
@@ -91,9 +92,10 @@ def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np
 
 
 def _by_distance_rule(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
-    """Return the fabric with the tiers that the ask's distance rule distinguishes, and the widest tier allowed in it.
+    """Return (fabric with only the tiers that the ask's distance rule distinguishes, widest tier allowed in this
+    fabric).
 
-    Under LEAF_ONLY these are leaves, the widest tier allowed and the top.
+    Under LEAF_ONLY these are leaves, the widest tier allowed and the top. Under ALL_TIERS it is `fabric` itself.
     """
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
     if ask.rule is DistanceRule.ALL_TIERS:
@@ -108,7 +110,8 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 def _search(
     ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
 ) -> Slots:
-    """Return (host id, units) for all pods, else for as many as fit, else [].
+    """Return (host id, units) for all pods in units, else for as many as fit, at least the ask's `least`; [] if fewer
+    fit.
 
     ruled_fabric: the fabric, and the widest tier allowed. rooms: units of each host id, first on mapped hosts only,
     then on all hosts if the ask allows them. anchors: host ids of placed members.
@@ -136,7 +139,8 @@ def _search(
 def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) for all units in the lowest domain that holds them; None if no domain does.
 
-    pods: the units to place. most: units that the gang may grow to, which decides between equal domains. widest: the
+    pods: the units to place, >= 1. most: units that the gang may grow to, which decides between equal domains. widest:
+      the
     highest tier tried. anchors: host ids of placed members, which the domain has to contain.
     """
     if anchors:
@@ -153,10 +157,10 @@ def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anch
 
 
 def _place_near_anchors(room_by_tier: RoomByTier, pods: int, widest: int, anchors: list[int]) -> Slots | None:
-    """Return (host id, units) under the lowest switch that covers all anchors and has room.
+    """Return (host id, units) under the lowest switch that covers all anchors and has room; None if none up to `widest`
+    has.
 
-    pods: the units to place. None if no switch up to tier `widest` has room. anchors: host ids of placed members, at
-    least one.
+    pods: the units to place. widest: the highest tier tried. anchors: host ids of placed members, at least one.
     """
     fabric = room_by_tier.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
@@ -211,9 +215,10 @@ def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
 
 
 def place_in_smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
-    """Place as many pods as fit, at least `ask.least`, on the hosts with the least room, at any distance.
+    """Place as many pods as fit, at least `ask.least` and one, on the hosts with the least room, at any distance.
 
-    room: as for plan(). `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not.
+    room: as for plan(). `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not. Return a Refusal if fewer
+      fit.
     """
     usable = room // ask.multiple * ask.multiple
     order = np.lexsort([*(-merit for merit in reversed(ask.merits)), usable])
@@ -237,9 +242,9 @@ _MAX_DOMAINS = 64  # of one tier, tried for a place that holds whole multiples a
 
 
 def place_in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang as plan() does, and the pods that do not fill a multiple on one host.
+    """Place a gang as plan() does, and also the pods that do not fill a multiple, together on one host.
 
-    room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed.
+    room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed. `ask.layers` is not read.
     """
     rest = ask.pods % ask.multiple
     if not rest:
@@ -257,8 +262,9 @@ def place_in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refu
 def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
     """Return the host ids of pods that complete the multiples that members have begun, one entry for each pod.
 
-    member_hosts: the host id of each member that has a host. pods: the largest number of entries. room: as for plan();
-    the room of the result is subtracted from it.
+    member_hosts: the host id of each member that has a host. multiple: pods. pods: the largest number of entries. room:
+      as
+    for plan(); the room of the result is subtracted from it.
     """
     hosts: list[int] = []
     for host, count in sorted(Counter(member_hosts).items()):
@@ -271,7 +277,7 @@ def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, ro
 def _place_with_short_last_host(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
     """Place one multiple more than the gang has, and take the surplus from the last host in rank order.
 
-    rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
+    room: as for plan(). rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
     """
     surplus = ask.multiple - rest
     pods = ask.pods + surplus
@@ -283,9 +289,10 @@ def _place_with_short_last_host(fabric: Fabric, room: Room, ask: Ask, rest: int)
 
 
 def _place_rest_apart(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
-    """Place the whole multiples, and the rest on another host, in the lowest domain that holds both.
+    """Place the whole multiples, and the rest on another host, in the lowest domain that holds both; None if nothing
+    does.
 
-    rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
+    room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
     for first, end in _domains(fabric, room, ask):
         inside = np.zeros_like(room)
@@ -298,7 +305,8 @@ def _place_rest_apart(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placem
 def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
     """Yield the host ids (first, last + 1) of domains with room for all pods and for the whole multiples.
 
-    The lowest domains come first, of one tier those with the least room. Each domain contains the anchors.
+    room: as for plan(). The lowest domains come first, of one tier those with the least room, at most _MAX_DOMAINS of a
+    tier. Each domain contains the anchors; nothing is yielded if an anchor is off the map.
     """
     anchor_hosts = [host for host, _ in ask.anchors]
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
@@ -315,7 +323,10 @@ def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
 
 
 def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
-    """Place the multiples first, then the rest on the nearest host with room. None if one of the two does not fit."""
+    """Place the multiples first, then the rest on the nearest host with room. None if one of the two does not fit.
+
+    room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
+    """
     whole_pods = ask.pods - rest
     slots: tuple[tuple[int, int], ...] = ()
     room_left = room.copy()
@@ -338,7 +349,11 @@ def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | 
 
 
 def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> Placement:
-    """Return the placement of pods on hosts, in rank order. slots: (host id, pods); a host may occur several times."""
+    """Return the placement of pods on hosts, in rank order.
+
+    slots: (host id, pods); a host may occur several times, and one with 0 pods is left out. ask: its anchors count in
+    the tier and in the rank order.
+    """
     total = Counter[int]()
     for host, pods in slots:
         total[host] += pods
@@ -351,11 +366,12 @@ _SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only ever
 
 
 def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang. If it needs several leaves, no leaf gets more pods than the least share that its switches allow.
+    """Place a gang. If it needs several leaves, keep the largest number of its pods under one leaf as small as
+    possible.
 
-    room: as for plan(). The pods of anchors count in the share of their leaf. The gang uses no more leaves, and no more
-    switches of all tiers, than without equal shares. Of domains of one tier the one with the least share is chosen,
-    then the domain that is chosen without equal shares.
+    room: as for plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of
+    all tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the
+    one that allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
     unbalanced = place_in_multiples(fabric, room, ask)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:
@@ -363,23 +379,26 @@ def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     most_leaves, most_switches = _switches_used(fabric, ask, unbalanced)
     span = fabric.span(unbalanced.tier, int(fabric.switch_of[unbalanced.tier][unbalanced.slots[0][0]]))
     request = replace(ask, pods=unbalanced.pods, least=unbalanced.pods, most=max(ask.most, unbalanced.pods))
-    for share in _shares(fabric, room, request, unbalanced, most_leaves):
+    for share in _leaf_limits_to_try(fabric, room, request, unbalanced, most_leaves):
         for first, end in dict.fromkeys((span, (0, len(room)))):
             limited = np.zeros_like(room)
             limited[first:end] = _limit_leaves(fabric, room, request, share)[first:end]
-            even = place_in_multiples(fabric, limited, request)
-            if isinstance(even, Refusal) or (even.pods, even.tier) != (unbalanced.pods, unbalanced.tier):
+            balanced_placement = place_in_multiples(fabric, limited, request)
+            if isinstance(balanced_placement, Refusal) or (balanced_placement.pods, balanced_placement.tier) != (
+                unbalanced.pods,
+                unbalanced.tier,
+            ):
                 continue
-            leaves, switches = _switches_used(fabric, ask, even)
+            leaves, switches = _switches_used(fabric, ask, balanced_placement)
             if leaves <= most_leaves and switches <= most_switches:
-                return _on_fewest_hosts(fabric, room, request, even)
+                return _on_fewest_hosts(fabric, room, request, balanced_placement)
     return unbalanced
 
 
 def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement) -> Placement:
     """Return a placement with the same number of pods under each leaf, on as few hosts as possible.
 
-    room: as for plan().
+    room: as for plan(). Under a leaf whose pods are no whole multiple, nothing changes.
     """
     pods_under = Counter[int]()
     for host, pods in placement.slots:
@@ -409,11 +428,13 @@ def _switches_used(fabric: Fabric, ask: Ask, placement: Placement) -> tuple[int,
     return used[0], sum(used)
 
 
-def _shares(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_leaves: int) -> list[int]:
-    """Return the shares of a leaf to try, ascending: pods of the gang under one leaf at most.
+def _leaf_limits_to_try(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_leaves: int) -> list[int]:
+    """Return limits to try, ascending: each is the most pods of the gang that any leaf may get, anchors included.
 
-    The first is the least that some domain allows; all are below the largest share of `unbalanced`, the placement
-    without equal shares. most_leaves: leaves that the gang may use.
+    The first limit is the least one that some domain allows, the last is below the largest number of pods under a leaf
+    in
+    `unbalanced`, the placement without balance. Of many limits only every second, third ... is returned, about
+    _SHARE_TRIES. [] if no lower limit is possible. room: as for plan(). most_leaves: leaves that the gang may use.
     """
     unit = ask.multiple
     anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])
@@ -426,7 +447,10 @@ def _shares(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_le
     shares = [share for share in range(1, largest) if share % unit in (0, ask.pods % unit)]
 
     def is_possible(share: int) -> bool:
-        """Return True if some domain holds all pods on `new_leaves` further leaves, none with more than this share."""
+        """Return True if some domain holds all pods with at most `share` pods of the gang under each leaf.
+
+        Besides the leaves of anchors at most `new_leaves` leaves may be used.
+        """
         limited = np.minimum(free, (share - anchored).clip(0))
         for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
             own = switch_of_leaf == switch
@@ -442,7 +466,7 @@ def _shares(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_le
 def _limit_leaves(fabric: Fabric, room: Room, ask: Ask, share: int) -> Room:
     """Return the room in which no leaf can get more pods of the gang than `share`, the pods of its anchors included.
 
-    room: as for plan(). In the result the room of each host is whole multiples. If the share allows, one host of each
+    room: as for plan(). In the result the room of each host is whole multiples. If the limit allows, one host of each
     leaf also has room for the rest.
     """
     unit, rest, leaf_of = ask.multiple, ask.pods % ask.multiple, fabric.switch_of[1]

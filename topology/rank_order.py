@@ -2,7 +2,8 @@
 
 So a ring of ranks leaves each switch once, which is the minimum. The domain with the most pods comes first and the
 smallest parts come last. Controllers delete the highest index first, so a shrinking job leaves its remote hosts before
-its main domain.
+its main domain. Lost ranks (of members that return) are the free ranks here: fill_gaps() puts them near their
+neighbours, whose ranks and places are fixed.
 
 A place is a host or another unit under a leaf. Its row has one number for each of its switches. The tables of a fabric
 are not needed, so a launcher, which knows only paths of switches, numbers its ranks by the same rule.
@@ -24,10 +25,10 @@ _MAX_SWAP_RANKS = 24  # with more free ranks no pairs are swapped: 24 ranks have
 
 
 def in_rank_order(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[tuple[int, int]] = ()) -> Slots:
-    """Return (host id, pods) in rank order.
+    """Return the slots (host id, pods) of `counts` in rank order.
 
-    counts: (host id, pods), each host once. anchors: (host id, pods) of members that are placed already; they decide
-    which domain comes first and are not returned. Source: docs/design.md 3
+    counts: (host id, pods), with different hosts. anchors: (host id, pods) of members that are placed already; they
+    decide which domain comes first and are not returned. Source: docs/design.md 3
     """
     counts = tuple(counts)
     if len(counts) < 2:
@@ -62,10 +63,11 @@ def rank_order_keys(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[
 def assign_ranks(
     fabric: Fabric, free_slots: Sequence[tuple[int, int]], free_ranks: Iterable[int], fixed_places: Mapping[int, int]
 ) -> dict[int, int]:
-    """Assign the free ranks of a gang to its free slots: rank -> host id, for as many ranks as there are places.
+    """Assign the free ranks of a gang to its free slots: rank -> host id. A rank for which no place is left is absent.
 
-    free_slots: (host id, pods). fixed_places: rank -> host id of the members that cannot move. Without fixed members
-    the free ranks follow the plain rank order; otherwise fill_gaps() decides.
+    free_slots: (host id, pods). free_ranks: ranks without a place, also those of lost members. fixed_places: rank ->
+    host id of the members that cannot move. Without fixed members the free ranks follow the plain rank order; otherwise
+    fill_gaps() decides.
     """
     ranks_to_place = sorted(set(free_ranks) - set(fixed_places))
     ordered = in_rank_order(fabric, free_slots, [(host, 1) for _, host in sorted(fixed_places.items())])
@@ -80,7 +82,7 @@ def fill_gaps(
     ranks_to_place: Sequence[int],
     fixed_places: Mapping[int, int],
 ) -> dict[int, int]:
-    """Assign free ranks to the places of a pool: rank -> place, for as many ranks as the pool has places.
+    """Assign free ranks, such as lost ones, to the places of a pool: rank -> place. The highest ranks may get no place.
 
     rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. pool: the free places in rank
     order; a place occurs once for each of its pods. ranks_to_place: the free ranks, ascending. fixed_places: rank ->
@@ -114,7 +116,8 @@ def fill_gaps(
 def leaves_of_neighbours(
     free: Sequence[int], fixed_places: Mapping[int, int], room: Mapping[int, int]
 ) -> dict[int, int]:
-    """Choose a leaf for free ranks, the leaf of the next members in the ring: rank -> leaf.
+    """Return rank -> leaf for free ranks, such as lost ones: the leaf of the next member before or after it in the
+    ring.
 
     free: ranks without a place, ascending. fixed_places: rank -> leaf of the placed members, at least one. room: leaf
     -> free pods. A rank for which neither neighbour's leaf has room is left out. Between members of two leaves, the
@@ -144,15 +147,19 @@ class _Gap:
 def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> list[_Gap]:
     """Return the gaps between the placed ranks of the ring of all ranks, without empty gaps.
 
-    The ranks above the last placed rank and below the first one make one gap. ranks_to_place: ascending.
+    ranks_to_place: the free ranks, ascending. fixed_places: rank -> place, at least one. The ranks above the last
+    placed rank and below the first one make one gap.
     """
     ends = sorted(fixed_places)
     gaps = [
         _Gap(left, ranks_to_place[bisect(ranks_to_place, left) : bisect(ranks_to_place, right)], right)
         for left, right in pairwise(ends)
     ]
-    around = [*ranks_to_place[bisect(ranks_to_place, ends[-1]) :], *ranks_to_place[: bisect(ranks_to_place, ends[0])]]
-    return [gap for gap in (*gaps, _Gap(ends[-1], around, ends[0])) if gap.free]
+    across_the_end = [
+        *ranks_to_place[bisect(ranks_to_place, ends[-1]) :],
+        *ranks_to_place[: bisect(ranks_to_place, ends[0])],
+    ]
+    return [gap for gap in (*gaps, _Gap(ends[-1], across_the_end, ends[0])) if gap.free]
 
 
 def _gap_sort_key(
@@ -175,12 +182,14 @@ def _fill(
     place_of: dict[int, int],
     left_first: bool = True,
 ) -> None:
-    """Give ranks of a gap to places near its ends, first near one end, then near the other.
+    """Assign ranks of a gap to places near its ends, first near one end, then near the other. The gap shrinks.
 
     A place is near an end if it is under the same switch of `tier` as the member at that end. completely: fill the gap
-    only if it can be filled completely. places_under: switch of `tier` -> its unused places, which are taken from it.
-    rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added. left_first: begin at
-    the left end.
+    only if one of its ends has places for all of it. places_under: switch of `tier` -> its unused places, which are
+    taken
+    from it. rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added. left_first:
+    begin
+    at the left end.
     """
     for from_left in (left_first, not left_first):
         if not gap.free:
@@ -205,8 +214,8 @@ def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...
     ring = sorted(place_of)
     position_of = {rank: position for position, rank in enumerate(ring)}
 
-    def around(*ranks_: int) -> int:
-        """Return the switch crossings of the ring's edges at these ranks."""
+    def crossings_at(*ranks_: int) -> int:
+        """Return how many switches the edges of the ring at these ranks leave, over all tiers."""
         edges = {(position_of[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
         return sum(
             _crossings(rows[place_of[ring[edge]]], rows[place_of[ring[(edge + 1) % len(ring)]]])
@@ -219,9 +228,9 @@ def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...
         for first_rank, second_rank in combinations(ranks_to_place, 2):
             if place_of[first_rank] == place_of[second_rank]:
                 continue
-            before = around(first_rank, second_rank)
+            before = crossings_at(first_rank, second_rank)
             place_of[first_rank], place_of[second_rank] = place_of[second_rank], place_of[first_rank]
-            if around(first_rank, second_rank) < before:
+            if crossings_at(first_rank, second_rank) < before:
                 is_cheaper = True
             else:
                 place_of[first_rank], place_of[second_rank] = place_of[second_rank], place_of[first_rank]

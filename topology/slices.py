@@ -4,8 +4,8 @@ A layer is (tier, size of a run in pods), as in `Ask.layers`. From the outermost
 are the hosts of a smaller problem, in which runs are multiples. Then each switch takes its runs as a gang of its own,
 under that switch alone. The last run may be shorter.
 
-For a new gang, room that is rounded down to whole runs is tried first. If a switch then has pods that are no whole
-runs, its surplus pods are removed and placed elsewhere, a few times.
+For a new gang, room that is rounded down to whole runs is tried first. If a switch then holds an incomplete run, its
+surplus pods are placed elsewhere; this is repeated at most _MAX_TRIES times.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
 from turnout.topology.place import complete_multiples, place_in_multiples, placement_of
 
 Room = npt.NDArray[np.int32]  # pods that each host id, or each switch, has room for
-_MAX_HOSTS = 2_048  # hosts of all tries in one tier; larger domains are left to `_place_by_shares`
+_MAX_HOSTS = 2_048  # hosts of all tries in one tier; larger domains are left to `_place_by_switch`
 _MAX_TRIES = 6  # for one domain
 
 
 def place_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
-    """Place a gang without anchors in whole runs, in the lowest domain; None if no such place is found.
+    """Place all pods of a gang without anchors in whole runs, in the lowest domain; None if no such place is found.
 
     room: as for plan(). ask: with at least one layer. Of domains of one tier the one with the fewest used switches is
     chosen. A domain of the innermost layer's tier or below, such as one host, keeps every run under one switch.
@@ -48,7 +48,7 @@ def place_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | Non
             if not tries:
                 break
             hosts_left -= tries * (end - first)
-            candidate = _runs_inside_switch(fabric, usable_room, ask, tier, switch, tries)
+            candidate = _place_whole_runs_under(fabric, usable_room, ask, tier, switch, tries)
             if candidate is not None:
                 candidates.append(candidate)
         if candidates:
@@ -67,22 +67,23 @@ def _domains(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterato
                 if fabric.starts[tier][switch] < fabric.mapped_count)  # fmt: skip
 
 
-def _runs_inside_switch(
+def _place_whole_runs_under(
     fabric: Fabric, usable_room: Room, ask: Ask, tier: int, switch: int, tries: int
 ) -> tuple[int, Placement] | None:
-    """Place the gang under one switch so that no run is cut. Return (number of used switches, placement).
+    """Place the whole gang under one switch so that no run is split between switches of its layer.
 
-    usable_room: of each host id, in whole runs. None if the gang does not fit, or if runs are still cut after `tries`
-    tries.
+    Return (number of switches used, all tiers up to `tier` together; placement), or None if the gang does not fit or a
+    run is still split after `tries` tries. usable_room: pods that each host id has room for, rounded down to whole
+    runs. tier, switch: the tier and the number of the switch.
     """
     first, end = fabric.span(tier, switch)
-    domain = fabric if tier == fabric.tiers else _under(fabric, tier, switch)
+    domain = fabric if tier == fabric.tiers else _subfabric_under(fabric, tier, switch)
     merits = tuple(merit[first:end] for merit in ask.merits)
-    inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, merits=merits)
+    inner_request = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, merits=merits)
     layers = [layer for layer in ask.layers if layer[0] < domain.tiers]
     room_left = usable_room[first:end].copy()
     for _ in range(tries):
-        placement = place_in_multiples(domain, room_left, inner)
+        placement = place_in_multiples(domain, room_left, inner_request)
         if isinstance(placement, Refusal) or placement.pods < ask.pods:
             return None
         counts = np.zeros(len(room_left), np.int32)
@@ -98,10 +99,11 @@ def _runs_inside_switch(
 
 
 def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
-    """Limit the room under each switch with an incomplete run to its whole runs. Return True if there was one.
+    """For each switch whose pods are not whole runs, reduce its room to the whole runs that it has now.
 
-    room_left: the room of each host, which is changed. counts: pods of each host in the last attempt. layers: (tier,
-    size of a run). pods: of the gang; if they are no multiple of the size, one run may be short.
+    Return True if any room was reduced. room_left: the room of each host of the domain, which is changed. counts: pods
+    of each host in the last attempt. layers: (tier, size of a run). pods: of the gang; if they are no multiple of the
+    size, one run may be short.
     """
     is_changed = False
     for tier, size in layers:
@@ -127,9 +129,11 @@ def _limit_room(room: Room, max_pods: int) -> Room:
 
 
 def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
-    """Round the room of each host down to the multiple, and the room of each innermost switch to whole runs.
+    """Return the room of each host rounded down to the multiple, and of each innermost switch rounded down to whole
+    runs.
 
-    If the gang has a short last run, only the room of each host is rounded.
+    room: as for plan(). ask: with at least one layer. If the gang has a short last run, only the room of each host is
+    rounded.
     """
     tier, size = ask.layers[-1]
     usable = room // ask.multiple * ask.multiple
@@ -145,7 +149,7 @@ def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
 
 
 def _round_down_groups(units: Room, starts: npt.NDArray[np.int32], multiple: int) -> None:
-    """Remove room, from the smallest holes first, until each group has a multiple of `multiple`. Changes `units`.
+    """Remove room, from the smallest holes first, until each group has a multiple of `multiple` runs. Changes `units`.
 
     units: the room of each switch, in runs. starts: the first switch of each group, ascending.
     """
@@ -159,16 +163,16 @@ def _round_down_groups(units: Room, starts: npt.NDArray[np.int32], multiple: int
             to_remove -= removed
 
 
-_under = lru_cache(maxsize=512)(fabric_under)
+_subfabric_under = lru_cache(maxsize=512)(fabric_under)
 
 
 def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang in its layers. If all pods fit nowhere in this way, `ask.least` pods are placed, else none.
+    """Place a gang in its layers: all pods, else exactly `ask.least` of them, else return a Refusal.
 
-    `ask.least` is rounded up to whole multiples of pods on a host.
-
-    room: as for plan(). Runs that members have begun are completed first. Layers as wide as the widest tier allowed
-    have no effect. Of two placements the one in the lower domain is chosen, then the one with the cheaper ring.
+    room: as for plan(). `ask.least` is rounded up to a whole multiple of pods on a host. Layers as wide as the widest
+    tier allowed have no effect; without any other layer the gang is placed by place_in_multiples(). Runs that members
+    have begun are completed first. Of two placements the one in the lower domain is chosen, then the one with the
+    cheaper ring.
     """
     ask = _with_narrow_layers(fabric, ask)
     if not ask.layers:
@@ -182,14 +186,22 @@ def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal
         candidates = list(_place_layers(fabric, room, replace(ask, pods=pods, least=pods)))
         placements = [each for each in candidates if isinstance(each, Placement)]
         if placements:
-            return placements[0] if len(placements) == 1 else min(placements, key=lambda each: _price(fabric, each))
+            return (
+                placements[0]
+                if len(placements) == 1
+                else min(placements, key=lambda each: _placement_sort_key(fabric, each))
+            )
         answer = candidates[-1]
     return answer
 
 
 def placements_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
-    """Yield the placements among which place_in_layers() chooses, for a caller that compares them by another price."""
-    for each in _placements(fabric, room, ask):
+    """Yield the placements among which place_in_layers() chooses, for a caller that compares them by another price.
+
+    room: as for plan(). They place all of `ask.pods`, or fewer if no layer of the ask has an effect; nothing is yielded
+    if the gang finds no place.
+    """
+    for each in _results_of_all_ways(fabric, room, ask):
         if isinstance(each, Placement):
             yield each
 
@@ -218,8 +230,12 @@ def _with_narrow_layers(fabric: Fabric, ask: Ask) -> Ask:
     return replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
 
 
-def _placements(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
-    """Yield the result of each way to place a gang: in its layers if it has any, else in multiples."""
+def _results_of_all_ways(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+    """Yield the result, a Placement or a Refusal, of each way to place a gang: in its layers if it has any, else in
+      multiples.
+
+    room: as for plan(). At least one result is yielded.
+    """
     ask = _with_narrow_layers(fabric, ask)
     if ask.layers:
         yield from _place_layers(fabric, room, ask)
@@ -228,31 +244,33 @@ def _placements(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Re
 
 
 def _place_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
-    """Yield the result of each way to place a gang in layers.
+    """Yield the result, a Placement or a Refusal, of each way to place a gang in layers.
 
-    The ways are whole runs, and shares from the outermost layer inwards. If neither succeeds, shares with incomplete
-    inner runs are tried, too, and the last result is a refusal.
+    room: as for plan(). ask: with at least one layer that has an effect. The ways are whole runs, and shares of
+    switches from the outermost layer inwards. If neither succeeds, shares with incomplete inner runs are tried, too.
+    The last result may be a Refusal.
     """
     by_runs = None if ask.anchors else place_in_whole_runs(fabric, room, ask)
     if by_runs is not None:
         yield by_runs
-    shared = _place_by_shares(fabric, room, ask, room_in_whole_runs(fabric, room, ask))
+    shared = _place_by_switch(fabric, room, ask, room_in_whole_runs(fabric, room, ask))
     yield shared
-    inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
-    if by_runs is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner):
+    inner_sizes = [ask.multiple, *(size for _, size in ask.layers[1:])]
+    if by_runs is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner_sizes):
         switch_room = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
-        yield _place_by_shares(fabric, room, ask, switch_room)
+        yield _place_by_switch(fabric, room, ask, switch_room)
 
 
-def _price(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
+def _placement_sort_key(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
     """Return the sort key of a placement, the best first: most pods, lowest domain, cheapest ring."""
     return -placement.pods, placement.tier, ring_cost(fabric, [host for host, _ in placement.slots]).total
 
 
-def _place_by_shares(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
+def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
     """Share the pods among the switches of the outermost layer, then place each share under its switch.
 
-    switch_room: pods that each switch of that layer holds, in whole runs if incomplete inner runs are not allowed.
+    room: as for plan(). switch_room: pods that each switch of that layer holds, in whole runs if incomplete inner runs
+    are not allowed. Return a Refusal if the shares, or the pods under one of the switches, find no room.
     """
     tier, size = ask.layers[0]
     anchored = Counter[int]()
@@ -267,7 +285,7 @@ def _place_by_shares(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
         merits = tuple(np.add.reduceat(np.where(room > 0, merit, 0), starts) for merit in ask.merits)
         members = tuple(sorted((anchored + counts).items()))
         outer_ask = Ask(pods, pods, max(pods, ask.most), size, widest, members, merits=merits)
-        outer_placement = place_in_multiples(_above(fabric, tier), switch_room, outer_ask)
+        outer_placement = place_in_multiples(_fabric_above(fabric, tier), switch_room, outer_ask)
         if isinstance(outer_placement, Refusal):
             return outer_placement
         counts.update(dict(outer_placement.slots))
@@ -293,20 +311,21 @@ def _short_runs(pods: Counter[int], size: int) -> int:
 def _place_inside_switch(
     fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int
 ) -> list[tuple[int, int]] | Refusal:
-    """Place some pods under one switch of the outermost layer, in the inner layers.
+    """Place `pods` pods under one switch, with all layers of `ask` but the outermost one.
 
-    Return (host id, pods), or why not.
+    room: as for plan(). tier, switch: the tier of the outermost layer and the number of the switch. Return (host id of
+    the whole fabric, pods), or a Refusal. The first way that succeeds is taken.
     """
     first, end = fabric.span(tier, switch)
     inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
     merits = tuple(merit[first:end] for merit in ask.merits)
-    inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], merits)
+    inner_request = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], merits)
     # Inside a switch the first way that succeeds is good enough; trying all ways for many switches is slow.
     answer: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
-    for answer in _placements(_under(fabric, tier, switch), room[first:end], inner):
+    for answer in _results_of_all_ways(_subfabric_under(fabric, tier, switch), room[first:end], inner_request):
         if isinstance(answer, Placement):
             break
     return answer if isinstance(answer, Refusal) else [(host + first, count) for host, count in answer.slots]
 
 
-_above = lru_cache(maxsize=8)(fabric_above)
+_fabric_above = lru_cache(maxsize=8)(fabric_above)

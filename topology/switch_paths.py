@@ -33,7 +33,7 @@ def natural_key(text: str) -> Key:
 
 
 def _number_of(digits: str) -> int:
-    """Return the number that digits stand for; for too many digits, a number above all others."""
+    """Return the number that digits state; for more than _MAX_DIGITS digits, a number above all others."""
     return int(digits) if len(digits) <= _MAX_DIGITS else 10**_MAX_DIGITS
 
 
@@ -52,7 +52,7 @@ def tiers_of_switches(paths: Iterable[Path]) -> dict[Path, int]:
 def top_tier(tier_of: Mapping[Path, int], roots: int) -> int:
     """Return the tier of the lowest switch that holds everything: the only root, else the nameless top.
 
-    tier_of: of all switches, as tiers_of_switches() returns it. roots: the number of distinct roots.
+    tier_of: of all switches by path, as tiers_of_switches() returns it. roots: the number of distinct roots.
     """
     return tier_of[()] - 1 if roots == 1 and tier_of[()] > 1 else tier_of[()]
 
@@ -60,8 +60,9 @@ def top_tier(tier_of: Mapping[Path, int], roots: int) -> int:
 def switches_above(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple[Path, ...]:
     """Return the paths of a host's switches of tier T, T-1, ..., 1.
 
-    If the host has no switch of a tier, its highest switch below this tier stands for it. If it hangs beside switches,
-    a leaf of its own, with the name "", is added. path: from the root to the switch that holds the host. tiers: T.
+    path: from the root to the switch that holds the host. tier_of: of all switches by path. tiers: T. For a tier in
+    which the host has no switch, its highest switch below that tier is returned. If the switch that holds the host also
+    holds switches, a leaf of the host's own, with the name "", is added.
     """
     chain = [path[:depth] for depth in range(len(path), 0, -1)]
     own_leaf = (*path, "")  # if the host hangs from a switch that holds switches, too
@@ -77,8 +78,8 @@ def switches_above(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple
 def switch_numbers(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
     """Return for each path the numbers of its switches of tier 1, 2, ..., T, from 0 at every tier in natural order.
 
-    paths: from the root to the switch that holds a host; not empty. The numbers equal those of fabric.build() for a
-    fabric of hosts on these paths.
+    paths: from the root to the switch that holds a host; none of them is empty. The numbers equal those of
+    fabric.build() for a fabric of hosts on these paths.
     """
     distinct = set(paths)
     tier_of = tiers_of_switches(distinct)
@@ -106,7 +107,7 @@ def path_text(path: Sequence[str]) -> str:
 def read_path(text: str) -> Path:
     """Return the path in a text that path_text() wrote; () for a blank text. Blanks around it are ignored.
 
-    Raises BadPath.
+    Raises BadPath for a text that is too long, has too many switches, or has a name that a switch cannot have.
     """
     text = text.strip()
     if not text:

@@ -213,8 +213,8 @@ def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> 
 class Recabling:
     """A move of nodes between leaves.
 
-    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones.
-    gang: whole nodes, as many as the leaf has free afterwards, more than any leaf had free before.
+    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones. gang: whole nodes, as many as the leaf
+    has free afterwards, more than any leaf had free before.
     """
 
     places: tuple[DemoNode, ...]  # the new map

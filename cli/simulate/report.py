@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from turnout.cli.simulate.model import Figures, scene, table_rows, verdict
-from turnout.simulator.replay.model import Ran
+from turnout.simulator.replay.model import JobResult
 from turnout.simulator.replay.run import Compared
 
 MAX_POINTS = 600  # of a curve
@@ -121,7 +121,7 @@ def report(trace: str, compared: Compared, found: Figures, curves: tuple[Curve, 
     )
 
 
-def _outcome(before: Ran, after: Ran) -> JobOutcome:
+def _outcome(before: JobResult, after: JobResult) -> JobOutcome:
     """Return one job's times in both runs. before: without lending. after: with lending."""
     submitted = after.submitted
     return JobOutcome(
@@ -136,7 +136,7 @@ def _outcome(before: Ran, after: Ran) -> JobOutcome:
     )
 
 
-def _percentiles(ran: Sequence[Ran], value: Callable[[Ran], float]) -> tuple[float, ...]:
+def _percentiles(ran: Sequence[JobResult], value: Callable[[JobResult], float]) -> tuple[float, ...]:
     """Return the values that 0, 1, ... 100 of 100 jobs do not exceed."""
     ordered = sorted(map(value, ran))
     return tuple(ordered[round(percent / 100 * (len(ordered) - 1))] for percent in PERCENTILES)

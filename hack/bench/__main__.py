@@ -25,7 +25,9 @@ RESULTS = Path("build/bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmarks that are named and print their outcomes. Return the exit code."""
+    """Run the named benchmarks and print their outcomes. Return 0, MISSED if a target is missed, 1 if one of several
+    breaks.
+    """
     names = names_of_benchmarks()
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of {', '.join(names)}")
@@ -67,9 +69,11 @@ def _status(command: Sequence[str]) -> int:
 
 
 def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[str]], int] = _status) -> int:
-    """Run each benchmark in its own process, so that one does not affect another. A failure does not stop the others.
+    """Run each benchmark in its own process, so that one does not affect another, and a failure does not stop the
+    others.
 
-    status_of: runs a command and returns its exit status.
+    Returns 1 if one breaks, else MISSED if a target is missed, else 0. status_of: runs a command and returns its exit
+    status.
     """
     broken, missed = [], False
     for name in names:
@@ -84,13 +88,15 @@ def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[s
 
 
 def _console() -> Console:
-    """Make a console as wide as the terminal; in a file wide enough for every table."""
+    """Return a console as wide as the terminal; 140 columns, which fit every table, if the output is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
 
 
 def show(name: str, outcome: Outcome, save: bool = True) -> None:
-    """Print an outcome. save: also write it to build/bench."""
+    """Print an outcome: its tables, notes and targets, then one line of JSON. save: also write the JSON to
+    build/bench.
+    """
     console = _console()
     console.rule(outcome.title)
     for table in outcome.tables:
@@ -123,7 +129,7 @@ def as_json(name: str, outcome: Outcome) -> str:
 
 
 def drawn(table: Table) -> RichTable:
-    """Return a table for rich: the first column aligned to the left, numbers to the right."""
+    """Return the table for rich: the first column aligned to the left, the others to the right."""
     rich = RichTable(title=table.title, title_justify="left")
     for at, column in enumerate(table.columns):
         rich.add_column(column, justify="left" if at == 0 else "right")

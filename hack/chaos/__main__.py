@@ -39,7 +39,7 @@ class Asked:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Asked:
-        """Read numbers and names of kinds, and names of faults. Raises KeyError or ValueError."""
+        """Parse the words of --kinds: numbers or names of kinds, and names of faults. Raises KeyError or ValueError."""
         kinds = [Kind(int(word)) if word.isdecimal() else Kind[word.upper()] for word in words if _is_kind(word)]
         named = [Fault[word.upper()] for word in words if not _is_kind(word) and word != _JOB]
         by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.SCENARIOS]
@@ -59,7 +59,9 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the schedule of each seed, one after another. Return the exit code."""
+    """Run the schedule of each seed and the scenarios, print the results, and return the exit code: 1 for any
+    failure.
+    """
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
@@ -77,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     strikes = [each for found, _ in scenarios for each in found]
     failed = [line for _, lines in scenarios for line in lines]
     strikes += [
-        each for seed, found in outcomes.items() for each in job_strikes.strikes(seed, found.records, found.breaches)
+        each for seed, found in outcomes.items() for each in job_strikes.strikes(seed, found.records, found.violations)
     ]
     return max(_close(settings, tuple(outcomes.values()), strikes), int(bool(failed)))
 
 
 def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
-    """Play the scenarios of one seed and print each result. Return the strikes, and a line for each failed scenario."""
+    """Run the scenarios of one seed and print each result. Return (strikes, a line for each failed scenario)."""
     found, failed = registry.play(seed, settings.folder.absolute(), settings.kinds.kinds)
     for each in found:
         print(f"seed {seed}: {TITLES[each.kind]}: struck {each.times} times{each.detail and ': '}{each.detail}")
@@ -94,7 +96,8 @@ def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
 
 
 def _play(seed: int, settings: Settings) -> Outcome:
-    """Play the schedule of one seed on the simulated cluster, and print its faults and violated invariants.
+    """Run the schedule of one seed on the simulated cluster; print its faults and violated invariants; return the
+    outcome.
 
     The seed's folder is deleted unless an invariant was violated.
     """
@@ -105,9 +108,9 @@ def _play(seed: int, settings: Settings) -> Outcome:
     print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
     for line in _told(events, outcome):
         print(f"  {line}")
-    for breach in outcome.breaches:
-        print(f"  BROKEN: {breach}")
-    if outcome.breaches:
+    for violation in outcome.violations:
+        print(f"  BROKEN: {violation}")
+    if outcome.violations:
         print(f"  its history and logs are in {home}")
     else:
         shutil.rmtree(home)
@@ -116,7 +119,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
 
 
 def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
-    """Return a line for each fault, with the rounds that followed it."""
+    """Return lines of text: each fault, each new round and the end, with the seconds since the start."""
     first_s, hurried = outcome.records[0].at_s, iter([*(event.hurried for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
@@ -133,9 +136,9 @@ def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
 
 
 def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
-    """Print the table of strikes, the fault kinds that hit nothing, and a JSON summary.
+    """Print the table of strikes, the named faults that hit nothing, and a summary as JSON.
 
-    Return the exit code: 1 for a miss.
+    Returns the exit code: 1 if a named fault hit nothing, else that of the strikes.
     """
     records = [record for outcome in outcomes for record in outcome.records]
     asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
@@ -153,6 +156,7 @@ def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[St
 
 
 def _is_kind(word: str) -> bool:
+    """Return True if the word is the number or the name of a kind."""
     return word.isdecimal() or word.upper() in Kind.__members__
 
 
@@ -165,6 +169,7 @@ def _asked(text: str) -> Asked:
 
 
 def _named() -> str:
+    """Return the help text that lists all kinds and faults."""
     kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in Kind)
     faults = ", ".join(fault.name.lower() for fault in Fault)
     return f"kinds by number or name: {kinds}; faults of the training job: {faults}, or {_JOB} for all of these"

@@ -51,14 +51,12 @@ def schedule(seed: int, faults: int, kinds: Sequence[Fault] = tuple(Fault)) -> t
 
     The first fault is never hurried. The same seed, count and kinds always give the same schedule.
     """
-    dice, events, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
+    rng, events, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
     for number in range(faults):
         if not bag:
             bag = list(kinds)
-            dice.shuffle(bag)
-        hurried = dice.random() < _HURRIED and number > 0
-        after_s = dice.uniform(0.0, 2.0) if hurried else dice.uniform(0.3, 1.5)
-        events.append(
-            FaultEvent(bag.pop(), dice.random(), round(after_s, 3), round(dice.uniform(1.0, 4.0), 3), hurried)
-        )
+            rng.shuffle(bag)
+        hurried = rng.random() < _HURRIED and number > 0
+        after_s = rng.uniform(0.0, 2.0) if hurried else rng.uniform(0.3, 1.5)
+        events.append(FaultEvent(bag.pop(), rng.random(), round(after_s, 3), round(rng.uniform(1.0, 4.0), 3), hurried))
     return tuple(events)

@@ -18,7 +18,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line. home: what the memory of a worker lives and dies with. Fields that an event lacks are as here."""
+    """One event in the history. home: id of the pod or host whose loss also loses the worker's memory.
+
+    Fields that an event does not have keep their defaults.
+    """
 
     event: str
     at_s: float
@@ -46,10 +49,11 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The task of the job. least, most: ranks. model: of the undisturbed run, () where there was none.
+class JobPlan:
+    """The planned job. least, most: bounds of the number of ranks. samples: of the data set. batch: samples of a step.
 
-    harmless: kinds of faults that take nobody's memory and end no process.
+    model: weights of the undisturbed run, () if there was none. harmless: kinds of faults that end no process and lose
+    no memory.
     """
 
     least: int
@@ -62,12 +66,12 @@ class Terms:
 
     @property
     def steps(self) -> int:
-        """All of the job."""
+        """Return the number of steps of the whole job."""
         return self.epochs * math.ceil(self.samples / self.batch)
 
 
 def read(text: str) -> Iterator[Record]:
-    """Yield the records of one file. A last line that was cut by a kill is left out."""
+    """Yield the records in the text of one file. Lines that are no JSON, such as one cut by a kill, are skipped."""
     known = set(Record.__dataclass_fields__)
     for line in text.splitlines():
         try:
@@ -89,27 +93,27 @@ class Round:
     ranks_of: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # (event, step) to rank to record
 
     def all(self, event: str) -> list[Record]:
-        """Its records of one event."""
+        """Return the round's records of one event, by time."""
         return [record for record in self.records if record.event == event]
 
     @property
     def start(self) -> int:
-        """The step from which it went on; -1 where nobody got as far."""
+        """Return the step from which the round resumed; -1 if no process began."""
         return max((record.step for record in self.all("begun")), default=-1)
 
     @property
     def begun_s(self) -> float:
-        """When its first process had begun; before all times where nobody got as far."""
+        """Return when the first process of the round began, in seconds; -infinity if none did."""
         return min((record.at_s for record in self.all("begun")), default=-math.inf)
 
     @property
     def reached(self) -> int:
-        """The newest step that was made in it, or from which it went on."""
+        """Return the newest step that was done in the round; the step from which it resumed if there is none."""
         return max((record.step for record in self.all("stepped")), default=self.start)
 
     @property
     def steps_s(self) -> list[float]:
-        """When each step was done: told by the first rank that was."""
+        """Return the time of each step of the round, in seconds, ascending: when the first rank had done it."""
         return sorted(
             min(each.at_s for each in ranks.values()) for (e, _), ranks in self.ranks_of.items() if e == "stepped"
         )
@@ -125,7 +129,7 @@ class Round:
 
     @property
     def homes(self) -> frozenset[str]:
-        """List the homes whose memory took part."""
+        """Return the homes of the processes that began in the round."""
         return frozenset(record.home for record in self.all("begun"))
 
 

@@ -1,4 +1,4 @@
-"""The laws that the history of a training job has to obey, whatever was done to the job."""
+"""The invariants that the history of a training job must satisfy under all faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from hack.chaos.history import Record, Round, Terms, rounds_of
+from hack.chaos.history import JobPlan, Record, Round, rounds_of
 
 RTOL, TINY = 1e-9, 1e-14
 
@@ -22,7 +22,10 @@ class Invariant(Enum):
     ONE_EACH = "a round has one world, and one process for each rank of it"
     ALIKE = "all ranks of a round go on from the same step, and make the same steps in order"
     COMMITTED = "a step that is committed in storage is never lost"
-    MEMORY = "a step that all had saved is not lost while one of them keeps its memory, nor read from storage"
+    MEMORY = (
+        "after at most one fault, a step that all ranks had in memory is not lost, and is restored from memory and not "
+        "from storage"
+    )
     ONCE = "each sample is trained on exactly once in an epoch"
     ENDED = "the job comes to its end"
     MODEL = "the model is that of the undisturbed run"
@@ -30,27 +33,38 @@ class Invariant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A law that was broken. what: where, with the numbers that show it."""
+    """An invariant that was violated. what: where, with the numbers that show it."""
 
-    law: Invariant
+    invariant: Invariant
     what: str
 
     def __str__(self) -> str:
-        return f"{self.law.value}: {self.what}"
+        return f"{self.invariant.value}: {self.what}"
 
 
-def breaches(records: Sequence[Record], terms: Terms) -> tuple[Violation, ...]:
-    """Return every violation of an invariant in this history. Raises nothing."""
+def find_violations(records: Sequence[Record], plan: JobPlan) -> tuple[Violation, ...]:
+    """Return every violation of an invariant in this history; () if there is none. records: of all processes and the
+    runner.
+    """
     rounds = rounds_of(records)
-    told = sorted((record for record in records if record.rank < 0), key=lambda record: record.at_s)
-    laws = (_apart(rounds), _sizes(rounds, terms), _one_each(rounds), _alike(rounds))
-    more = (_committed(rounds, told), _memory(rounds, told, terms), _once(rounds, terms))
-    ends = (_ended(told, done := _done(records), terms), _model(done, terms))
-    return tuple(breach for found in (*laws, *more, *ends) for breach in found)
+    runner_records = sorted((record for record in records if record.rank < 0), key=lambda record: record.at_s)
+    whole = (
+        _check_no_overlap(rounds),
+        _check_world_size(rounds, plan),
+        _check_ranks_unique(rounds),
+        _check_same_start(rounds),
+    )
+    more = (
+        _check_committed_kept(rounds, runner_records),
+        _check_memory_kept(rounds, runner_records, plan),
+        _check_samples_once(rounds, plan),
+    )
+    ends = (_check_end(runner_records, done := _done(records), plan), _check_model(done, plan))
+    return tuple(violation for found in (*whole, *more, *ends) for violation in found)
 
 
-def _apart(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Check that a round makes no step after the next round's first step."""
+def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Yield a violation if a round made a step after the next round's first step."""
     trained = [each for each in rounds if each.steps_s]
     for before, after in pairwise(trained):
         if before.steps_s[-1] > after.steps_s[0]:
@@ -60,17 +74,17 @@ def _apart(rounds: Sequence[Round]) -> Iterator[Violation]:
             )
 
 
-def _sizes(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
-    """Check that each round has between `terms.least` and `terms.most` ranks."""
+def _check_world_size(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violation]:
+    """Yield a violation for each round that has fewer than `plan.least` or more than `plan.most` ranks."""
     for each in rounds:
         for world in sorted({record.world for record in each.records}):
-            if not terms.least <= world <= terms.most:
-                what = f"round {each.number} has {world} ranks, {terms.least} to {terms.most} are allowed"
+            if not plan.least <= world <= plan.most:
+                what = f"round {each.number} has {world} ranks, {plan.least} to {plan.most} are allowed"
                 yield Violation(Invariant.SIZES, what)
 
 
-def _one_each(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Check that all members of a round agree on its size, and that each rank began exactly once."""
+def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Yield a violation if members of a round disagree on its size, or if a rank began more than once in it."""
     for each in rounds:
         worlds = sorted({record.world for record in each.records})
         if len(worlds) > 1:
@@ -84,8 +98,10 @@ def _one_each(rounds: Sequence[Round]) -> Iterator[Violation]:
                 yield Violation(Invariant.ONE_EACH, what)
 
 
-def _alike(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Check that all ranks of a round resume from the same state, and make consecutive steps from there."""
+def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Yield a violation if ranks of a round resume from different states, if their steps are not consecutive, or if
+    the round resumes from a step that no round has done.
+    """
     reached = 0
     for each in rounds:
         begun = {(record.step, record.epoch, record.cursor) for record in each.all("begun")}
@@ -104,31 +120,37 @@ def _alike(rounds: Sequence[Round]) -> Iterator[Violation]:
         reached = max([reached, *(record.step for record in each.all("stepped"))])
 
 
-def _committed(rounds: Sequence[Round], told: Sequence[Record]) -> Iterator[Violation]:
-    """Check that a step committed before a round's end was restored from, or a newer one."""
+def _check_committed_kept(rounds: Sequence[Round], runner_records: Sequence[Record]) -> Iterator[Violation]:
+    """Yield a violation unless each round resumes from the newest step that was committed before the last step of
+    the round before, or from a newer one. runner_records: of the runner, by time.
+    """
     stepped_s = -math.inf
     for each in rounds:
         if each.start >= 0:
-            there = [r.step for r in told if r.event == "committed" and r.at_s <= stepped_s]
+            there = [r.step for r in runner_records if r.event == "committed" and r.at_s <= stepped_s]
             if there and max(there) > each.start:
                 what = f"round {each.number} goes on from step {each.start}, and step {max(there)} was in storage"
                 yield Violation(Invariant.COMMITTED, what)
         stepped_s = max([stepped_s, *each.steps_s])
 
 
-def _memory(rounds: Sequence[Round], told: Sequence[Record], terms: Terms) -> Iterator[Violation]:
-    """Check that a round loses no step that all ranks of the round before had in memory, and resumes from memory.
+def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
+    """Yield a violation if a round loses a step that all ranks of the round before had in memory, or restores from
+    storage.
 
-    Skipped if two faults occurred since its last step, or if no process of the round before is left.
+    Skipped if two or more harmful faults hit between the last step before and the next start, or if no process of the
+    round before takes part.
     """
     begun = [each for each in rounds if each.start >= 0]
     for before, after in pairwise(begun):
         first_s = after.all("begun")[0].at_s
         last_s = before.steps_s[-1] if before.steps_s else before.records[0].at_s
-        hard = [
-            r for r in told if r.event == "fault" and r.kind not in terms.harmless and last_s - 1 <= r.at_s <= first_s
+        harmful_faults = [
+            r
+            for r in runner_records
+            if r.event == "fault" and r.kind not in plan.harmless and last_s - 1 <= r.at_s <= first_s
         ]
-        if len(hard) > 1 or not before.homes & after.homes:
+        if len(harmful_faults) > 1 or not before.homes & after.homes:
             continue
         source, held = after.all("begun")[0].source, before.saved_by_all
         if after.start < held or (source != "memory" and held > 0):
@@ -136,15 +158,16 @@ def _memory(rounds: Sequence[Round], told: Sequence[Record], terms: Terms) -> It
             yield Violation(Invariant.MEMORY, f"all of round {before.number} had saved step {held}, {goes_on}")
 
 
-def _descent(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
-    """Return the steps on which the final state is based, by number: (epoch, sample IDs of all ranks, all ranks
-    reported).
+def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
+    """Return, by step number, the steps that led to the final state; steps that a restore undid are left out.
+
+    Each is (epoch, sample IDs of all ranks, True if all ranks reported their samples).
     """
     line: dict[int, tuple[int, list[int], bool]] = {}
     for each in rounds:
         if each.start < 0:
             continue
-        line = {step: told for step, told in line.items() if step <= each.start}
+        line = {step: entry for step, entry in line.items() if step <= each.start}
         for (event, step), ranks in each.ranks_of.items():
             if event == "stepped":
                 one = next(iter(ranks.values()))
@@ -154,11 +177,13 @@ def _descent(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
     return line
 
 
-def _once(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
-    """Check that no step is missing, and that each epoch has every sample exactly once."""
-    line = _descent(rounds)
+def _check_samples_once(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violation]:
+    """Yield a violation if a step is missing, or if an epoch lacks a sample or has one twice. The last epoch may be
+    cut short.
+    """
+    line = _final_lineage(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):
-        yield Violation(Invariant.ONCE, f"step {missing[0]} was never made, later ones count")
+        yield Violation(Invariant.ONCE, f"step {missing[0]} is missing, but later steps exist")
     seen: defaultdict[int, list[int]] = defaultdict(list)
     for step, (epoch, ids, whole) in sorted(line.items()):
         seen[epoch] += ids
@@ -168,8 +193,8 @@ def _once(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
     for epoch, ids in sorted(seen.items()):
         if again := sorted({each for each in ids if ids.count(each) > 1}):
             yield Violation(Invariant.ONCE, f"epoch {epoch} has sample {again[0]} {ids.count(again[0])} times")
-        lost = set(range(terms.samples)) - set(ids)
-        if lost and (epoch < newest or max(line) >= terms.steps):
+        lost = set(range(plan.samples)) - set(ids)
+        if lost and (epoch < newest or max(line) >= plan.steps):
             yield Violation(Invariant.ONCE, f"epoch {epoch} lacks {len(lost)} samples, {min(lost)} first")
 
 
@@ -177,22 +202,27 @@ def _done(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.event == "ended" and record.why == "done"]
 
 
-def _ended(told: Sequence[Record], done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
-    """Check that the job ended with exit code 0, and that every rank ended after the last step."""
-    for over in (record for record in told if record.event == "over" and record.code):
+def _check_end(runner_records: Sequence[Record], done: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
+    """Yield a violation if the job ended with another exit code than 0, or if a rank ended before or after the last
+    step.
+    """
+    for over in (record for record in runner_records if record.event == "over" and record.code):
         yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")
-    if not done or any(record.step != terms.steps for record in done):
+    if not done or any(record.step != plan.steps for record in done):
         at = sorted({record.step for record in done})
-        yield Violation(Invariant.ENDED, f"it was to end after step {terms.steps}, and did after {at or 'none'}")
+        yield Violation(Invariant.ENDED, f"it was to end after step {plan.steps}, and did after {at or 'none'}")
 
 
-def _model(done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
-    """Check that the final model equals that of an undisturbed run, within RTOL. Skipped if that model is not known."""
-    for model in {record.model for record in done if record.model} if terms.model else ():
-        close = len(model) == len(terms.model) and all(
+def _check_model(done: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
+    """Yield a violation if the final model differs from that of an undisturbed run by more than RTOL.
+
+    Skipped if plan.model is empty.
+    """
+    for model in {record.model for record in done if record.model} if plan.model else ():
+        close = len(model) == len(plan.model) and all(
             math.isclose(ours, theirs, rel_tol=RTOL, abs_tol=TINY)
-            for ours, theirs in zip(model, terms.model, strict=True)
+            for ours, theirs in zip(model, plan.model, strict=True)
         )
         if not close:
-            off = max((abs(a - b) for a, b in zip(model, terms.model, strict=False)), default=math.inf)
+            off = max((abs(a - b) for a, b in zip(model, plan.model, strict=False)), default=math.inf)
             yield Violation(Invariant.MODEL, f"a weight is off by {off:.3g}")

@@ -1,4 +1,6 @@
-"""The faults of a training job as strikes of kinds, with the invariants of its history as what was checked."""
+"""Converts the faults of one seed into strikes: for each kind of fault, how often it hit, and the result of every
+invariant.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ from hack.chaos.invariants import Invariant, Violation
 from hack.chaos.strike_table import Check, Strike
 
 
-def strikes(seed: int, records: Sequence[Record], breaches: Sequence[Violation]) -> list[Strike]:
+def strikes(seed: int, records: Sequence[Record], violations: Sequence[Violation]) -> list[Strike]:
     """Return a strike for each kind of fault that hit a process, pod or node under this seed.
 
-    A violation counts for each of these kinds.
+    Each strike has the number of hits and the results of all invariants: one history is checked for all its faults.
     """
     checks = tuple(
-        Check(law.value, tuple(breach.what for breach in breaches if breach.law is law)) for law in Invariant
+        Check(invariant.value, tuple(each.what for each in violations if each.invariant is invariant))
+        for invariant in Invariant
     )
     hit = [Fault[record.kind] for record in records if record.event == "fault" and record.who]
     kinds = [OF_JOB[fault] for fault in hit if fault in OF_JOB]
@@ -25,6 +28,6 @@ def strikes(seed: int, records: Sequence[Record], breaches: Sequence[Violation])
 
 
 def never_hit(asked: Iterable[Fault], records: Iterable[Record]) -> tuple[Fault, ...]:
-    """List the faults that were asked for and hit nobody."""
+    """Return the kinds of faults in `asked` that hit no process, pod or node, although the schedule may have them."""
     hit = {record.kind for record in records if record.event == "fault" and record.who}
     return tuple(fault for fault in asked if fault.name not in hit)

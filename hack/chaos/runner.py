@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
-from hack.chaos.history import Record, Terms, read
-from hack.chaos.invariants import Violation, breaches
+from hack.chaos.history import JobPlan, Record, read
+from hack.chaos.invariants import Violation, find_violations
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAIN_SCRIPT, Plan
 from hack.chaos.testbed.testbed import Stood, Testbed, stage
@@ -28,7 +28,7 @@ class Outcome:
     """The outcome of one job. took_s: from its submission to its end."""
 
     records: tuple[Record, ...]
-    breaches: tuple[Violation, ...]
+    violations: tuple[Violation, ...]
     took_s: float
 
 
@@ -51,12 +51,12 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
         model = await alone
         records = tuple(found.records)
     harmless = frozenset(fault.name for fault in UNNOTICED)
-    terms = Terms(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
-    return Outcome(records, breaches(records, terms), time.monotonic() - began_s)
+    job_plan = JobPlan(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
+    return Outcome(records, find_violations(records, job_plan), time.monotonic() - began_s)
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
-    """Inject each fault in turn, then wait until the job completes. Raises Stood if the job makes no progress."""
+    """Inject each fault in turn, then let the job complete. Raises Stood if it makes no progress within PATIENCE_S."""
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, event in enumerate(events):
         await asyncio.sleep(event.after_s)
@@ -73,7 +73,11 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
 
 
 async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
-    """Wait until a round that began after the fault made a few steps; any round after a fault that hit nothing."""
+    """Wait until the job trains after a fault: for _QUIET steps, in a round that began after it.
+
+    After a fault that hit nothing or ends no process, any round counts. Faults that last are waited for first. Raises
+    Stood.
+    """
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
         await injectors.settle()
@@ -83,7 +87,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
 
 
 def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
-    """Train the same job without faults. Return its final model."""
+    """Train the same job in one process without faults; return the weights of its final model. home: must not exist."""
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

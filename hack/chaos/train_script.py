@@ -58,9 +58,11 @@ class Diary:
 
 
 def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points, and on which side of a curve they lie: the same on every rank."""
-    dice = torch.Generator().manual_seed(7)
-    points = torch.rand(count, 2, generator=dice, dtype=torch.float64) * 2 - 1
+    """Return (points, labels) of `count` samples, the same on every rank. The label says on which side of a curve a
+    point is.
+    """
+    rng = torch.Generator().manual_seed(7)
+    points = torch.rand(count, 2, generator=rng, dtype=torch.float64) * 2 - 1
     return points, (points[:, :1] > points[:, 1:] ** 2).double()
 
 
@@ -108,7 +110,11 @@ class Training:
         diary.note("stepped", step=number, epoch=sampler.epoch, **told)
 
     def dawdle(self, number: int) -> None:
-        """Sleep longer the nearer the end is, until told to finish, so that every fault meets a job that trains."""
+        """Sleep before a step, longer the nearer the end is, until the file "finish" exists. So each fault meets a job
+        that trains.
+
+        number: of the step.
+        """
         pause_s = min(MOST_PAUSE_S, self.plan["pace_s"] * self.total / (self.total - number + 1))
         end_s = time.monotonic() + pause_s
         while time.monotonic() < end_s and not (self.home / "finish").exists():
@@ -127,7 +133,9 @@ def undisturbed(home: Path, diary: Diary) -> None:
 
 
 def train(home: Path, diary: Diary) -> None:
-    """Train from the newest state to the end, or to the step at which all ranks stop."""
+    """Train from the newest state to the end, or to the step at which all ranks stop. Each step is recorded in the
+    diary.
+    """
     training = Training(home)
     checkpoints, steps = Checkpointer(home / "storage" / "run", replicated=True, keep=KEPT), Steps()
     loaded = checkpoints.load()

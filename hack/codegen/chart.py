@@ -190,7 +190,10 @@ def render(
 
 
 def rendered(wanted: Rendered) -> str:
-    """Return the text of one rendered manifest."""
+    """Return the text of one manifest, rendered by helm from the chart.
+
+    Objects that are also rendered with `wanted.without` are left out.
+    """
     out = set() if wanted.without is None else {_key(each) for each in documents(render({**ALWAYS, **wanted.without}))}
     kept = [
         text
@@ -204,7 +207,8 @@ def rendered(wanted: Rendered) -> str:
 def golden(profile: Profile) -> str:
     """Return what the chart renders for a profile, so that a reviewer sees the effect of a change.
 
-    Keys that helm makes are left out, and so are definitions, which are copies.
+    The CustomResourceDefinitions are left out, since they are copies, and the keys that helm generates are replaced by
+    a constant.
     """
     told = render(profile.values, f"--kube-version={profile.kubernetes}", *profile.more, release=profile.release)
     told = "---\n".join(each for each in re.split(r"(?m)^---\n", told) if "kind: CustomResourceDefinition" not in each)
@@ -214,7 +218,7 @@ def golden(profile: Profile) -> str:
 
 
 def _difference(default: str, text: str) -> str:
-    """Give how a text differs from that of the default profile, with a line around each change."""
+    """Return the unified diff from the manifest of the default profile to `text`, with one line of context."""
     return "\n".join(unified_diff(default.splitlines(), text.splitlines(), n=1, lineterm="")) + "\n"
 
 
@@ -240,7 +244,7 @@ def _plain(text: str) -> str:
 def table() -> str:
     """Return the Markdown table of the chart's values, with their comments in values.yaml.
 
-    A value that all programs but one, at most, have with the same meaning and default is one row, `PROGRAM.key`.
+    A value that all programs, or all but one, have with the same meaning and default is one row, `PROGRAM.key`.
     """
     found = list(values())
     same = Counter((_shared(key), text, default) for key, text, default in found)
@@ -259,7 +263,7 @@ def _shared(key: str) -> str:
 
 
 def values(text: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield each value that has a comment: its path, the comment, and its default as JSON.
+    """Yield (path, comment, default as JSON) of each value that has a comment.
 
     text: of a values.yaml; "" for the chart's own.
     """
@@ -280,7 +284,7 @@ def values(text: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write all generated files: first the copies, because the others are rendered from them."""
+    """Write all generated files: first the copies, since the others are rendered from them. Return 0. argv: unused."""
     for made in (copies, files):
         for path, text in made().items():
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,9 @@ APART = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Vo
 
 
 def files() -> dict[str, str]:
-    """Give the text of each file by its name, with a folder for a group that another project installs itself."""
+    """Return the text of each file by its name. CRDs of groups that another project installs (APART) are in a
+    folder.
+    """
     return {f"{_folder(each)}{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
 
 
@@ -52,7 +54,9 @@ def without_descriptions(body: Any) -> Any:
 
 
 def main(files_of_others: Sequence[str]) -> int:
-    """Write our definitions; with arguments, write these definitions of other projects without descriptions."""
+    """Write our definitions. With arguments, instead rewrite those files of other projects without descriptions.
+    Return 0.
+    """
     for path in map(Path, files_of_others):
         path.write_text(_text(without_descriptions(yaml.load(path.read_text(), yaml.CSafeLoader))))
     if files_of_others:

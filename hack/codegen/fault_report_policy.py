@@ -26,7 +26,7 @@ _EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn",
 
 
 def made() -> list[policies.Tree]:
-    """Return the policies and their bindings; first those that hold unless an admin decides otherwise."""
+    """Return the policies and their bindings. The first ones hold unless an admin decides otherwise."""
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
     own = f"{own} && request.userInfo.extra['{_ITSELF}'].exists(uid, uid == object.metadata.uid)"
@@ -81,7 +81,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write both."""
+    """Write the files of both policies. Return 0."""
     for file, text in files().items():
         file.write_text(text)
     return 0

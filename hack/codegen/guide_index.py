@@ -53,7 +53,7 @@ def ids(words: Iterable[str]) -> Iterator[str]:
 
 
 def places(text: str) -> dict[str, list[Told]]:
-    """Read the table: return all places of each ID, with repetitions."""
+    """Parse the YAML table of places. Return all places of each ID, in the order of the table."""
     found: dict[str, list[Told]] = {}
     for row in yaml.safe_load(text):
         for each in ids(row["rows"]):
@@ -62,7 +62,10 @@ def places(text: str) -> dict[str, list[Told]]:
 
 
 def page(promises: Mapping[str, str], told: Mapping[str, list[Told]]) -> str:
-    """Return the page. promises: short text of each ID, in the page's order. told: places of each ID."""
+    """Return the text of the page. promises: short text of each ID, in the page's order. told: places of each ID.
+
+    Only the first place of each ID is linked. Raises KeyError for an ID without a place.
+    """
     lines = []
     for each, promise in promises.items():
         place = told[each][0]
@@ -72,14 +75,14 @@ def page(promises: Mapping[str, str], told: Mapping[str, list[Told]]) -> str:
 
 
 def made() -> str:
-    """Return the page of this repository."""
+    """Return the text of the page for this repository."""
     rows = yaml.safe_load((ROOT / DOCS / "contract.yaml").read_text())
     promises = {row["id"]: row["promise"] for row in rows}
     return page(promises, places((ROOT / DOCS / "guide-index.yaml").read_text()))
 
 
 def main() -> int:
-    """Write it."""
+    """Write the page. Return 0."""
     (ROOT / PAGE).write_text(made())
     return 0
 

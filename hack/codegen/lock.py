@@ -27,9 +27,10 @@ FORM = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-ur
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the lock files; versions in the first file apply to the others too.
+    """Resolve and write all lock files with uv. Return 0.
 
-    anchors-nvrx.txt is for another Python, and is kept by hand.
+    --keep: only add and drop packages. Versions in dev.txt apply to the others too. anchors-nvrx.txt is for another
+    Python, and is maintained by hand.
     """
     parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
     parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")

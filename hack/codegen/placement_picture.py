@@ -184,7 +184,7 @@ def _centre(corner: tuple[int, int]) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Run the demo's placements and write the picture."""
+    """Run the demo's placements, draw the gang that differs most, and write the picture. Return 0."""
     screen = RecordingScreen()
     asyncio.run(perform(Show(pause_s=0.0), screen))
     assert screen.scene is not None

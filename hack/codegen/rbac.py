@@ -47,7 +47,7 @@ Object = dict[str, Any]
 
 
 def files() -> dict[str, str]:
-    """Return the text of each file, by its path in FOLDER."""
+    """Return the text of each file, by its path in FOLDER: roles, bindings and policies as templates of the chart."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
         "autoscaler/roles.yaml": (
@@ -88,7 +88,7 @@ def files() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write all files."""
+    """Write all files. Return 0."""
     for path, whole in files().items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / path).write_text(whole)
@@ -96,7 +96,10 @@ def main() -> int:
 
 
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
-    """Return a role and its binding to the account. namespace: "" for a ClusterRole."""
+    """Return a role with these rules, and its binding to the account.
+
+    end: end of the role's name. namespace: "" for a ClusterRole.
+    """
     meta = {"name": ACCOUNT + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
     role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
@@ -120,8 +123,8 @@ def _viewer() -> str:
     seen = (rule for rule in OBSERVE if rule.resources != ("events",))
     rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *seen, *CHECKED)]
     named = [replace(rule, verbs=("get", "list", "watch")) for rule in GIVEN]
-    told = [_rule(rule) for rule in (*_joined(rules), *named)]
-    role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": told}
+    role_rules = [_rule(rule) for rule in (*_joined(rules), *named)]
+    role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": role_rules}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
 
 
@@ -136,7 +139,11 @@ def _joined(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _rule(rule: Rule) -> Object:
-    """Return a rule as Kubernetes' JSON. A rule about Leases names the account's own Lease."""
+    """Return a rule as Kubernetes' JSON.
+
+    If a rule about Leases has resource names, they are replaced by the account's name, which is also the name of its
+    Lease. A rule without names is not restricted by name.
+    """
     names = list(rule.names)
     if names and rule.resources == ("leases",):
         names = [ACCOUNT]  # its Lease has its name
@@ -145,8 +152,9 @@ def _rule(rule: Rule) -> Object:
 
 
 def _sizes_only(word: str, kind: KindRights) -> list[Object]:
-    """Return the policy that the account changes only the sizes and our annotations of this kind. word: the kind's
-    plural.
+    """Return a policy and its binding: the account may change only the sizes and our annotations of this kind.
+
+    word: the kind's plural, part of the policy's name.
     """
     sizes = kind.sizes or ()
     says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
@@ -156,13 +164,14 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
 
 
 def _notes_only() -> list[Object]:
+    """Return a policy and its binding: the account may change only the annotations in POD_NOTES of a pod."""
     says = f"the autoscaler may change the annotations {', '.join(POD_NOTES)} of a pod only"
     check = policies.only((), f"key in {list(POD_NOTES)}")
     return policies.policy(f"{ACCOUNT}-marks-pods-only", ("", "pods", ["UPDATE"]), says, check)
 
 
 def _taint_only() -> list[Object]:
-    """Return the policy that the account changes only our taint and our annotation of nodes."""
+    """Return a policy and its binding: the account may change only our taint and our annotation of nodes."""
     says = f"the autoscaler may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
@@ -171,7 +180,7 @@ def _taint_only() -> list[Object]:
 
 
 def _status_only() -> list[Object]:
-    """Return the policy that the account writes only ConfigMaps of its own.
+    """Return a policy and its binding: the account may write only ConfigMaps of its own.
 
     The topology ConfigMap is in the same namespace, and RBAC cannot match the beginning of a name.
     """
@@ -183,7 +192,10 @@ def _status_only() -> list[Object]:
 
 
 def template(objects: Sequence[Object], component: str, condition: str) -> str:
-    """Return the objects as a template of the chart, with the release's names, namespace and labels."""
+    """Return the objects as a template of the chart, with the release's names, namespace and labels.
+
+    component: of the chart. condition: template expression that must be true for the objects to exist.
+    """
     of = f'(list . "{component}")'
     text = dumped(objects, {"LABELS": component})
     text = text.replace(policies.BY_ACCOUNT, f'{{{{ include "turnout.byAccount" {of} }}}}')
@@ -195,7 +207,7 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
 
 
 def dumped(objects: Sequence[Object], marks: Object) -> str:
-    """Objects with these labels as a file has them."""
+    """Return the objects as YAML, each with the labels `marks`."""
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
     made: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
     return made

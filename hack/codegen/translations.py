@@ -67,7 +67,10 @@ def read(path: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the notices, write them, or record that pages are up to date."""
+    """Compare the notices on Chinese pages with the English pages; with --write write them.
+
+    --translated: record that these pages are up to date. Returns 1 if a notice is wrong and was not written, else 0.
+    """
     parser = argparse.ArgumentParser(prog="translations", description="Notices on Chinese pages that are old.")
     parser.add_argument("--write", action="store_true", help="write the notices")
     parser.add_argument("--translated", nargs="+", default=[], metavar="PAGE", help="pages that are up to date now")

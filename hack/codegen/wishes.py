@@ -119,7 +119,7 @@ def page(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it. Returns the exit status."""
+    """Compare the page with the code, or with --write write it. Return 1 if it is stale, else 0."""
     text = PAGE.read_text()
     if "--write" in arguments:
         PAGE.write_text(page(text))

@@ -16,7 +16,9 @@ from hack.controlplane.tools import build, cache, parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; an error is told in one message, without a traceback."""
+    """Run one command: build, path or up. Return 0; 1 for an error, which is printed as one message without a
+    traceback.
+    """
     arguments = _parser().parse_args(argv)
     try:
         match arguments.command:
@@ -35,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m hack.controlplane", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     built = commands.add_parser(
@@ -57,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(arguments: argparse.Namespace) -> None:
+    """Run a control plane in the foreground until Ctrl-C or SIGTERM. arguments: of the command line."""
     signal.signal(signal.SIGTERM, _interrupt)
     with ControlPlane(emulated_version=arguments.emulated_version) as plane:
         print(f"API server {plane.url}, ready after {plane.ready_after_s:.1f} s", flush=True)
@@ -73,6 +77,7 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 async def _create_nodes(plane: ControlPlane, arguments: argparse.Namespace) -> None:
+    """Create the fake nodes that the command line asks for, labelled with leaf switches in turn."""
     made = nodes.gpu_nodes(arguments.nodes, gpus=arguments.gpus)
     for number, node in enumerate(made):
         node["metadata"]["labels"]["turnout.dev/test-leaf"] = f"leaf-{number % max(1, arguments.leaves)}"
@@ -81,6 +86,7 @@ async def _create_nodes(plane: ControlPlane, arguments: argparse.Namespace) -> N
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, as Ctrl-C does. A signal handler."""
     raise KeyboardInterrupt
 
 

@@ -47,7 +47,11 @@ class Api:
         await self._connections.close_all()
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Do one call; path begins with /api or /apis and may hold a query. Raises ApiError."""
+        """Send one request, and return the decoded answer; text that is not JSON is returned as it is.
+
+        path: begins with /api or /apis and may have a query. kind: content type of the body. Raises ApiError, and
+        TimeoutError after 60 s.
+        """
         content = None if body is None else json.dumps(body).encode()
         async with asyncio.timeout(60):
             async with self._session.request(
@@ -67,11 +71,14 @@ class Api:
         return await self.call("POST", collection(body, namespace) + query, body)
 
     async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
-        """Create many at once, started in the order given."""
+        """Create objects at the same time, started in the given order; return the answers in this order."""
         return await self._at_once(lambda body: self.create(body, namespace), bodies)
 
     async def apply(self, body: Object, namespace: str = "default", query: str = "") -> Any:
-        """Create or change any object by server-side apply, as field manager turnout-test."""
+        """Create or change an object by server-side apply with force, as field manager turnout-test. Return the answer.
+
+        namespace: used if the object names none. query: further parameters, beginning with &.
+        """
         name = body["metadata"]["name"]
         path = f"{collection(body, namespace)}/{name}?fieldManager=turnout-test&force=true{query}"
         return await self.call("PATCH", path, body, APPLY)
@@ -85,13 +92,15 @@ class Api:
         return await self.call("DELETE", path)
 
     async def pods(self, namespace: str = "default", selector: str = "") -> list[Object]:
-        """List pods."""
+        """Return the pods of a namespace. selector: label selector, "" for all."""
         query = f"?labelSelector={selector}" if selector else ""
         listed = await self.get(f"/api/v1/namespaces/{namespace}/pods{query}")
         return list(listed["items"])
 
     async def watch(self, path: str) -> AsyncIterator[list[Object]]:
-        """Give the whole collection now and after each change. Ends never; lists again when the watch ends."""
+        """Yield the whole collection now and after each change, without end. If the watch ends, list and watch
+        again.
+        """
         query = "&" if "?" in path else "?"
         while True:
             listed = await self.get(path)
@@ -114,9 +123,9 @@ class Api:
                     _hang_up(answer)
 
     async def events(self, path: str) -> AsyncGenerator[tuple[bytes, float]]:
-        """Give each line of one watch as it came, and when, by the monotonic clock, until the server ends the watch.
+        """Yield each line of one watch, and when it arrived (monotonic seconds), until the server ends the watch.
 
-        path: holds the query of the watch. Raises ApiError when the server refuses it.
+        path: with the query of the watch. Raises ApiError if the server refuses it.
         """
         buffer = b""
         async with self._session.get(self.url + path, read_bufsize=1 << 22) as answer:
@@ -132,7 +141,7 @@ class Api:
                 _hang_up(answer)
 
     async def served(self, path: str, within_s: float = 60.0) -> None:
-        """Wait until a kind that was just defined can be watched."""
+        """Wait until a kind that was just defined can be watched. path: of its collection. Raises TimeoutError."""
         async with asyncio.timeout(within_s):
             while True:
                 with suppress(ApiError):
@@ -141,9 +150,9 @@ class Api:
                 await asyncio.sleep(0.05)
 
     async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
-        """Watch a collection until `seen` answers something true, and give that.
+        """Watch a collection until `seen` returns a true result for its objects, and return that result.
 
-        Raises TimeoutError with each object as last seen in its message.
+        Raises TimeoutError, whose message has each object as last seen.
         """
         last: list[Object] = []
         changes = self.watch(path)
@@ -160,6 +169,7 @@ class Api:
         raise AssertionError("a watch does not end")
 
     async def _at_once(self, do: Callable[[Object], Awaitable[Any]], bodies: Iterable[Object]) -> list[Any]:
+        """Call `do` with each body, at most AT_ONCE at the same time; return the results in the order of `bodies`."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(body: Object) -> Any:
@@ -193,13 +203,15 @@ CLUSTER_WIDE = frozenset(
 
 
 def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    """Cut an unfinished answer off: a polite TLS farewell would outlive the loop of the test that looked away."""
+    """Abort the connection of an unfinished response. A clean TLS shutdown would still run when the test's event
+    loop is closed.
+    """
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
 
 
 def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
-    """Give the path of the collection that an object belongs to. Its own namespace wins over the one given."""
+    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`."""
     version, kind = body["apiVersion"], body["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
     place = "" if kind in CLUSTER_WIDE else f"/namespaces/{body['metadata'].get('namespace') or namespace}"
@@ -207,7 +219,7 @@ def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
 
 
 def plural(kind: str) -> str:
-    """Give the resource name of a kind, the way Kubernetes forms it."""
+    """Return the resource name of a kind, as Kubernetes forms it: podgroup -> podgroups."""
     word = kind.lower()
     if word.endswith(("s", "x", "ch")):
         return f"{word}es"
@@ -215,6 +227,7 @@ def plural(kind: str) -> str:
 
 
 def _brief(items: list[Object]) -> str:
+    """Return a line for each of the first 40 objects: name, node, phase and conditions."""
     rows = []
     for item in items[:40]:
         status = item.get("status", {})

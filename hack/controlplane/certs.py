@@ -39,17 +39,20 @@ class Authority:
 
     @property
     def ca(self) -> Path:
-        """The authority's own certificate, which clients and servers trust."""
+        """Return the file of the authority's own certificate, which clients and servers trust."""
         return self.pair.cert
 
     def server(
         self, name: str, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), ends: datetime.datetime | None = None
     ) -> Pair:
-        """Sign a serving certificate for DNS names and addresses. ends: None for VALID from now on."""
+        """Create a key and a serving certificate for DNS names and IP addresses; return their files.
+
+        ends: when it expires, None for VALID from now on.
+        """
         return self._issue(name, name, (), ExtendedKeyUsageOID.SERVER_AUTH, hosts, ends)
 
     def user(self, name: str, groups: tuple[str, ...] = (), ends: datetime.datetime | None = None) -> Pair:
-        """Sign a client certificate."""
+        """Create a key and a client certificate; return their files. groups: the user's. ends: as in `server`."""
         return self._issue(f"user-{name.replace(':', '-').replace('/', '-')}", name, groups, _CLIENT, (), ends)
 
     def _issue(
@@ -61,6 +64,11 @@ class Authority:
         hosts: tuple[str, ...],
         ends: datetime.datetime | None,
     ) -> Pair:
+        """Create a key and sign a certificate for it; return their files.
+
+        file: name without its ending. name, groups: of the subject. use: the extended key usage. hosts: names and
+        addresses.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
@@ -79,6 +87,7 @@ class Authority:
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.datetime | None = None
     ) -> x509.CertificateBuilder:
+        """Return a certificate builder with subject, issuer, key and validity. ends: None for VALID from now on."""
         now = datetime.datetime.now(datetime.UTC)
         ends = ends or now + VALID
         return (
@@ -93,6 +102,7 @@ class Authority:
         )
 
     def _write(self, file: str, cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+        """Write a certificate and its key into the folder; return their files. file: name without its ending."""
         pair = Pair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
         pair.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
         write_key(pair.key, key)
@@ -112,12 +122,13 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def signing_key(path: Path) -> Path:
-    """Make the key that signs the tokens of service accounts."""
+    """Create the private key that signs the tokens of service accounts, write it to `path`, and return the path."""
     write_key(path, ec.generate_private_key(ec.SECP256R1()))
     return path
 
 
 def _host(host: str) -> x509.GeneralName:
+    """Return a host as an IP address, or as a DNS name if it is none."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -43,11 +43,13 @@ class Children:
         return self._supervisor.pid
 
     def start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> int:
-        """Start a program, in place of its namesake if there is one. Returns its process id."""
+        """Start a program, after ending a running one of the same name. Return its pid. env: added to this
+        environment.
+        """
         return int(self._order(do="start", name=name, argv=argv, env=env or {}, fork=self._fork)["pid"])
 
     def state(self, name: str) -> tuple[int | None, int | None]:
-        """Give a program's process id (None: never started) and its exit status (None: it runs)."""
+        """Return (pid, exit status) of a program: (None, None) if it was never started, status None while it runs."""
         answer = self._order(do="state", name=name)
         return answer["pid"], answer["exit"]
 
@@ -56,18 +58,18 @@ class Children:
         self._order(do="signal", name=name, signal=number)
 
     def stop(self, name: str) -> None:
-        """End a program, gently first."""
+        """End a program by SIGTERM, and by SIGKILL after a few seconds."""
         self._order(do="stop", name=name)
 
     def stop_all_but(self, *names: str) -> None:
-        """End all other programs, the youngest first, and forget what they have written."""
+        """End all other programs, the youngest first, and delete their logs."""
         self._order(do="stop", keep=names)
         for log in self.folder.glob("*.log"):
             if log.stem not in names:
                 log.unlink()
 
     def close(self) -> None:
-        """End every program and remove the folder. Says nothing if that has happened already."""
+        """End every program and remove the folder. Does nothing the second time."""
         with self._turn:
             assert self._supervisor.stdin is not None
             assert self._supervisor.stdout is not None
@@ -77,11 +79,14 @@ class Children:
             self._supervisor.wait()
 
     def log(self, name: str) -> str:
-        """Give what a program has written so far."""
+        """Return what a program has written so far, "" for nothing."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _order(self, **order: Any) -> dict[str, Any]:
+        """Send one order to the supervisor and return its answer. Raises ControlPlaneError if it has ended or
+        reports an error.
+        """
         with self._turn:
             assert self._supervisor.stdin is not None
             assert self._supervisor.stdout is not None
@@ -100,7 +105,9 @@ class Children:
 
 
 def _memory_or_temp() -> Path:
-    """Give /dev/shm where it is writable and roomy (etcd wants a fast disk), else the folder for temporary files."""
+    """Return /dev/shm if it is writable and has 256 MiB free, since etcd needs a fast disk; else the temporary
+    folder.
+    """
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         return Path(tempfile.gettempdir())

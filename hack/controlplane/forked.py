@@ -34,7 +34,10 @@ def module_of(argv: list[str]) -> str | None:
 
 
 def prepare(module: str) -> None:
-    """Import what the module imports. Nothing is kept of the module itself: each fork runs it from its beginning."""
+    """Import what the module imports, so that later forks start fast. Import errors are left to the fork.
+
+    The module itself is not kept: each fork runs it from its beginning.
+    """
     if sys.flags.no_site and "site" not in sys.modules:
         import site  # with it come the packages of the environment, which nobody else here needs
 
@@ -67,7 +70,7 @@ class Forked:
             _run(argv, log.fileno(), folder, env, tie)
 
     def poll(self) -> int | None:
-        """Return the exit status, a signal's number below zero; None while it runs."""
+        """Return the exit status, the negative number of a signal; None while the process runs."""
         if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
@@ -75,7 +78,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait until the process has ended, and return its exit status. Raises subprocess.TimeoutExpired."""
         until_s = time.monotonic() + (float("inf") if timeout is None else timeout)
         while (code := self.poll()) is None:
             if time.monotonic() > until_s:
@@ -84,20 +87,25 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if it still runs."""
+        """Send a signal if the process still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Callable[[], None] | None) -> NoReturn:
+    """Run the module in this forked child, with its output in the log, and end the process with its status.
+
+    argv: Python, -m, the module and its arguments. log: file descriptor. tie: lets the kernel kill the child with its
+    parent; None for nothing.
+    """
     code = 1
     try:
         if tie:
@@ -120,7 +128,7 @@ def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Call
 
 
 def _status(wanted: SystemExit) -> int:
-    """Return the status with which Python itself would end."""
+    """Return the exit status with which Python itself would end. A text is printed to stderr, and gives 1."""
     if wanted.code is None or isinstance(wanted.code, int):
         return wanted.code or 0
     print(wanted.code, file=sys.stderr)
@@ -128,7 +136,9 @@ def _status(wanted: SystemExit) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does, but for what belongs to the parent: threads, then what asked for it, then what is written."""
+    """End this process as Python does, without the parent's objects: threads, exit functions, buffered output, then
+    the status.
+    """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # os._exit waits for no thread; multiprocessing does it so
         atexit._run_exitfuncs()

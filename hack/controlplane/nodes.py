@@ -19,7 +19,7 @@ def gpu_node(
     gpu: str = GPU,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """Build a ready node with an InternalIP. gpus 0 makes a node without the resource."""
+    """Return a ready node with an InternalIP. gpus: 0 for a node without the resource. gpu: name of the resource."""
     room = {
         "cpu": cpu,
         "memory": memory,
@@ -49,6 +49,8 @@ def gpu_nodes(count: int, prefix: str = "node-", **each: Any) -> list[dict[str, 
 
 
 def address(index: int) -> str:
-    """Give the InternalIP of node number `index`: 10.1.0.1 upwards, 250 to a block."""
+    """Return the InternalIP of node number `index`: 10.1.0.1 for node 0, with 250 nodes in each block of 256
+    addresses.
+    """
     block, host = divmod(index, 250)
     return f"10.{1 + block // 256}.{block % 256}.{host + 1}"

@@ -39,26 +39,27 @@ _PORTS, _TRIES = range(10_240, 29_000), 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Find loopback ports that nobody listens on now. Held open together, so that they differ.
+    """Return `count` different loopback ports on which nobody listens now. Raises ControlPlaneError.
 
     They lie below those that the kernel gives to outgoing connections: one of these would take a port that is found
     free before its server has bound it.
     """
     sockets = [socket.socket() for _ in range(count)]
-    dice = random.SystemRandom()
+    rng = random.SystemRandom()
     try:
         for each in sockets:
-            _bind(each, dice)
+            _bind(each, rng)
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
 
 
-def _bind(made: socket.socket, dice: random.Random) -> None:
+def _bind(made: socket.socket, rng: random.Random) -> None:
+    """Bind the socket to a random free port of _PORTS. Raises ControlPlaneError after _TRIES attempts."""
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):
-            made.bind((programs.HOST, dice.choice(_PORTS)))
+            made.bind((programs.HOST, rng.choice(_PORTS)))
             return
     raise ControlPlaneError(f"none of {_TRIES} ports from {_PORTS.start} to {_PORTS.stop} is free")
 
@@ -87,7 +88,9 @@ class ControlPlane:
         self._release, self._fork = release, fork
 
     def start(self) -> Self:
-        """Start etcd and the API server and wait until it is ready. Raises NotBuilt or NotReady."""
+        """Start etcd and the API server, and wait until it is ready; return this object. Raises NotBuilt and
+        NotReady.
+        """
         began_s = time.monotonic()
         self._children = Children(fork=self._fork)
         self.supervisor_pid = self._children.pid  # of the process that holds all others
@@ -108,7 +111,10 @@ class ControlPlane:
         return self
 
     def begin_again(self) -> bool:
-        """End all but etcd and the API server, remove what was created. False if not to be used again, or NotReady."""
+        """End all programs but etcd and the API server, and remove all objects that were created since the start.
+
+        Returns False if the control plane cannot be used again. Raises NotReady if etcd or the API server has ended.
+        """
         if fault := self.fault():
             raise fault
         self._children.stop_all_but(*SERVERS)
@@ -117,11 +123,11 @@ class ControlPlane:
         return wipe.restore(self.etcd, self._at_first)
 
     def fault(self) -> NotReady | None:
-        """Tell whether etcd or the API server has ended, and with what last words."""
+        """Return the error, with its last lines of log, if etcd or the API server has ended; else None."""
         return next(filter(None, map(self._ended, SERVERS)), None)
 
     def stop(self) -> None:
-        """End everything and remove the folder."""
+        """End all programs and remove the folder. Does nothing the second time."""
         self._children.close()
         while self._closers:
             self._closers.pop()()
@@ -140,10 +146,11 @@ class ControlPlane:
         name: str = "kube-scheduler",
         binary: Path | None = None,
     ) -> None:
-        """Start a scheduler with a KubeSchedulerConfiguration (a file or its content; None: the defaults).
+        """Start a scheduler and wait until it is ready. Raises NotReady.
 
-        Its kubeconfig is filled in and leader election is switched off; all else stays as given. A binary that is
-        not ours (koord-scheduler) may be named.
+        config: KubeSchedulerConfiguration, as a file or its content; None for the defaults. Its kubeconfig is filled in
+        and leader election is switched off. emulated_version: None for that of the plane. binary: of another scheduler,
+        such as koord-scheduler.
         """
         filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
@@ -159,13 +166,13 @@ class ControlPlane:
         self._on_free_ports(1, (name,), start)
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
-        """End the scheduler."""
+        """End the scheduler of this name."""
         self._children.stop(name)
 
     def start_controller_manager(
         self, controllers: Sequence[str] = programs.CONTROLLERS, flags: Sequence[str] = ()
     ) -> None:
-        """Start kube-controller-manager with some controllers only."""
+        """Start kube-controller-manager with only these controllers, and wait until it is ready. Raises NotReady."""
         binary = cache.binary("kube-controller-manager")
 
         def start(port: int) -> None:
@@ -178,7 +185,7 @@ class ControlPlane:
         self._on_free_ports(1, ("kube-controller-manager",), start)
 
     def start_kwok(self, flags: Sequence[str] = ()) -> None:
-        """Start kwok: every node is alive and every bound pod runs."""
+        """Start kwok, which makes every node alive and every bound pod run; wait until it is ready. Raises NotReady."""
         binary, stages = cache.binary("kwok"), Path(__file__).with_name("stages.yaml")
 
         def start(port: int) -> None:
@@ -188,7 +195,11 @@ class ControlPlane:
         self._on_free_ports(1, ("kwok",), start)
 
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
-        """Start training-operator for PyTorchJobs. Waits for its turn where only one can run on a machine at a time."""
+        """Start training-operator for PyTorchJobs, and wait until it is ready. Raises NotReady.
+
+        Where only one can run on a machine at a time, wait until it is this one's turn. gang_scheduler: its flag, None
+        for none.
+        """
         certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()
         if not apart:
             certificates = training.CERTIFICATES
@@ -204,14 +215,17 @@ class ControlPlane:
         self.wait_ready("training-operator", f"http://{programs.HOST}:{health}/readyz")
 
     def start_program(self, name: str, argv: list[str], ready_url: str | None = None) -> int:
-        """Start any other program (Volcano's, ours) so that it ends with the plane. Returns its process id."""
+        """Start any other program, which ends with the plane; return its pid.
+
+        ready_url: wait until it answers 200; None to wait for nothing. Raises NotReady.
+        """
         pid = self._children.start(name, argv)
         if ready_url:
             self.wait_ready(name, ready_url)
         return pid
 
     def stop_program(self, name: str) -> None:
-        """End one program, gently first."""
+        """End one program by SIGTERM, and by SIGKILL after a few seconds."""
         self._children.stop(name)
 
     def kill_program(self, name: str) -> None:
@@ -219,42 +233,50 @@ class ControlPlane:
         self._children.signal(name, signal.SIGKILL)
 
     def pid(self, name: str) -> int | None:
-        """Give the process id of a program, None if it was never started."""
+        """Return the pid of a program, None if it was never started."""
         return self._children.state(name)[0]
 
     def restart_apiserver(self) -> None:
-        """Stop the API server and start it again on the same port with the same data."""
+        """Stop the API server and start it again on the same port with the same data; wait until it is ready. Raises
+        NotReady.
+        """
         self._children.stop("kube-apiserver")
         self._children.start("kube-apiserver", self._apiserver_argv)
         self.wait_ready("kube-apiserver", f"{self.url}/readyz")
 
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for a user known by certificate; it may do what RBAC gives it, no more."""
+        """Write a kubeconfig for a user with a certificate, and return its file. The user has only the rights that
+        RBAC gives.
+        """
         pair = self.authority.user(name, tuple(groups))
         return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))
 
     def service_account_token(self, namespace: str, name: str, expires_s: int = 3600) -> str:
-        """Ask for a token of a ServiceAccount by TokenRequest. The account must be there."""
+        """Return a new token of a ServiceAccount, which must exist. expires_s: its lifetime in seconds. Raises
+        ApiError.
+        """
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         spec = {"expirationSeconds": expires_s}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return str(self.request("POST", path, body)["status"]["token"])
 
     def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
-        """Write a kubeconfig for a ServiceAccount; it may do what RBAC gives it, no more."""
+        """Write a kubeconfig for a ServiceAccount, and return its file. The account has only the rights that RBAC
+        gives.
+        """
         user = {"token": self.service_account_token(namespace, name, expires_s)}
         return self._write_kubeconfig(f"account-{namespace}-{name}", user)
 
     def api(self, token: str | None = None) -> Api:
-        """Give a client for objects, to be used with `async with`; as the administrator unless a token is given."""
+        """Return a client, to be used with `async with`. token: None for the administrator's."""
         return Api(self.url, self.ca, token or self.token)
 
     def logs(self, name: str) -> str:
-        """Give what a program has written so far."""
+        """Return what a program has written so far."""
         return self._children.log(name)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Do one call as the administrator, blocking. Raises ApiError."""
+        """Send one request as the administrator and return the decoded answer. Blocks. Raises ApiError."""
         content = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         call = urllib.request.Request(self.url + path, content, self._headers(kind), method=method)
@@ -265,7 +287,9 @@ class ControlPlane:
             raise ApiError(method, path, error.code, error.read().decode(errors="replace")) from error
 
     def wait_ready(self, name: str, url: str, within_s: float = READY_WITHIN_S, needs: Sequence[str] = ()) -> None:
-        """Ask a URL until it answers 200. Raises NotReady when the program, or one it needs, ends or takes too long."""
+        """Wait until a URL answers 200. Raises NotReady if the program `name`, or one of `needs`, ends, and after
+        `within_s`.
+        """
         until_s = time.monotonic() + within_s
         said = "nothing"
         while time.monotonic() < until_s:
@@ -281,10 +305,12 @@ class ControlPlane:
         raise NotReady(name, f"was not ready within {within_s:.0f} s ({said})", self._tail(name))
 
     def _ended(self, name: str) -> NotReady | None:
+        """Return an error with the program's last lines of log if it has ended, else None."""
         exit_status = self._children.state(name)[1]
         return None if exit_status is None else NotReady(name, f"ended with status {exit_status}", self._tail(name))
 
     def _check_alive(self, name: str) -> None:
+        """Raise NotReady if the program has ended."""
         if ended := self._ended(name):
             raise ended
 
@@ -295,6 +321,11 @@ class ControlPlane:
         return {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
 
     def _start_server(self, client: int, peer: int, secure: int) -> None:
+        """Start etcd and the API server on these ports, and wait until it is ready. Sets the addresses and the
+        kubeconfig.
+
+        client, peer: ports of etcd. secure: of the API server.
+        """
         self.url = f"https://{programs.HOST}:{secure}"
         self.etcd = wipe.Etcd(f"https://{programs.HOST}:{client}", self._files.etcd.context())
         self.kubeconfig = self._write_kubeconfig("admin", {"token": self.token})
@@ -306,7 +337,11 @@ class ControlPlane:
         self.wait_ready("kube-apiserver", f"{self.url}/readyz", needs=("etcd",))
 
     def _on_free_ports(self, count: int, names: Sequence[str], start: Callable[..., None]) -> None:
-        """Start programs on ports that were free a moment ago; again on others if somebody took one in between."""
+        """Call `start` with `count` free ports. If another program has taken one meanwhile, stop `names` and try other
+        ports.
+
+        Raises NotReady after PORT_TRIES.
+        """
         for _ in range(PORT_TRIES - 1):
             try:
                 return start(*self._ports(count))
@@ -318,6 +353,7 @@ class ControlPlane:
         return start(*self._ports(count))
 
     def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
+        """Write a kubeconfig that only its owner can read, and return its file. user: the credentials."""
         path = self.folder / f"{name}.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(programs.kubeconfig(self.url, self.ca, user))

@@ -22,7 +22,11 @@ FAST_CLIENT = {"qps": 5000, "burst": 5000}  # the default of 50 binds a second w
 
 
 def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:
-    """Give a configuration with a kubeconfig, a fast client and no leader election; all else as it was."""
+    """Return a scheduler configuration with this kubeconfig, a fast client and no leader election; all else is
+    unchanged.
+
+    config: a file, its content, or None for the defaults.
+    """
     content = yaml.safe_load(config.read_text()) if isinstance(config, Path) else dict(config or {})
     content.setdefault("apiVersion", "kubescheduler.config.k8s.io/v1")
     content.setdefault("kind", "KubeSchedulerConfiguration")
@@ -32,9 +36,10 @@ def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict
 
 
 def shipped(url: str, ca: Path | None = None, client: Pair | None = None, file: Path = SHIPPED) -> dict[str, Any]:
-    """Read a shipped file and point its one extender at a URL (http:// or https://, without a verb).
+    """Return the shipped configuration with its one extender at this URL (http:// or https://, without a verb).
 
-    ca: whom to trust when the URL is https; client: the certificate to show. The rest is what ships.
+    ca: CA of an https extender. client: the certificate that the scheduler shows, None for none. Raises ValueError for
+    https without a CA.
     """
     config: dict[str, Any] = yaml.safe_load(file.read_text())
     (extender,) = config["extenders"]

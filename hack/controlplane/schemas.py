@@ -20,7 +20,9 @@ QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 
 
 def write(openapi: Schema, folder: Path) -> list[Path]:
-    """Write a schema file for each kind of an OpenAPI v2 document (/openapi/v2). Gives the files, sorted."""
+    """Write a schema file for each kind of an OpenAPI v2 document (/openapi/v2) into the folder. Return the files,
+    sorted.
+    """
     definitions = {name: _strict(name, schema) for name, schema in openapi["definitions"].items()}
     written = []
     for name, schema in definitions.items():
@@ -34,7 +36,7 @@ def write(openapi: Schema, folder: Path) -> list[Path]:
 
 
 def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:
-    """Check manifests against the schemas in a folder. Gives one result each object, as kubeconform tells it."""
+    """Check manifests against the schemas in a folder, by kubeconform. Return its result for each object."""
     arguments = ["-strict", "-output", "json", "-verbose", "-schema-location", str(folder / PATTERN)]
     done = subprocess.run(
         [cache.binary("kubeconform"), *arguments, *files], capture_output=True, text=True, check=False, timeout=120
@@ -44,7 +46,7 @@ def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:
 
 
 def faults(results: Iterable[Schema]) -> list[str]:
-    """Give what is wrong, one line an object; an object without a schema is wrong too."""
+    """Return a line for each object that is not valid. An object without a schema is not valid either."""
     return [
         f"{each['filename']}: {each['kind']} {each['name']}: {each['status']} {each['msg']}"
         for each in results
@@ -53,7 +55,10 @@ def faults(results: Iterable[Schema]) -> list[str]:
 
 
 def _strict(name: str, schema: Schema) -> Schema:
-    """Refuse fields that are not named, and let integers and quantities be written in the ways Kubernetes reads."""
+    """Return a schema that refuses unknown fields, and accepts integers and quantities as Kubernetes does.
+
+    name: of the definition, "" for a part of one.
+    """
     if name == QUANTITY:
         return {"type": ["string", "number"]}
     if schema.get("x-kubernetes-preserve-unknown-fields"):
@@ -71,7 +76,7 @@ def _strict(name: str, schema: Schema) -> Schema:
 
 
 def _needed(name: str, definitions: dict[str, Schema]) -> set[str]:
-    """Find every definition that one refers to, over any number of steps; they may refer to one another in circles."""
+    """Return the names of all definitions that this one refers to, directly or through others. Cycles are allowed."""
     found: set[str] = set()
     open_ends = [name]
     while open_ends:
@@ -83,6 +88,7 @@ def _needed(name: str, definitions: dict[str, Schema]) -> set[str]:
 
 
 def _references(schema: Any) -> Iterable[str]:
+    """Yield the names of all definitions to which a part of a schema refers directly."""
     if isinstance(schema, dict):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"].removeprefix(REF)

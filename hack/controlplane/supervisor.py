@@ -42,7 +42,9 @@ class Supervisor:
         self.tie = _tie_to_this_process()
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order: start, state, signal or stop."""
+        """Carry out one order (start, state, signal or stop), and return the answer: pid and exit status, ok, or an
+        error.
+        """
         name = order.get("name", "")
         match order["do"]:
             case "start":
@@ -58,6 +60,11 @@ class Supervisor:
         return {"error": f"unknown order {order['do']}"}
 
     def _start(self, name: str, argv: list[str], env: dict[str, str], fork: bool) -> dict[str, Any]:
+        """Start a program after ending a running one of the same name; return its state. Output is appended to
+        NAME.log.
+
+        env: added to this environment. fork: if the program is a module of ours, run it in a fork that has imported it.
+        """
         self.stop([name])
         forked = _beside("forked")
         module = forked.module_of(argv) if fork else None
@@ -80,13 +87,17 @@ class Supervisor:
         return self._state(name)
 
     def _state(self, name: str) -> dict[str, Any]:
+        """Return pid and exit status of a program; both None if it was never started, status None while it runs."""
         program = self.programs.get(name)
         if program is None:
             return {"pid": None, "exit": None}
         return {"pid": program.pid, "exit": program.poll()}
 
     def stop(self, names: list[str]) -> None:
-        """End programs, the youngest first: those that talk to the API server before it, etcd last."""
+        """End programs by SIGTERM, the youngest first, and by SIGKILL after GRACE_S.
+
+        So those that talk to the API server end before it, and etcd last.
+        """
         for name in reversed([name for name in self.programs if name in names]):
             program = self.programs.pop(name)
             if program.poll() is None:
@@ -98,7 +109,7 @@ class Supervisor:
                     program.wait()
 
     def kill(self) -> None:
-        """End everything at once: nobody is left who could want a clean end."""
+        """Kill all programs at once: no client is left that needs a clean shutdown."""
         for program in self.programs.values():
             program.kill()
         for program in self.programs.values():
@@ -107,7 +118,7 @@ class Supervisor:
 
 @functools.cache
 def _beside(name: str) -> Any:
-    """Read a module of this folder by its path: this process is isolated and has no path to import it from."""
+    """Load a module of this folder by its path: this process is isolated and has no sys.path to import it from."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -117,7 +128,10 @@ def _beside(name: str) -> Any:
 
 
 def _tie_to_this_process() -> Callable[[], None] | None:
-    """Give what a child does before exec so that the kernel kills it with us. None where the kernel cannot."""
+    """Return a function that a child calls before exec, so that the kernel kills it when this process dies.
+
+    None on other systems than Linux.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -132,7 +146,11 @@ def _tie_to_this_process() -> Callable[[], None] | None:
 
 
 def main(folder: Path, parent: int) -> None:
-    """Obey until told to end, or until the parent is gone; then leave no process and no file behind."""
+    """Carry out orders from stdin until it is closed or the parent is gone. Then kill all programs and remove the
+    folder.
+
+    parent: pid.
+    """
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what ends when
     lock = (folder / "alive").open("w")
@@ -157,6 +175,7 @@ def main(folder: Path, parent: int) -> None:
 
 
 def _answer(supervisor: Supervisor, line: bytes) -> None:
+    """Carry out the order in one line, and write the answer, or the error, as a line to stdout."""
     try:
         answer = supervisor.obey(json.loads(line))
     except (OSError, LookupError, ValueError) as error:
@@ -165,7 +184,7 @@ def _answer(supervisor: Supervisor, line: bytes) -> None:
 
 
 def sweep(parent: Path, prefix: str, older_s: float = 60.0) -> None:
-    """Remove folders of supervisors that were killed: old enough to have been locked, and locked by nobody now."""
+    """Remove folders of supervisors that were killed: older than `older_s` seconds, and locked by no process."""
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > older_s and _abandoned(folder):
@@ -173,6 +192,7 @@ def sweep(parent: Path, prefix: str, older_s: float = 60.0) -> None:
 
 
 def _abandoned(folder: Path) -> bool:
+    """Return True if no process holds the lock of this supervisor's folder."""
     try:
         with (folder / "alive").open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,10 @@ SITE = ROOT / "build" / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Lay out the pages, run the generator, look its output over."""
+    """Build the site: lay out the pages, run the generator, and check that the pages load nothing from other hosts.
+
+    Returns 0, the generator's exit code if it fails, 1 if a page loads from another host.
+    """
     parser = argparse.ArgumentParser(prog="docs", description="Build the docs site into build/docs.")
     parser.add_argument("generator", help="the path of zensical")
     args = parser.parse_args(argv)
@@ -51,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lay_out(folder: Path) -> None:
-    """Write the configuration and the pages, with what they link to, into a folder that is emptied first."""
+    """Write the site's configuration and pages, with the files that they link to, into a folder that is emptied
+    first.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     files = repository_files()
     linked = {each for each in files if each.startswith("docs/") and not each.endswith(".md")}

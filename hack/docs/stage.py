@@ -35,13 +35,15 @@ def place(path: str) -> str:
 
 
 def stage(path: str, text: str, files: Collection[str]) -> Staged:
-    """Rewrite the links of one page. path: of the page in the repository. files: all paths of the repository.
+    """Rewrite the links of one page for the site. path: of the page in the repository. files: all paths of the
+    repository.
 
-    A link to a folder leads to its README; where it has none, only its text stays, as for a path that is not there.
+    A link to a folder leads to its README. Of a link to a path that does not exist only its text stays.
     """
     linked: dict[str, None] = {}
 
     def link(match: re.Match[str]) -> str:
+        """Return the link with its target on the site."""
         mark, words, target = match.groups()
         there, _, anchor = target.partition("#")
         if not there or _ABROAD.match(target):
@@ -59,21 +61,22 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
 
 
 def placed(configuration: str) -> str:
-    """Return the configuration of the site with the paths of pages as they are there."""
+    """Return the site's configuration with the paths that the pages have on the site."""
     return re.sub(r'"([\w./-]+\.md)"', lambda match: f'"{place(match[1])}"', configuration)
 
 
 def with_own_worker(page: str, html: str) -> str:
-    """Return a page of the site with our script in the place of another host's that runs the search without a server.
+    """Return a page of the site in which our script replaces another host's, which lets the search run without a
+    server.
 
-    page: its path on the site.
+    page: its path on the site. html: its text.
     """
     way = posixpath.relpath("iframe-worker.js", posixpath.dirname(page) or ".")
     return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{way}"', html)
 
 
 def abroad(html: str) -> list[str]:
-    """Find the addresses of other hosts from which a browser would load a part of this page, in order."""
+    """Return the addresses of other hosts from which a browser would load a part of this page, in order."""
     return [next(filter(None, found)) for found in _LOADS.findall(html)]
 
 

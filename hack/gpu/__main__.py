@@ -53,31 +53,35 @@ STAGES = (
 
 
 def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Run the chosen stages; return 1 if one of them did not end well, and 2 for an unknown stage."""
-    told = _parser().parse_args(argv)
+    """Run the chosen stages one after another, and write their results to the folder --out.
+
+    Returns 0; 1 if a stage did not end well, 2 for an unknown stage.
+    """
+    args = _parser().parse_args(argv)
     names = [stage.name for stage in stages]
-    chosen = told.only.split(",") if told.only else names
+    chosen = args.only.split(",") if args.only else names
     if unknown := sorted(set(chosen) - set(names)):
         print(f"no stage {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
         return 2
-    out = Path(told.out)
+    out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    if not told.only:
+    if not args.only:
         for name in ("results.jsonl", "summary.md", "stages.log"):
             (out / name).unlink(missing_ok=True)
     results, ended_s, well = Results(out / "results.jsonl"), time.monotonic() + BUDGET_S, True
     for stage in stages:
         if stage.name in chosen:
-            end = _run(stage, told, out, min(stage.limit_s, ended_s - time.monotonic()))
+            end = _run(stage, args, out, min(stage.limit_s, ended_s - time.monotonic()))
             well &= end.status == "ok"
             results.add(end)
             print(f"{stage.name}: {end.status} after {end.took_s:.1f} s {end.detail}".rstrip(), flush=True)
-            (out / "summary.md").write_text(summary(*results.read(), told.device))
+            (out / "summary.md").write_text(summary(*results.read(), args.device))
     print((out / "summary.md").read_text())
     return 0 if well else 1
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="hack/gpu/check.sh", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what is measured (%(default)s)")
     parser.add_argument("--size", choices=("default", "large", "tiny"), default="default", help="of the model")
@@ -86,20 +90,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(stage: Stage, told: argparse.Namespace, out: Path, limit_s: float) -> StageEnd:
+def _run(stage: Stage, args: argparse.Namespace, out: Path, limit_s: float) -> StageEnd:
+    """Run one stage in fresh folders on disk and in /dev/shm, which are removed afterwards. Return how it ended.
+
+    args: of the command line. out: folder of results and log. limit_s: time left for it, seconds; below 1 it is not
+    run.
+    """
     if limit_s < 1:
         return StageEnd(stage.name, "not run", 0.0, f"the {BUDGET_S:g} s of the whole run were over")
     folder, memory = tempfile.mkdtemp(prefix="gpu-check-"), tempfile.mkdtemp(prefix="gpu-check-", dir="/dev/shm")
     try:
-        return _run_in(stage, told, out, limit_s, ["--folder", folder, "--memory", memory])
+        return _run_in(stage, args, out, limit_s, ["--folder", folder, "--memory", memory])
     finally:  # everything that the stage started has ended
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(memory, ignore_errors=True)
 
 
-def _run_in(stage: Stage, told: argparse.Namespace, out: Path, limit_s: float, folders: Sequence[str]) -> StageEnd:
+def _run_in(stage: Stage, args: argparse.Namespace, out: Path, limit_s: float, folders: Sequence[str]) -> StageEnd:
+    """Run one stage as a process with its own session, and kill the session afterwards. Return how it ended.
+
+    folders: arguments that name the stage's folders. limit_s: seconds; after them the stage has timed out.
+    """
     command = [sys.executable, "-m", stage.module, "--stage", stage.name]
-    command += ["--device", told.device, "--size", told.size, "--results", str(out / "results.jsonl"), *folders]
+    command += ["--device", args.device, "--size", args.size, "--results", str(out / "results.jsonl"), *folders]
     log, began_s = out / "stages.log", time.monotonic()
     with log.open("ab") as file:
         file.write(f"\n== {stage.name}\n".encode())

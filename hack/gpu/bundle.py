@@ -37,7 +37,9 @@ def pins(lock: str, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Fetch the wheels for the Python version in the first argument. Returns 1 if they are too large to be carried."""
+    """Download the wheels for the Python version in the first argument. Return 0; 1 if they are larger than
+    MOST_BYTES.
+    """
     python = sys.argv[1]
     folder = folder_for(python)
     with tempfile.TemporaryDirectory() as made:

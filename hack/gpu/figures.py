@@ -43,7 +43,7 @@ class Results:
         self._path = path
 
     def add(self, line: Figure | StageEnd) -> None:
-        """Append one line."""
+        """Append one line to the file."""
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(file, json.dumps(asdict(line)).encode() + b"\n")
@@ -51,7 +51,9 @@ class Results:
             os.close(file)
 
     def read(self) -> tuple[list[Figure], list[StageEnd]]:
-        """Read all lines so far."""
+        """Return all (figures, ends of stages) so far, in the order of the file; two empty lists if it does not
+        exist.
+        """
         lines = [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
         figures = [Figure(**line) for line in lines if "name" in line]
         return figures, [StageEnd(**line) for line in lines if "status" in line]
@@ -76,14 +78,16 @@ class StageArguments:
 
 
 def arguments(argv: Sequence[str] | None = None) -> StageArguments:
-    """Read a stage's command line."""
+    """Parse a stage's command line, and read the figures of the stages before it. argv: None for that of this
+    process.
+    """
     parser = argparse.ArgumentParser()
     for name in ("--stage", "--device", "--size", "--results", "--folder", "--memory"):
         parser.add_argument(name, required=True)
-    told = parser.parse_args(argv)
-    results = Results(Path(told.results))
+    args = parser.parse_args(argv)
+    results = Results(Path(args.results))
     known = {(figure.stage, figure.name): figure.value for figure in results.read()[0]}
-    return StageArguments(told.stage, told.device, told.size, results, known, Path(told.folder), Path(told.memory))
+    return StageArguments(args.stage, args.device, args.size, results, known, Path(args.folder), Path(args.memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,10 @@ TARGETS = (
 
 
 def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) -> str:
-    """Render all results as Markdown. A later figure of the same name replaces the earlier one."""
+    """Return all results as Markdown: stages, targets, figures. Of figures with the same name the last one counts.
+
+    device: "cuda" or "cpu"; on a CPU targets count neither as met nor as missed.
+    """
     latest = {(figure.stage, figure.name): figure for figure in figures}
     last = {end.stage: end for end in ends}
     lines = [f"# GPU check on {device}", "", "| stage | status | s | detail |", "| --- | --- | --- | --- |"]
@@ -133,8 +140,10 @@ def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) ->
 
 
 def _shown(value: Number | str) -> str:
+    """Return a value as text: a number with four digits, a text unchanged."""
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _cell(text: str) -> str:
+    """Return text that fits into a cell of a Markdown table: one line, at most 200 characters."""
     return text.replace("|", "/").replace("\n", " ")[:200]

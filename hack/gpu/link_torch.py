@@ -13,7 +13,10 @@ from packaging.requirements import Requirement
 
 
 def needed(name: str) -> set[str]:
-    """Return the names of a distribution and of all that it requires here. Raises PackageNotFoundError."""
+    """Return the names of a distribution and of all that it requires on this machine, itself included.
+
+    Raises PackageNotFoundError if one is not installed.
+    """
     found, open_ = set[str](), [Requirement(name)]
     while open_:
         requirement = open_.pop()
@@ -29,7 +32,10 @@ def needed(name: str) -> set[str]:
 
 
 def main() -> int:
-    """Link every top-level file and folder of these distributions. Returns 1 if torch is not installed."""
+    """Link every top-level file and folder of torch and its requirements into the folder of the first argument.
+
+    Returns 0; 1 if torch is not installed.
+    """
     folder = Path(sys.argv[1])
     try:
         names = needed("torch")

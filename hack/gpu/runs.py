@@ -19,7 +19,7 @@ _NOT_PASSED_ON = ("TURNOUT_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TO
 
 
 def environment(folder: Path, memory: Path) -> dict[str, str]:
-    """Return a job's environment: this checkout, memory of its own, gloo and NCCL on loopback."""
+    """Return the environment of a job: this checkout, arenas in `memory`, checkpoints below `folder`, loopback only."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
@@ -33,7 +33,7 @@ def environment(folder: Path, memory: Path) -> dict[str, str]:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    """Read the events that were written so far."""
+    """Return the events that the job's processes have written so far; [] if the file does not exist."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -47,7 +47,11 @@ def begun(
     more: Sequence[str] = (),
     program: Sequence[str] = TURNOUT_RUN,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Start a job; give its process and the file of its events. Whatever is left of it is killed at the end."""
+    """Start a job; yield (its agent's process, the file of its events). At the end of the block all of it is killed.
+
+    folder: for events and log. memory: for arenas. script: function of scripts.py to run. options: of the launcher.
+    more: arguments of the script. program: the launcher.
+    """
     file = folder / "events"
     command = [*program, "--standalone", *options, str(SCRIPT), script, device, str(file), *more]
     with (folder / "log").open("wb") as log:
@@ -81,7 +85,10 @@ def run(
     more: Sequence[str] = (),
     limit_s: float = 120,
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """Run a job to its end; return its exit code, its events and its log. Raises TimeoutExpired after `limit_s`."""
+    """Run a job to its end. Return (exit code, events, log). Raises TimeoutExpired after `limit_s`.
+
+    The other arguments are those of `begun`.
+    """
     with begun(folder, memory, script, device, *options, more=more) as (process, file):
         code = process.wait(limit_s)
         return code, lines(file), (folder / "log").read_text(errors="replace")

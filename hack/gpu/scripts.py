@@ -24,7 +24,7 @@ class Diary:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, event: str, **facts: object) -> None:
-        """Write one event at once."""
+        """Write one event at once, with time, pid and rank. facts: further fields."""
         line = {"event": event, "at_s": time.monotonic(), "pid": os.getpid(), "rank": _rank(), **facts}
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
@@ -34,17 +34,18 @@ def _rank() -> int:
 
 
 def _life() -> int:
+    """Return how often this process was restarted."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def adds(device: str, diary: Diary) -> None:
-    """Use the device in a process that was forked from a parent that has imported torch."""
+    """Add numbers on the device, in a process that was forked from a parent that has imported torch; record the sum."""
     total = torch.arange(1_000, device=device).sum().item()
     diary.note("added", total=total, forked="turnout.launcher.workers.forkserver.child_main" in sys.modules)
 
 
 def reduces(device: str, diary: Diary, backend: str = "gloo") -> None:
-    """Sum ones over all ranks on the device."""
+    """Add ones over all ranks on the device, and record the sum. backend: of torch.distributed."""
     dist.init_process_group(backend)
     ones = torch.ones(4, device=device)
     dist.all_reduce(ones)
@@ -53,7 +54,7 @@ def reduces(device: str, diary: Diary, backend: str = "gloo") -> None:
 
 
 def trains(device: str, diary: Diary, steps: str = "400") -> None:
-    """Train from the newest save, noting each step."""
+    """Train from the newest save up to step `steps`, and record each step."""
     from turnout import Checkpointer, Steps
 
     torch.manual_seed(1)
@@ -76,7 +77,7 @@ def trains(device: str, diary: Diary, steps: str = "400") -> None:
 
 
 def spins(device: str, diary: Diary) -> None:
-    """Kill this process in the middle of a kernel in its first life; the second life ends well."""
+    """Start a long kernel and kill this process, in its first life; in the second life, use the device and end."""
     if _life() == 0:
         _long_kernel(device, 60)
         diary.note("spinning", life=0)
@@ -104,7 +105,10 @@ def hangs(device: str, diary: Diary) -> None:
 
 
 def _long_kernel(device: str, seconds: float) -> None:
-    """Keep the device busy. On a CPU, where no kernel runs beside the host, sleep where a hang is meant."""
+    """Keep the device busy for about so many seconds, without waiting.
+
+    On a CPU, which has no kernels in the background, sleep if more than 100 s are meant, else do nothing.
+    """
     if device == "cpu":
         if seconds > 100:
             time.sleep(seconds)

@@ -39,7 +39,7 @@ class Block(nn.Module):  # type: ignore[misc, unused-ignore]
         self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, length, width), in and out."""
+        """Return the output of the block, of the same shape as `x`: (batch, length, width)."""
         batch, length, width = x.shape
         parts = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
@@ -57,7 +57,7 @@ class Gpt(nn.Module):  # type: ignore[misc, unused-ignore]
         self.last = nn.LayerNorm(size.width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Shapes: (batch, length) to (batch, length, words)."""
+        """Return the logits, (batch, length, words), for tokens of the shape (batch, length)."""
         x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         return self.last(self.blocks(x)) @ self.words.weight.t()
 
@@ -78,7 +78,7 @@ class MasterAdam(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, closure: Any = None) -> None:  # type: ignore[override, unused-ignore]
-        """Update all parameters in place."""
+        """Update all parameters in place from their gradients. closure: unused."""
         for group in self.param_groups:
             parameters = [each for each in group["params"] if each.grad is not None]
             gradients = [each.grad.float() for each in parameters]
@@ -106,14 +106,14 @@ class Training:
         self.device = torch.device(device)
 
     def step(self) -> None:
-        """Queue one step. On a GPU it runs later."""
+        """Queue one step on the device. On a GPU it may run after the return."""
         logits = self.model(self.tokens[:, :-1])
         nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens[:, 1:].flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the state that a checkpoint has to hold."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def state_bytes(self) -> int:

@@ -26,7 +26,10 @@ OUT = ROOT / "build" / "images"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Return the exit code: 1 if a package is not available."""
+    """Build the named images, write the lock, or run a program in an image. Return the exit code.
+
+    It is 1 if a package is not available, and that of the program for `run`.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"] and len(words) > 2:
         return _run(words[1], words[2:])

@@ -48,7 +48,7 @@ def digest(data: bytes) -> str:
 
 
 def config(image: Image) -> dict[str, Any]:
-    """Return the image's configuration."""
+    """Return the image's configuration as OCI's JSON."""
     created = datetime.fromtimestamp(EPOCH_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     run: dict[str, Any] = {"Env": [f"{key}={value}" for key, value in image.env.items()], "WorkingDir": "/"}
     if image.user:
@@ -66,9 +66,9 @@ def config(image: Image) -> dict[str, Any]:
 
 
 def write(image: Image, into: Path) -> str:
-    """Write an image as an OCI layout into an empty folder.
+    """Write an image as an OCI layout into a folder, which is emptied first.
 
-    Return the digest of the manifest, by which it is pulled.
+    Returns the digest of the manifest, by which it is pulled.
     """
     shutil.rmtree(into, ignore_errors=True)
     blobs = into / "blobs" / "sha256"
@@ -95,7 +95,7 @@ def write(image: Image, into: Path) -> str:
 
 
 def layers_of(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
-    """Return the configuration of the only image in a layout, and the files of its layers, lowest first."""
+    """Return (configuration of the only image in a layout, files of its layers, the lowest first)."""
     (name,) = {entry["digest"] for entry in json.loads((layout / "index.json").read_text())["manifests"]}
     manifest = json.loads(_blob(layout, name).read_text())
     found: dict[str, Any] = json.loads(_blob(layout, manifest["config"]["digest"]).read_text())

@@ -25,7 +25,8 @@ sys.exit({name}())
 def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
     """Return the files of all wheels of a lock, for 64-bit Intel. python: version such as 3.11.
 
-    pip downloads them, unless the cache has each with a hash of the lock. Raises FileNotFoundError.
+    Wheels that the cache lacks, or has with another hash, are downloaded by pip. Raises FileNotFoundError if one is
+    still missing, and CalledProcessError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     wheels, missing = _cached(lock, python, cache)
@@ -51,7 +52,7 @@ def _fetch(lock: Path, python: str, cache: Path) -> None:
 
 
 def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]]:
-    """Return the wheels of a lock that are in the cache, and the names of those that are not."""
+    """Return (wheels of a lock that are in the cache, names of those that are not)."""
     text = lock.read_text()
     hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
     wanted = {_normal(name): version for name, version in _pins(text)}

@@ -119,7 +119,7 @@ def _wheels(lock: str, python: str, sources: Sources) -> list[Path]:
 
 
 def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files of all wheels."""
+    """Return the files that all wheels install. Arguments as of `python_wheels.files`."""
     found: dict[str, Entry] = {}
     for wheel in wheels:
         found |= python_wheels.files(wheel, site, bin_, python)
@@ -127,7 +127,10 @@ def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str
 
 
 def _ours(sources: Sources, source: str, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files of our wheel, with the commit in direct_url.json (PEP 610)."""
+    """Return the files that our wheel installs, with the commit in direct_url.json (PEP 610).
+
+    source: folder of the wheel's sources. The other arguments are those of `python_wheels.files`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         found = python_wheels.files(build(Path(folder), source), site, bin_, python)
     if sources.revision:

@@ -83,10 +83,7 @@ def why_not_runnable() -> str:
 
 
 def _program(root: Path, name: str, path: str) -> str:
-    """Return a program's path inside the image. path: the image's PATH.
-
-    Return the bare name if no folder of it has it.
-    """
+    """Return a program's path inside the image; the bare name if no folder of PATH has it. path: the image's PATH."""
     for folder in path.split(":"):
         if (root / folder.lstrip("/") / name).exists():
             return f"{folder}/{name}"

@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def build_all(into: Path) -> list[Path]:
-    """Build every wheel into an empty folder."""
+    """Build every wheel into the folder, which is emptied first; return their paths."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     return [build(into, source) for source in SOURCES]

@@ -1,7 +1,7 @@
-"""The rules of the architecture, checked: floors, purity, cycles, sizes, decoders. `python -m hack.lint.architecture`.
+"""The rules of the architecture, checked: layers, purity, cycles, sizes, decoders. `python -m hack.lint.architecture`.
 
-The rules are those of docs/architecture.md. How files are read is in source_tree.py. What an import statement says of
-floors and rooms is checked by import-linter, whose contracts are in pyproject.toml.
+The rules are those of docs/architecture.md. How files are read is in source_tree.py. Import
+statements are checked by import-linter, whose contracts are in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hack.lint.source_tree import BESIDE, PACKAGE, Import, Module, read, statements
 
-FLOORS = {
+# The layer of each package. A package may import packages of lower layers only.
+LAYERS = {
     "topology": 0,
     "kube": 0,
     "jobs": 1,
@@ -29,8 +30,8 @@ FLOORS = {
 }
 THREADED = ("launcher", "preprocess")
 
-# Rooms and modules that may touch clock, network, disk and environment: docs/architecture.md lists them, too.
-IO_ROOMS = (
+# Subpackages and modules that may use clock, network, disk and environment: docs/architecture.md lists them, too.
+IO_MODULES = (
     "kube.client",
     "kube.server",
     "kube.version",  # reads what pip noted of this installation
@@ -128,7 +129,7 @@ IO_ROOMS = (
 
 MOST_LINES, MOST_FUNCTION_LINES = 600, 40
 
-# What a pure module may not import: the clock, dice, disk, network, threads, environment, logs and metrics.
+# What a pure module may not import: the clock, random numbers, disk, network, threads, environment, logs and metrics.
 # fmt: off
 IMPURE = frozenset([
     "aiohttp", "asyncio", "concurrent", "fcntl", "gc", "getpass", "glob", "grpc", "http", "io", "kubernetes", "logging",
@@ -148,7 +149,7 @@ NO_METHODS = frozenset([
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One place where the house differs from its plan."""
+    """One violation of an architecture rule."""
 
     rule: str
     path: str
@@ -160,34 +161,34 @@ class Fault:
 
 
 def faults(modules: Sequence[Module]) -> tuple[Fault, ...]:
-    """Find every fault of every rule, by place."""
-    rules = (floors, purity, circles, sizes, decoders)
+    """Return every violation of every rule, by path, line and text."""
+    rules = (layer_order, purity, import_cycles, sizes, decoders)
     return tuple(sorted((fault for rule in rules for fault in rule(modules)), key=lambda f: (f.path, f.line, f.text)))
 
 
-def floors(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Yield a fault for each import against the order of floors that import-linter cannot see.
+def layer_order(modules: Sequence[Module]) -> Iterator[Fault]:
+    """Yield a fault for each import against the order of layers that import-linter cannot see.
 
     These are imports by a name at run time, imports of tests, and the launcher's imports of kube.
     """
     for module in modules:
         for found in module.imports:
             target = found.target.split(".", 1)[0]
-            if found.bare and target in FLOORS and (found.by_name or module.package == "tests"):
-                yield Fault("floor", module.path, found.line, f"{found.target} is imported as {PACKAGE}.{found.target}")
+            if found.bare and target in LAYERS and (found.by_name or module.package == "tests"):
+                yield Fault("layer", module.path, found.line, f"{found.target} is imported as {PACKAGE}.{found.target}")
             elif target != module.package and (why := _wrong_way(module, found, target)):
-                yield Fault("floor", module.path, found.line, f"{module.package} imports {found.target}: {why}")
+                yield Fault("layer", module.path, found.line, f"{module.package} imports {found.target}: {why}")
 
 
 def _wrong_way(module: Module, found: Import, target: str) -> str | None:
-    """Return why a module may not import `target` (a package) this way; None if it may."""
+    """Return why a module may not import from the package `target` in this way; None if it may."""
     if found.by_name and module.package != "tests" and target in BESIDE:
         return f"nobody imports {target}"
-    if target not in FLOORS or module.package in BESIDE:
+    if target not in LAYERS or module.package in BESIDE:
         return None
-    own, its = FLOORS[module.package], FLOORS[target]
+    own, its = LAYERS[module.package], LAYERS[target]
     if found.by_name and its >= own:
-        return f"{target} is on floor {its}, {module.package} on floor {own}"
+        return f"{module.package} (layer {own}) must not import {target} (layer {its})"
     if module.package == "launcher" and target == "kube" and not (found.lazy and does_io(module.name)):
         return "only the launcher's I/O imports kube, and lazily"
     return None
@@ -199,7 +200,7 @@ def purity(modules: Sequence[Module]) -> Iterator[Fault]:
     I/O: await, clock, random numbers, disk, network, environment variables, logs and metrics.
     """
     for module in modules:
-        if module.package not in FLOORS or does_io(module.name):
+        if module.package not in LAYERS or does_io(module.name):
             continue
         for found in module.imports:
             if _impure(found.target):
@@ -210,11 +211,12 @@ def purity(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def does_io(name: str) -> bool:
-    """Return True if the module of this dotted name may touch the world."""
-    return name.endswith(".__main__") or any(name == room or name.startswith(f"{room}.") for room in IO_ROOMS)
+    """Return True if the module of this dotted name may do I/O."""
+    return name.endswith(".__main__") or any(name == each or name.startswith(f"{each}.") for each in IO_MODULES)
 
 
 def _impure(target: str) -> bool:
+    """Return True if a pure module may not import `target`, a dotted name."""
     if any(target == part or target.startswith(f"{part}.") for part in PURE_PARTS):
         return False
     return target.split(".", 1)[0] in IMPURE
@@ -230,18 +232,20 @@ def _touches_the_world(node: ast.AST) -> str | None:
         case ast.Call(func=ast.Attribute(attr=name)) if name in NO_METHODS:
             return f"a pure module calls .{name}()"
         case ast.ImportFrom(module="random", names=names) if any(alias.name != "Random" for alias in names):
-            return "a pure module throws dice: only a Random that is passed in or seeded"
+            return "a pure module draws random numbers: only a Random that is passed in or seeded"
         case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
-            return f"a pure module throws dice: random.{name}"
+            return f"a pure module draws random numbers: random.{name}"
         case ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="random"):
-            return "a pure module throws dice: numpy.random"
+            return "a pure module draws random numbers: numpy.random"
         case ast.Call(func=ast.Attribute(attr="Random") | ast.Name(id="Random"), args=[], keywords=[]):
-            return "a pure module throws dice: Random() without a seed"
+            return "a pure module draws random numbers: Random() without a seed"
     return None
 
 
-def circles(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Yield a fault if modules import each other in a circle, lazy imports included; only for the first circle."""
+def import_cycles(modules: Sequence[Module]) -> Iterator[Fault]:
+    """Yield one fault if modules import each other in a cycle, lazy imports included: for the first cycle that is
+    found.
+    """
     by_name = {module.name: module for module in modules}
     graph = {module.name: _needs(module, by_name.keys()) for module in modules}
     try:
@@ -249,7 +253,7 @@ def circles(modules: Sequence[Module]) -> Iterator[Fault]:
     except CycleError as error:
         circle = list(reversed(error.args[1]))
         first = by_name[min(circle)]
-        yield Fault("circle", first.path, 1, " imports ".join(circle))
+        yield Fault("cycle", first.path, 1, " imports ".join(circle))
 
 
 def _needs(module: Module, names: Collection[str]) -> set[str]:
@@ -264,16 +268,25 @@ def _needs(module: Module, names: Collection[str]) -> set[str]:
 
 
 def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Yield a fault for each module above 600 lines and each function above 40."""
+    """Yield a fault for each module above 600 lines and each function above 40 without its docstring."""
     for module in modules:
         if module.lines > MOST_LINES:
             yield Fault("size", module.path, 1, f"{module.lines} lines, at most {MOST_LINES}")
         for node in statements(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                lines = _line_count(node) - _docstring_lines(node)
                 if lines > MOST_FUNCTION_LINES:
                     text = f"{node.name} has {lines} lines, at most {MOST_FUNCTION_LINES}"
                     yield Fault("size", module.path, node.lineno, text)
+
+
+def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function's docstring, 0 without one."""
+    return _line_count(node.body[0]) if ast.get_docstring(node) is not None else 0
+
+
+def _line_count(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def decoders(modules: Sequence[Module]) -> Iterator[Fault]:
@@ -300,14 +313,14 @@ def _is_built_in(type_: ast.expr) -> bool:
     return names <= {"str", "bytes", "int", "float", "bool", "list", "dict", "tuple"}
 
 
-def house(root: Path) -> tuple[Module, ...]:
-    """Read the whole house: the floors, and what stands beside them."""
-    return read(root, [*FLOORS, *BESIDE])
+def read_tree(root: Path) -> tuple[Module, ...]:
+    """Read the modules of all packages in LAYERS and BESIDE. root: of the checkout."""
+    return read(root, [*LAYERS, *BESIDE])
 
 
 def main() -> int:
-    """Print every fault of this tree. Return 1 if there is one."""
-    found = faults(house(Path(__file__).resolve().parents[2]))
+    """Print every violation in this checkout to stderr. Return 1 if there is one, else 0."""
+    found = faults(read_tree(Path(__file__).resolve().parents[2]))
     for fault in found:
         print(fault, file=sys.stderr)
     return 1 if found else 0

@@ -66,7 +66,7 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 
 def pages() -> Mapping[str, str]:
     """Return the text of each page whose blocks are checked, by its path."""
-    found = (page for room in ("docs", "deploy", "examples") for page in ROOT.glob(f"{room}/**/*.md"))
+    found = (page for folder in ("docs", "deploy", "examples") for page in ROOT.glob(f"{folder}/**/*.md"))
     paths = sorted(page.relative_to(ROOT).as_posix() for page in (*ROOT.glob("*.md"), *found))
     return {path: (ROOT / path).read_text() for path in paths if not path.startswith(NOT_OURS)}
 
@@ -86,7 +86,7 @@ def run_by(test: str) -> tuple[Block, ...]:
 
 
 def fault(block: Block) -> str:
-    """Return what is wrong with a block's comment; "" if nothing is."""
+    """Return what is wrong with the comment before a block; "" if nothing is."""
     if bool(block.test) == bool(block.not_run):
         return "needs `<!-- run by: tests/….py::test_… -->` or `<!-- not run: reason -->` on the line before"
     missing = [
@@ -97,7 +97,7 @@ def fault(block: Block) -> str:
 
 @cache
 def unread(test: str) -> str:
-    """Return why a test does not read the blocks that name it; "" if it does."""
+    """Return why a test does not read the blocks that name it; "" if it does. test: its ID, path::name."""
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
         return f"{path} does not exist"
@@ -130,6 +130,7 @@ def _reads(path: str, name: str, test: str, met: set[tuple[str, str]]) -> bool:
 
 
 def _is_call(call: ast.Call, test: str) -> bool:
+    """Return True if this is a call of run_by with the ID of this test."""
     called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
     return called == "run_by" and any(isinstance(each, ast.Constant) and each.value == test for each in call.args)
 
@@ -185,7 +186,7 @@ def _imports(path: str) -> Mapping[str, tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print every block and its fault. Return 1 if there is a fault."""
+    """Print every block and its fault. Return 1 if there is a fault, else 0."""
     parser = argparse.ArgumentParser(prog="code_blocks", description="List the code blocks of the docs.")
     parser.add_argument("--faults", action="store_true", help="only those whose comment is wrong")
     args = parser.parse_args(argv)

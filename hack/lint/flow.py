@@ -20,15 +20,15 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 Question = tuple[str, Callable[[], object]]
 Decoded = TypeVar("Decoded")
 
 
-class Flow(NamedTuple):
-    """The code that one question passed."""
+class CallStats(NamedTuple):
+    """The product code that ran for one request."""
 
     name: str
     modules: tuple[str, ...]  # paths below the checkout, sorted
@@ -67,13 +67,15 @@ class Recorder:
         finally:
             self._active = False
 
-    def flow(self, name: str) -> Flow:
-        """Return what was counted last."""
+    def flow(self, name: str) -> CallStats:
+        """Return the statistics of the last recording. name: of the request."""
         modules = {self._path(code.co_filename) for code in self._calls}
-        return Flow(name, tuple(sorted(modules)), len(self._calls), self._calls.total(), self._max_depth)
+        return CallStats(name, tuple(sorted(modules)), len(self._calls), self._calls.total(), self._max_depth)
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Count a call, and the depth of product calls in its thread. Set as the interpreter's profile function."""
+        """Count a call, and the depth of product calls in its thread. The interpreter calls it for each call and
+        return.
+        """
         if event not in ("call", "return") or not self._path(frame.f_code.co_filename):
             return
         depth = getattr(self._depth, "value", 0) + (1 if event == "call" else -1)
@@ -83,17 +85,22 @@ class Recorder:
             self._max_depth = max(self._max_depth, depth)
 
     def _path(self, file: str) -> str:
-        """Return a product file's path below the checkout; "" for other files and for __init__.py."""
+        """Return a product file's path in the checkout; "" for other files and for __init__.py. The results are
+        cached.
+        """
         if file not in self._paths:
             path = Path(file).resolve()
             below = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-            is_product = below.partition("/")[0] in FLOORS and path.name != "__init__.py"
+            is_product = below.partition("/")[0] in LAYERS and path.name != "__init__.py"
             self._paths[file] = below if is_product else ""
         return self._paths[file]
 
 
 def filter_questions() -> Iterator[Question]:
-    """Yield two filter requests of a gang of three pods on eight hosts: the first plans, the second reads the plan."""
+    """Yield two filter requests of a gang of three pods on eight hosts: the first plans, the second reads the plan.
+
+    Each is (name, function that sends the request).
+    """
     from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 
     cluster = SimulatedCluster(leaves((4, 4)))
@@ -106,7 +113,7 @@ def filter_questions() -> Iterator[Question]:
 
 
 def decide_questions() -> Iterator[Question]:
-    """Yield one observation and decision about an elastic job in a cluster with free GPUs."""
+    """Yield (name, function) of one observation and decision about an elastic job in a cluster with free GPUs."""
     import msgspec
 
     from hack.bench.autoscaler import cluster as objects
@@ -130,7 +137,10 @@ def decide_questions() -> Iterator[Question]:
 
 
 def save_questions() -> Iterator[Question]:
-    """Yield a save to memory, then its persist to storage with the commit. The daemon is a thread of this process."""
+    """Yield (name, function) of a save to memory, followed by its write to storage with the commit.
+
+    The daemon is a thread of this process.
+    """
     import torch
 
     from hack.bench.checkpoint.ours import Ours
@@ -142,6 +152,7 @@ def save_questions() -> Iterator[Question]:
         checkpointer.wait()
 
         def later() -> None:
+            """Save again, and wait until the save is in storage."""
             checkpointer.save(2, state, disk=True)
             checkpointer.wait()
 
@@ -151,9 +162,7 @@ def save_questions() -> Iterator[Question]:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
-    """Serve a checkpoint daemon on a thread while the block runs, at the socket where this process's trainer expects
-    it.
-    """
+    """Serve a checkpoint daemon in a thread while the block runs, and set the environment variables that lead to it."""
     from turnout.launcher import env
     from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 
@@ -161,6 +170,7 @@ def _daemon(folder: Path) -> Iterator[None]:
     memory.mkdir()
 
     async def serve() -> None:
+        """Serve the socket until `stopped` is set, then end the daemon."""
         daemon = CheckpointDaemon(memory, "flow", "worker-0", lambda word, facts: None)
         async with await asyncio.start_unix_server(daemon.serve, path):
             await stopped.wait()
@@ -191,8 +201,8 @@ QUESTIONS: dict[str, Callable[[], Iterator[Question]]] = {
 }
 
 
-def flows(kind: str) -> list[Flow]:
-    """Run the questions of one kind. Return the calls that each needed."""
+def flows(kind: str) -> list[CallStats]:
+    """Run all requests of one kind (key of QUESTIONS), and return the statistics of each."""
     recorder, found = Recorder(), []
     recorder.install()
     try:
@@ -206,7 +216,7 @@ def flows(kind: str) -> list[Flow]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line for each question; with --modules also the modules that it passes."""
+    """Print one line for each request; with --modules also the modules that it runs. Return 0."""
     parser = argparse.ArgumentParser(prog="python -m hack.lint.flow", description="Trace what one question passes.")
     parser.add_argument("kind", choices=QUESTIONS, nargs="+")
     parser.add_argument("--modules", action="store_true", help="name the modules")

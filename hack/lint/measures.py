@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 from hack.lint.words import BARE_WORDS, definitions
 
-PRODUCT = tuple(FLOORS)
+PRODUCT = tuple(LAYERS)
 MAX_COMPLEXITY, MAX_FIELDS, MAX_METHODS = 12, 15, 12
 
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 from hack.lint.source_tree import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Words of our own, and the field's word for each.
-PRIVATE = {
+# Words that names must not have, and the field's word to use instead.
+FORBIDDEN_WORDS = {
     "adviser": "extender",
     "blow": "fault event",
     "book": "cache, plan cache",
@@ -59,9 +59,9 @@ NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/c
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+")
-_ROOMS = "autoscaler|cli|deploy|docs|examples|hack|jobs|kube|launcher|scheduler_ext|simulator|tests|topology|turnout"
+_FOLDERS = "autoscaler|cli|deploy|docs|examples|hack|jobs|kube|launcher|scheduler_ext|simulator|tests|topology|turnout"
 _PATH = re.compile(
-    rf"(?<![\w./<{{-])(?:{_ROOMS})/[\w/-]*\w(?:\.(?:py|md|ya?ml|toml|txt|in|json|sh)\b(?!\w))?(?![\w{{<*-])"
+    rf"(?<![\w./<{{-])(?:{_FOLDERS})/[\w/-]*\w(?:\.(?:py|md|ya?ml|toml|txt|in|json|sh)\b(?!\w))?(?![\w{{<*-])"
 )
 
 
@@ -78,48 +78,56 @@ class Fault:
 
 
 def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
-    """Yield the faults of one file. files: all tracked paths, and all folders with one of them."""
+    """Yield the faults of one file: forbidden words in names and headings, long test names, paths that do not exist.
+
+    path: in the repository. files: all tracked paths, and all folders with one of them.
+    """
     if path.startswith(NOT_OURS):
         return
-    yield from (Fault(path, 1, f"file name: {why}") for why in _private(path))
+    yield from (Fault(path, 1, f"file name: {why}") for why in _forbidden_words_in(path))
     if path.endswith(".md"):
         yield from _headings(path, text)
     if path.endswith(".py"):
         tree = ast.parse(text)
         inside = tuple(statements(tree))
-        if any(map(_private, set(_NAME.findall(text)))):  # else none is bound: an expression may bind one, too
+        if any(
+            map(_forbidden_words_in, set(_NAME.findall(text)))
+        ):  # else none is bound: an expression may bind one, too
             yield from _names(path, tree)
         yield from _lengths(path, inside)
-        if path.split("/", 1)[0] in FLOORS:
+        if path.split("/", 1)[0] in LAYERS:
             yield from _bare_names(path, tree)
         yield from _cited(path, text, inside, files)
 
 
 @cache
-def _private(name: str) -> tuple[str, ...]:
-    """Return a sentence for each private word in a name or heading."""
-    told = []
+def _forbidden_words_in(name: str) -> tuple[str, ...]:
+    """Return a sentence for each forbidden word in a name or heading; () for none."""
+    messages = []
     for part in _PART.findall(name):
         word = part.lower()
-        one = next((each for each in (word, word.removesuffix("s")) if each in PRIVATE), None)
+        one = next((each for each in (word, word.removesuffix("s")) if each in FORBIDDEN_WORDS), None)
         if one is not None:
-            told.append(f"{part} in {name}; the field's word is {PRIVATE[one]}")
-    return tuple(told)
+            messages.append(f"{part} in {name}; the field's word is {FORBIDDEN_WORDS[one]}")
+    return tuple(messages)
 
 
 def _headings(path: str, text: str) -> Iterator[Fault]:
-    """Yield a fault for each private word in a heading of a Markdown page. Code blocks are skipped."""
+    """Yield a fault for each forbidden word in a heading of a Markdown page. Code blocks are skipped."""
     fenced = False
     for line, each in enumerate(text.splitlines(), 1):
         fenced ^= each.startswith("```")
         if each.startswith("#") and not fenced:
-            yield from (Fault(path, line, f"heading: {why}") for why in _private(re.sub(r"`[^`]*`", "", each)))
+            yield from (
+                Fault(path, line, f"heading: {why}") for why in _forbidden_words_in(re.sub(r"`[^`]*`", "", each))
+            )
 
 
 def _names(path: str, tree: ast.AST) -> Iterator[Fault]:
+    """Yield a fault for each forbidden word in a name that the module binds."""
     for node in ast.walk(tree):
-        for name in _bound(node):
-            yield from (Fault(path, getattr(node, "lineno", 1), f"name: {why}") for why in _private(name))
+        for name in _bound_names(node):
+            yield from (Fault(path, getattr(node, "lineno", 1), f"name: {why}") for why in _forbidden_words_in(name))
 
 
 def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
@@ -150,8 +158,8 @@ def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
                     yield Fault(path, node.lineno, f"name: {len(name)} characters, {MOST_TEST_NAME} at most: {name}")
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node itself binds."""
+def _bound_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that this node binds, without those of its children."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
@@ -164,29 +172,29 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _cited(path: str, text: str, inside: Iterable[ast.AST], files: Collection[str]) -> Iterator[Fault]:
-    """Find paths in comments and docstrings that are not here."""
-    for line, words in (*_comments(text, files), *_alone(inside)):
-        for at, found in _absent(words, files):
+    """Yield a fault for each path in a comment or a docstring that does not exist in the repository."""
+    for line, words in (*_comments(text, files), *_string_statements(inside)):
+        for at, found in _missing_paths(words, files):
             yield Fault(path, line + words.count("\n", 0, at), f"path: {found} is not here")
 
 
-def _absent(words: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Give each path that is not here, with where it begins."""
+def _missing_paths(words: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield (position in the text, path) for each path in a text that does not exist."""
     for found in _PATH.finditer(words):
         if found[0].removesuffix("/") not in files:
             yield found.start(), found[0]
 
 
 def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the comments with their lines. Yield nothing if no line with a # names a missing path."""
-    if any("#" in line and any(_absent(line, files)) for line in text.splitlines()):
+    """Yield (line number, text) of the comments. Yield nothing if no line with a # names a missing path."""
+    if any("#" in line and any(_missing_paths(line, files)) for line in text.splitlines()):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
 
 
-def _alone(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yield the strings that are statements, such as docstrings, each with its first line."""
+def _string_statements(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield (first line, text) of the strings that are statements, such as docstrings."""
     for node in inside:
         match node:
             case ast.Expr(value=ast.Constant(value=str(words))):
@@ -201,7 +209,7 @@ def tracked(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print every fault of this tree. Return 1 if there is one."""
+    """Print every fault of this tree to stderr. Return 1 if there is one, else 0."""
     listed = tracked(ROOT)
     files = {*listed, *(above.as_posix() for path in listed for above in PurePosixPath(path).parents)}
     found = [

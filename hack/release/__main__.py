@@ -51,7 +51,7 @@ Part = Callable[[Release], dict[str, str]]  # writes its files; gives digests of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; 1 for a package that cannot be had."""
+    """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available."""
     parser = argparse.ArgumentParser(prog="python -m hack.release", description="Make what a release publishes.")
     parser.add_argument("what", nargs="?", choices=("release", "chart"), default="release")
     parser.add_argument("--url", default=NO_ADDRESS, help="the public address of the repository (%(default)s)")
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def assemble(release: Release, parts: Sequence[Part]) -> None:
-    """Write the parts into an empty folder, then provenance and checksums of them."""
+    """Write the parts into a folder, which is emptied first, then the provenance and the checksums of all files."""
     shutil.rmtree(release.into, ignore_errors=True)
     release.into.mkdir(parents=True)
     images: dict[str, str] = {}
@@ -90,14 +90,16 @@ def assemble(release: Release, parts: Sequence[Part]) -> None:
 
 
 def wheels(release: Release) -> dict[str, str]:
-    """Write the wheels."""
+    """Write the wheels. Return {}: they are files of the release."""
     for source in SOURCES:
         build(release.into, source)
     return {}
 
 
 def images(release: Release) -> dict[str, str]:
-    """Write each image as a tar of its OCI layout, with its bill of materials."""
+    """Write each image as a tar of its OCI layout, with its bill of materials. Return the digest of each image by
+    its name.
+    """
     digests: dict[str, str] = {}
     for name in USUAL:
         image, layout = IMAGES[name](release.sources), release.into / f"{name}.layout"
@@ -119,7 +121,7 @@ def charts(release: Release) -> dict[str, str]:
 
 
 def plugin(release: Release) -> dict[str, str]:
-    """Write the kubectl plugin and its manifest. Wheels are made before."""
+    """Write the kubectl plugin and its manifest, from the wheels that were written before. Return {}."""
     ours = sorted(release.into.glob("turnout-*.whl"))
     needed = python_wheels.fetched(LOCKS / krew.LOCK, krew.PYTHON, release.sources.cache / "wheels")
     archive = release.into / krew.name(release.version)
@@ -129,7 +131,9 @@ def plugin(release: Release) -> dict[str, str]:
 
 
 def documents(release: Release) -> dict[str, str]:
-    """Write the bill of materials of the Python packages, and SECURITY-INSIGHTS.yaml with the public address."""
+    """Write the bill of materials of the Python packages, and SECURITY-INSIGHTS.yaml with the public address. Return
+    {}.
+    """
     found = packages({name: (LOCKS / name).read_text() for name in _INPUTS})
     _write_json(release, f"turnout-{release.version}.cdx.json", document("turnout", release.version, found, licences()))
     text = (ROOT / "SECURITY-INSIGHTS.yaml").read_text()

@@ -26,7 +26,9 @@ def name() -> str:
 
 
 def archive() -> bytes:
-    """Return the archive: the files of the chart that git knows, below a folder of the chart's name."""
+    """Return the chart's archive: all files that git knows, below a folder of the chart's name. Equal files give
+    equal bytes.
+    """
     listed = subprocess.run(
         ("git", "ls-files", "-coz", "--exclude-standard", CHART), cwd=ROOT, capture_output=True, check=True
     )

@@ -12,10 +12,10 @@ from typing import Any
 def statement(
     subjects: Mapping[str, str], inputs: Mapping[str, str], revision: str, version: str, url: str
 ) -> dict[str, Any]:
-    """Return the statement.
+    """Return the provenance statement, in in-toto's format.
 
     subjects: SHA-256 in hexadecimal of each file, and of each image's manifest, by its name. inputs: the same of each
-    lock. revision: the commit, "" where the tree differs from it. url: of the repository.
+    lock. revision: the commit, "" if the tree differs from it. url: of the repository.
     """
     source = [{"uri": f"git+{url}", "digest": {"gitCommit": revision}}] if revision else []
     definition = {

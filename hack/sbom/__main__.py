@@ -15,7 +15,7 @@ LOCKS = Path(__file__).parents[1] / "locks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the document; 1 for a lock that fixes nothing."""
+    """Print the bill of materials of the named locks. Return 0; 1 if a package in a lock has no hash."""
     known = sorted(path.name for path in LOCKS.glob("*.txt"))
     parser = argparse.ArgumentParser(prog="python -m hack.sbom", description="Print a CycloneDX bill of materials.")
     parser.add_argument("locks", nargs="*", metavar="LOCK", help=f"of {', '.join(known)} (dev.txt and launcher.txt)")

@@ -60,6 +60,7 @@ def document(name: str, version: str, found: Iterable[Package], licences: Mappin
 
 
 def _pinned(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (name, version, hashes) of each package that a lock file pins. Raises BadLock."""
     for block in re.split(r"(?m)^(?=[A-Za-z0-9])", text):
         if (pinned := _PINNED.match(block)) is None:
             continue
@@ -70,6 +71,7 @@ def _pinned(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _component(package: Package, licence: str | None) -> dict[str, Any]:
+    """Return a package as a component of the bill of materials. licence: SPDX expression, None if unknown."""
     purl = f"pkg:pypi/{package.name}@{package.version}"
     made: dict[str, Any] = {
         "type": "library",

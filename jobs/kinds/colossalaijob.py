@@ -111,9 +111,9 @@ class SchedulerSpec(FieldStruct, frozen=True):
 
 
 def _unchanged(*fields: str) -> tuple[str, str]:
-    """Return a CEL rule and its message: a field of the spec, once set, is neither changed nor removed.
+    """Return (CEL rule, message): a field of the spec, once set, can be neither changed nor removed.
 
-    fields: the path of the field, as in ("runMode", "pause").
+    fields: the names on the path of the field, as in ("runMode", "pause").
     """
     paths = [".".join(fields[: depth + 1]) for depth in range(len(fields))]
     was_set, is_set = (" && ".join(f"has({each}.{path})" for path in paths) for each in ("oldSelf", "self"))
@@ -195,7 +195,9 @@ def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a ColossalAIJob describes: its size is its min and its max. Raises BadJob."""
+    """Return the job that a ColossalAIJob describes. Its size is both its min and its max, and it is refused. Raises
+    BadJob.
+    """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
     queue, replicas = spec.scheduler.t9k_scheduler or T9kScheduler(), spec.worker.replicas
@@ -212,7 +214,7 @@ def read(raw: Object) -> Job:
 
 
 def _life(head: job_kind.JobHead, spec: ColossalAIJobSpec) -> Life:
-    """Return the state of a job by its phase; a live job whose pause mode is enabled counts as suspended."""
+    """Return the state of a job by its phase; a job that has not ended and whose pause mode is enabled is suspended."""
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if spec.run_mode.pause.enabled else Life.LIVE

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions of job kinds, derived from the structs of their fields.
 
-Templates of pods keep their fields as they come: the pods' own schema judges them. What the contract refuses and CEL
-can say is refused at once; the rest is refused by the controller, in a condition with the field's path.
+Templates of pods keep their fields as they come: the pods' own schema judges them. Rules that CEL can express are
+checked by the API server; the controller checks the others, and reports them in a condition with the field's path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Crd:
 
 
 def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind. path: `/apis/GROUP/VERSION/PLURAL`, which lists the objects."""
+    """Return the CustomResourceDefinition of a kind, as the JSON of its manifest.
+
+    kind: the kind in the objects. path: `/apis/GROUP/VERSION/PLURAL`, which lists the objects. crd: the other content.
+    """
     group, version, plural = path.split("/")[2:]
     rule = (
         f"self.metadata.name.size() <= {crd.max_name}",
@@ -75,7 +78,10 @@ def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
 
 
 def _scale(spec: str, status: str) -> dict[str, str]:
-    """Return the scale subresource of a definition. spec, status: the paths of the objects that hold the counts."""
+    """Return the scale subresource of a definition.
+
+    spec, status: the JSON paths of the objects with the fields `replicas` and `active`, as in .spec.worker.
+    """
     return {
         "specReplicasPath": f"{spec}.replicas",
         "statusReplicasPath": f"{status}.active",
@@ -89,10 +95,10 @@ def rules(pairs: Rules) -> list[dict[str, str]]:
 
 
 def pod_template(container: str, container_fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of a role's pod template.
+    """Return the OpenAPI schema of a role's pod template. Fields that it does not name are preserved.
 
     container: the name of a container that is required, "" for none. container_fields: schemas of further fields of
-    containers, by name.
+    containers, by name; None for none.
     """
     container_schema = {
         "type": "object",
@@ -121,7 +127,11 @@ def schema(type_: type[FieldStruct], template: Mapping[str, Any] = ANY_OBJECT) -
 
 
 def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI schema of a type, with the additions in its `Annotated[...]`."""
+    """Return the OpenAPI schema of a type. `X | None` gets the schema of X.
+
+    A field marked `is_template` gets `template`, the schema of pod templates. The extra_json_schema of `Annotated[...]`
+    is added, and replaces equal keys.
+    """
     if isinstance(info, inspect.Metadata):
         if (info.extra or {}).get("is_template"):
             return dict(template)
@@ -132,7 +142,11 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI schema of a type inside `Annotated[...]`; {}, which allows any value, for other types."""
+    """Return the OpenAPI schema of a type that is neither `Annotated[...]` nor a union; {}, which allows any value, for
+    others.
+
+    template: the schema of pod templates inside the type.
+    """
     match info:
         case inspect.StructType():
             return _struct_schema(info, template)
@@ -159,7 +173,10 @@ def _limits(**limits: int | None) -> dict[str, int]:
 
 
 def _struct_schema(info: inspect.StructType, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI schema of a struct. Its class may have rules in CEL, as RULES."""
+    """Return the OpenAPI schema of a struct, with the CEL rules in RULES of its class, if it has them.
+
+    template: the schema of pod templates in its fields.
+    """
     required = [each.encode_name for each in info.fields if each.required]
     properties = {each.encode_name: _schema(each.type, template) for each in info.fields}
     cel = rules(getattr(info.cls, "RULES", ()))

@@ -162,14 +162,15 @@ def worker_role(spec: ElasticJobSpec) -> NamedRole:
 
 
 def command_bounds(words: tuple[str, ...]) -> tuple[int, int] | None:
-    """Return (min, max) of the workers by --nnodes in the words of a command line; None without the flag."""
+    """Return (min, max) of the workers by --nnodes in the words of a command line; None without a readable --nnodes."""
     return job_kind.number_range(job_kind.flag_value(words, "--nnodes"))
 
 
 def read(raw: Object) -> Job:
     """Return the job that an ElasticJob describes. Raises BadJob.
 
-    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet.
+    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. It is refused
+    unless annotations set its bounds; then --nnodes in its command limits them.
     """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
@@ -202,7 +203,10 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change that writes the size on the job, then creates a ScalePlan for its master."""
+    """Return the patch of our annotations on the job, and as its `then` the creation of a ScalePlan for its master.
+
+    raw: the ElasticJob. workers: the new size. Raises BadJob if the job is unreadable.
+    """
     head = job_kind.read_head(raw, KIND)
     name = f"{head.key.name[:200]}-turnout-{head.version}"
     change = job_kind.resize_patch(read(raw), head.annotations, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
@@ -211,7 +215,10 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def recreate(raw: Object) -> Change | None:
-    """Return the creation of the ScalePlan of our last change; None if it was carried out or if there is none."""
+    """Return the creation of the ScalePlan of our last change; None if it was carried out, or if there was no change.
+
+    raw: the ElasticJob. Raises BadJob if the job is unreadable.
+    """
     head = job_kind.read_head(raw, KIND)
     name, workers = (
         head.annotations.get(labels.SCALE_PLAN),
@@ -224,7 +231,7 @@ def recreate(raw: Object) -> Change | None:
 def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
     """Return the creation of a ScalePlan that the job owns. Both label names are set, because DLRover renamed them.
 
-    name: of the ScalePlan. workers: the new size.
+    head: of the ElasticJob. name: of the ScalePlan. workers: the new size.
     """
     body = {
         "apiVersion": GROUP,
@@ -246,14 +253,16 @@ def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
 
 
 def _life(head: job_kind.JobHead, suspended: bool) -> Life:
-    """Return the state of a job by its phase."""
+    """Return the state of a job by its phase. suspended: its spec suspends it, or it has no workers."""
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if suspended else Life.LIVE
 
 
 def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may. has_bounds: annotations set its bounds."""
+    """Return a sentence why the autoscaler must not resize the job; "" if it may. has_bounds: annotations set its
+    bounds.
+    """
     strategy = spec.distribution_strategy
     if strategy != ALL_REDUCE:
         return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {ALL_REDUCE} are alike"
@@ -270,7 +279,9 @@ def _role(values: PodValues, _: str) -> str:
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the index of a pod, 0 without one. A master deletes the highest first; a replacement gets a new index."""
+    """Return the index of a pod from its labels, 0 without one. A master deletes the highest first; a replacement pod
+    gets a new index.
+    """
     return number_of(first_value(values, "elasticjob.dlrover/replica-index", "replica-index"))
 
 

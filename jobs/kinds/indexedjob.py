@@ -15,7 +15,11 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Without our annotations its bounds are its size; parallelism 0 suspends it. Raises BadJob."""
+    """Return the job that a batch/v1 Job describes. Without our annotations its parallelism is both its min and its
+    max.
+
+    Parallelism 0 counts as suspended. A Job that is not Indexed is refused. Raises BadJob.
+    """
     head = job_kind.read_head(raw, KIND)
     spec = head.spec
     size = spec.count("parallelism", 1)
@@ -24,14 +28,16 @@ def read(raw: Object) -> Job:
         head,
         job_kind.SizeFields(size, bound, bound, spec.part("template")),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        life=job_kind.life_by_conditions(head, spec.flag("suspend") or not size, ("Complete", "Failed")),
+        life=job_kind.state_by_conditions(head, spec.flag("suspend") or not size, ("Complete", "Failed")),
         refused=_resize_refusal(head),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of indexes."""
+    """Return the patch that sets parallelism and completions to `workers`. raw: the Job. Raises BadJob if it is
+    unreadable.
+    """
     size = {"parallelism": workers, "completions": workers}
     return job_kind.resize_patch(
         read(raw), job_kind.read_head(raw, KIND).annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
@@ -39,7 +45,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _resize_refusal(head: job_kind.JobHead) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may."""
+    """Return a sentence why the autoscaler must not resize the job; "" if it may."""
     spec = head.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"

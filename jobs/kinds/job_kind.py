@@ -145,10 +145,11 @@ class NamedRole(NamedTuple):
 
 
 def named_roles(specs: Mapping[str, ReplicaSpec], names: Sequence[str], where: str) -> dict[str, NamedRole]:
-    """Return the roles by name, in the order of `names`. The object may spell names in any case.
+    """Return the roles by name, in the order of `names`. A role that the object does not have is absent.
 
-    specs: the roles by the object's spelling. names: all names that are allowed. where: the path of the roles. Raises
-    BadJob for another name, and for a duplicate.
+    specs: the roles by the object's spelling, in which upper and lower case do not matter. names: all names that are
+    allowed. where: the path of the roles, for messages. Raises BadJob for another name, and for a name that is used
+    twice.
     """
     by_word = {name.lower(): name for name in names}
     roles: dict[str, NamedRole] = {}
@@ -173,13 +174,17 @@ def pod_role(values: PodValues, _: str) -> str:
 
 
 def pod_index(values: PodValues, name: str) -> int:
-    """Return the index of a pod in its job: from a label or annotation, else from the end of its name, else 0."""
+    """Return the index of a pod in its job, >= 0: from a label or annotation, else from the number at the end of its
+    name.
+
+    name: of the pod. 0 without a number of at most nine digits.
+    """
     tail = name.rpartition("-")[2]
     return number_of(first_value(values, *_INDEX_LABELS) or tail)
 
 
 def no_job_name(_: PodValues) -> str:
-    """Return "", the name of the job by labels for a kind whose pods name it as their owner instead."""
+    """Return "": the pods of this kind have no label with the job's name; the job is their owner."""
     return ""
 
 
@@ -242,9 +247,10 @@ class JobKind:
         return self.path.removeprefix("/apis/").rpartition("/")[0]
 
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
-        """Return the write that changes the job to this number of workers.
+        """Return the write that changes the job to this number of workers. Raises BadJob.
 
-        raw: the job's object. leaving: the names of the pods that should leave; kinds that cannot name them ignore it.
+        raw: the job's object. leaving: the names of the pods that should leave; a kind whose resize cannot name pods
+        ignores them.
         """
         if self.resize_with_names is None:
             return self.resize(raw, workers)
@@ -268,7 +274,10 @@ class JobHead:
     is_deleted: bool = False  # True if it has a deletionTimestamp
 
     def first_value(self, *keys: str) -> str:
-        """Return the value of the first of these keys that a label, else an annotation, sets; "" for none."""
+        """Return the value of the first of these keys that is set and not empty; "" for none.
+
+        For each key a label is preferred to an annotation.
+        """
         values = (self.labels.get(key) or self.annotations.get(key) for key in keys)
         return next(filter(None, values), "")
 
@@ -286,9 +295,9 @@ class SizeFields:
 
 
 def read_head(raw: Object, kind: str) -> JobHead:
-    """Return the metadata, spec and status of a job's object. Raises BadJob.
+    """Return the metadata, spec and status of a job's object. An absent spec or status is an empty part.
 
-    kind: the unique name of its kind, JobKind.kind.
+    kind: the unique name of its kind, JobKind.kind. Raises BadJob without a name, and if the metadata are malformed.
     """
     object_part = ObjectPart(raw)
     meta = object_part.part("metadata")
@@ -311,20 +320,24 @@ def read_head(raw: Object, kind: str) -> JobHead:
 
 
 def build_job(
-    head: JobHead, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **own: Any
+    head: JobHead, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **job_fields: Any
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    queue: the name of its queue, "" for none. priority: 0 to 100, from a field of the kind; None for none.
-    priority_class: "" for the one in the pod template. own: fields of Job that only this kind sets.
+    sized: its size and bounds in its fields. queue: the name of its queue, "" for none. priority: 0 to 100, from a
+    field of the kind; None for none. priority_class: "" for the one in the pod template. job_fields: fields of Job that
+    only this kind sets. If `refused` is not among them, the owner or the gang may refuse. A job that is being deleted
+    is DONE.
     """
-    notes, sizes = head.annotations, _sizes(head.annotations, sized.unit)
-    pause, ends_s = job_annotations.pause(notes)
+    annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
+    pause, ends_s = job_annotations.pause(annotations)
     pod_notes = sized.template.part("metadata").words("annotations")
-    bounds = job_annotations.bounds(notes, sized.least, sized.most, sizes, sized.fixed_field)
-    other_pods = sum(count for _, count in own.get("other_roles", ()))
-    own["refused"] = own.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
-    own |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
+    bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
+    other_pods = sum(count for _, count in job_fields.get("other_roles", ()))
+    job_fields["refused"] = (
+        job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
+    )
+    job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,
         head.uid,
@@ -333,27 +346,27 @@ def build_job(
         replicas=sized.replicas,
         bounds=bounds,
         shape=worker_shape(sized.template),
-        order=job_annotations.order(notes, priority),
+        order=job_annotations.order(annotations, priority),
         created=head.created,
         sizes=sizes,
-        wish=job_annotations.manual_size(notes, sized.replicas),
-        reapplied_size=job_annotations.reapplied_size(notes, sized.replicas),
+        wish=job_annotations.manual_size(annotations, sized.replicas),
+        reapplied_size=job_annotations.reapplied_size(annotations, sized.replicas),
         pause=pause,
         pause_ends_s=ends_s,
-        cooldown_s=job_annotations.duration_s(notes, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
-        resize_budget=job_annotations.resize_budget(notes),
-        curve=job_annotations.curve(notes),
-        curve_measured=labels.CURVE not in notes,
-        kueue_boosted=labels.KUEUE_BOOST in notes,
+        cooldown_s=job_annotations.duration_s(annotations, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
+        resize_budget=job_annotations.resize_budget(annotations),
+        curve=job_annotations.curve(annotations),
+        curve_measured=labels.CURVE not in annotations,
+        kueue_boosted=labels.KUEUE_BOOST in annotations,
         spread=job_annotations.spread(pod_notes),
         priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
         part_of=head.owner_uid,
-        **own,
+        **job_fields,
     )
 
 
 def worker_shape(template: ObjectPart) -> PodShape:
-    """Return the shape of a pod of this pod template. Raises BadJob."""
+    """Return the shape of a pod of this pod template. Raises BadJob if the pod's spec cannot be read."""
     spec = template.part("spec").value
     try:
         return shape_of(msgspec.convert({"metadata": {}, "spec": spec}, Pod))
@@ -361,10 +374,11 @@ def worker_shape(template: ObjectPart) -> PodShape:
         raise BadJob(f"{template.at('spec')}: {error}") from error
 
 
-def life_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, ...]) -> Life:
-    """Return a job's state by the conditions in its status. Raises BadJob.
+def state_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, ...]) -> Life:
+    """Return a job's state by the conditions in its status; without a final condition it is LIVE or SUSPENDED.
 
-    suspended: its spec suspends it. final_types: the types of conditions that end the job when their status is True.
+    suspended: its spec suspends it. final_types: the types of conditions that end the job when their status is "True".
+    Raises BadJob if the conditions are malformed.
     """
     conditions = {each.text("type"): each.text("status") for each in head.status.parts("conditions")}
     if any(conditions.get(end) == "True" for end in final_types):
@@ -372,20 +386,21 @@ def life_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, .
     return Life.SUSPENDED if suspended else Life.LIVE
 
 
-def manager_refusal(manager: str, where: str, own: str) -> str:
-    """Return why a job that another controller manages must not be resized, "" if its own controller manages it.
+def manager_refusal(manager: str, where: str, own_manager: str) -> str:
+    """Return a sentence why a job that another controller manages must not be resized; "" if its own controller manages
+    it.
 
-    manager: the value of managedBy, "" if absent. where: the path of managedBy. own: the value that stands for the
+    manager: the value of managedBy, "" if absent. where: the path of managedBy. own_manager: the value that means the
     kind's own controller.
     """
-    return "" if manager in ("", own) else f"{where} is {manager}: its pods are made elsewhere"
+    return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 
 
 def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Job:
-    """Return the job, with a refusal if its gang needs more or fewer pods than the job's min.
+    """Return the job, with a refusal if the min of its gang is not the min of the job with all its roles.
 
     gang: the schedulingPolicy of the job; an empty one is not checked. default: the pods that an absent minAvailable
-    stands for, in words, for the sentence. A job that is refused already is returned unchanged.
+    means, in words, for the sentence. A job that is refused already is returned unchanged.
     """
     if job.refused or gang == SchedulingPolicy():
         return job
@@ -398,20 +413,23 @@ def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Jo
     return job
 
 
-def resize_patch(job: Job, notes: Mapping[str, str], path: str, workers: int, spec: Any, *bound_keys: str) -> Change:
-    """Return the merge patch that resizes a job, valid only for this version of it.
+def resize_patch(
+    job: Job, annotations: Mapping[str, str], path: str, workers: int, spec: Any, *bound_keys: str
+) -> Change:
+    """Return the merge patch that resizes a job to `workers`, valid only for the present resourceVersion of the job.
 
-    notes: the annotations that the job has now. path: lists the kind's objects of all namespaces. spec: the changed
-    fields of the spec, None for none. bound_keys: annotations of bounds that are written if they are absent, because
-    until now only the size in the object implied these bounds.
+    annotations: those that the job has now. path: lists the kind's objects of all namespaces. spec: the changed fields
+    of the spec, None for none. bound_keys: which of BOUND_ANNOTATIONS to write if absent, because until now only the
+    size in the object implied these bounds. It also records the written size, and the submitted and manual size if
+    known.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
-    if labels.WROTE_WORKERS not in notes and job.replicas > 0:
+    if labels.WROTE_WORKERS not in annotations and job.replicas > 0:
         new_annotations[labels.SUBMITTED_WORKERS] = str(job.replicas)
     if job.wish is not None:
         new_annotations[labels.WISH_WORKERS] = str(job.wish)
     bound_values = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}
-    new_annotations |= {key: bound_values[key] for key in bound_keys if key not in notes}
+    new_annotations |= {key: bound_values[key] for key in bound_keys if key not in annotations}
     body = {
         "metadata": {"resourceVersion": job.version, "annotations": new_annotations},
         **({"spec": spec} if spec else {}),
@@ -421,7 +439,7 @@ def resize_patch(job: Job, notes: Mapping[str, str], path: str, workers: int, sp
 
 
 def resize_refused(why: str) -> Callable[[Object, int], Change]:
-    """Return a resize function that always raises BadJob, for a kind whose jobs are all refused. why: the reason."""
+    """Return a resize function that always raises BadJob, for a kind whose jobs are never resized. why: the reason."""
 
     def resize(_: Object, workers: int) -> Change:
         raise BadJob(f"not to be given {workers} workers: {why}")
@@ -429,15 +447,16 @@ def resize_refused(why: str) -> Callable[[Object, int], Change]:
     return resize
 
 
-def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
-    """Return the sizes that the owner's annotation and the kind allow together. Raises BadJob.
+def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
+    """Return the sizes that both the owner's annotation and the kind allow.
 
-    unit: pods that the kind adds or removes together.
+    unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is unreadable or no
+    multiple of the unit.
     """
-    chosen = job_annotations.sizes(notes)
+    chosen = job_annotations.sizes(annotations)
     if chosen.doubles:
         return Sizes(unit, doubles=True)
-    if labels.UNIT in notes and chosen.unit % unit:
+    if labels.UNIT in annotations and chosen.unit % unit:
         raise BadJob(f"annotation {labels.UNIT} is {chosen.unit}, and {unit} pods come and go together: not a multiple")
     return Sizes(max(unit, chosen.unit))
 
@@ -448,9 +467,10 @@ def _owner_refusal(head: JobHead) -> str:
 
 
 def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
-    """Return why a job must not be resized because its koordinator gang needs more pods than its min; "" if not.
+    """Return a sentence why a job must not be resized: its koordinator gang needs more pods than its min. "" if it does
+      not.
 
-    pod_notes: annotations of the pod template. least: the min of the job with all roles, in pods.
+    pod_notes: the annotations of the pod template. least: the min of the job with all roles, in pods.
     """
     gang_min = pod_notes.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
@@ -467,9 +487,9 @@ def command_words(template: ObjectPart) -> tuple[str, ...]:
 
 
 def flag_value(words: tuple[str, ...], *names: str) -> str:
-    """Return the value of the first of these flags in `words`, as `--name value` or `--name=value`; "" for none.
+    """Return the value of the first word of a command line that is one of these flags; "" if there is none.
 
-    words: of a command line. names: with their dashes.
+    words: the command line, with `--name value` or `--name=value`. names: of the flags, with their dashes.
     """
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -479,6 +499,9 @@ def flag_value(words: tuple[str, ...], *names: str) -> str:
 
 
 def number_range(text: str) -> tuple[int, int] | None:
-    """Return (min, max) of a text such as torchrun's --nnodes: `2:8`, or `4` for (4, 4); None for any other text."""
+    """Return (min, max) of a text such as torchrun's --nnodes: `2:8`, or `4` for (4, 4). None for any other text.
+
+    Numbers are 1 to 999999. It is not checked that the min is at most the max.
+    """
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", text)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))

@@ -17,8 +17,8 @@ _LABEL_PREFIX = "leaderworkerset.sigs.k8s.io"
 def read(raw: Object) -> Job:
     """Return the job that a LeaderWorkerSet describes. Raises BadJob.
 
-    Its workers are all pods, but without the leaders if these request other resources. Without our annotations, which
-    count pods, its bounds are its size.
+    Its workers are all pods, but without the leaders if these request other resources. The group size is the unit of
+    its sizes. Without our annotations, which count pods, its size is both its min and its max.
     """
     head = job_kind.read_head(raw, KIND)
     template_part = head.spec.part("leaderWorkerTemplate")
@@ -45,7 +45,10 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of pods. workers: a multiple of the group size."""
+    """Return the patch that sets the number of groups, for this number of pods. Raises BadJob.
+
+    raw: the LeaderWorkerSet. workers: pods, a multiple of the group size.
+    """
     head, job = job_kind.read_head(raw, KIND), read(raw)
     groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
     return job_kind.resize_patch(
@@ -54,7 +57,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _resize_refusal(head: job_kind.JobHead, leader_differs: bool) -> str:
-    """Return why the autoscaler must not resize a LeaderWorkerSet, "" if it may.
+    """Return a sentence why the autoscaler must not resize a LeaderWorkerSet; "" if it may.
 
     leader_differs: leaders request other resources than workers.
     """

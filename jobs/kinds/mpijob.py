@@ -19,7 +19,8 @@ _STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 def read(raw: Object) -> Job:
     """Return the job that an MPIJob describes: the Workers, and the launcher as another role. Raises BadJob.
 
-    If its annotations make it elastic, the --min-np and --max-np flags of horovodrun bound it, in slots.
+    It is refused unless annotations set its bounds. Then --min-np and --max-np of horovodrun, in slots, limit them, if
+    the command has both. Without annotations its size is both its min and its max.
     """
     head = job_kind.read_head(raw, KIND)
     roles, run = head.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, head.spec.part("runPolicy"))
@@ -47,14 +48,16 @@ def read(raw: Object) -> Job:
         priority_class=run.scheduling_policy.priority_class,
         role="worker",
         other_roles=((job_kind.worker_shape(launcher.part("template")), 1),),
-        life=job_kind.life_by_conditions(head, run.suspend, ("Succeeded", "Failed")),
+        life=job_kind.state_by_conditions(head, run.suspend, ("Succeeded", "Failed")),
         refused=_resize_refusal(head, run, words, has_bounds),
     )
     return job_kind.refuse_if_gang_differs(job, run.scheduling_policy, "all workers and the launcher")
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of workers. mpi-operator updates the list of hosts."""
+    """Return the patch to this number of workers. mpi-operator updates the list of hosts. raw: the MPIJob. Raises
+    BadJob.
+    """
     size = {"mpiReplicaSpecs": {"Worker": {"replicas": workers}}}
     return job_kind.resize_patch(
         read(raw), job_kind.read_head(raw, KIND).annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
@@ -62,7 +65,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _resize_refusal(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may.
+    """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
     words: the command line of its launcher. has_bounds: annotations set its bounds.
     """
@@ -81,7 +84,10 @@ def _resize_refusal(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str
 
 
 def _job(values: PodValues) -> str:
-    """Return the name of a pod's MPIJob by its labels, because a batch/v1 Job owns the launcher; "" for other pods."""
+    """Return the name of a pod's MPIJob by its labels, because a batch/v1 Job owns the launcher; "" for other pods.
+
+    values: labels and annotations of the pod, by key.
+    """
     return (
         values.get(labels.TRAINING_JOB, "")
         if values.get("training.kubeflow.org/operator-name") == "mpi-operator"

@@ -65,9 +65,10 @@ def read_spec(part: ObjectPart) -> MSJobSpec:
 
 
 def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
-    """Return the roles Scheduler, PS and Worker by name, in this order. A role that the job does not have is absent.
+    """Return the roles Scheduler, PS and Worker by these names, in this order, whatever case the object uses.
 
-    Raises BadJob for another name, a duplicate, several Schedulers, and a job without workers.
+    An absent role is left out. Raises BadJob for another name, a name that is used twice, a Scheduler whose replicas
+    are not 1, and a job without the role Worker.
     """
     by_name = named_roles(spec.ms_replica_specs, (SCHEDULER, PS, WORKER), _ROLES)
     if WORKER not in by_name:
@@ -80,7 +81,8 @@ def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
 def read(raw: Object) -> Job:
     """Return the job that an MSJob describes: the Workers, and the Scheduler and PS as other roles. Raises BadJob.
 
-    It is refused without dynamic workers. Without our annotations its size is its min and its max.
+    It is refused without dynamic workers. Without our annotations its size is both its min and its max. A job without
+    workers counts as suspended.
     """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
@@ -93,14 +95,17 @@ def read(raw: Object) -> Job:
         priority_class=gang.priority_class,
         role=WORKER.lower(),
         other_roles=tuple(role.pods for name, role in sorted(by_name.items()) if name != WORKER),
-        life=job_kind.life_by_conditions(head, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")),
+        life=job_kind.state_by_conditions(head, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")),
         refused="" if spec.enable_dynamic_worker else REFUSAL,
     )
     return job_kind.refuse_if_gang_differs(job, gang, "all replicas")
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of workers. Raises BadJob for a job without dynamic workers."""
+    """Return the patch to this number of workers. raw: the MSJob.
+
+    Raises BadJob if the job is unreadable, or has no dynamic workers.
+    """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
     if not spec.enable_dynamic_worker:

@@ -99,7 +99,9 @@ class PyTorchJobSpec(FieldStruct, frozen=True, kw_only=True):
 
 
 def read_spec(part: ObjectPart) -> PyTorchJobSpec:
-    """Return the spec of a job. Raises BadJob for a wrong field, and for fields that exclude one another."""
+    """Return the spec of a job. Raises BadJob for a wrong field or role, for bounds with the min above the max, and for
+    fields that exclude one another.
+    """
     spec = decode(PyTorchJobSpec, part)
     policy = spec.elastic_policy
     if policy is not None and policy.n_proc_per_node is not None and spec.nproc_per_node:
@@ -109,9 +111,10 @@ def read_spec(part: ObjectPart) -> PyTorchJobSpec:
 
 
 def roles(spec: PyTorchJobSpec) -> dict[str, NamedRole]:
-    """Return the roles Master and Worker by name, in this order. A role that the job does not have is absent.
+    """Return the roles Master and Worker by these names, in this order, whatever case the object uses.
 
-    Raises BadJob for another name, a duplicate, several Masters, no role, and an elastic job without workers.
+    An absent role is left out. Raises BadJob for another name, a name that is used twice, a Master whose replicas are
+    not 1, no role, and an elastic job without the role Worker.
     """
     by_name = named_roles(spec.pytorch_replica_specs, ("Master", "Worker"), _ROLES)
     if "Master" in by_name and (count := by_name["Master"].spec.replicas) != 1:
@@ -127,7 +130,7 @@ def bounds(spec: PyTorchJobSpec) -> tuple[int, int] | None:
     """Return (min, max) of the workers, which the pods get as PET_NNODES; None for a job without an elasticPolicy.
 
     An absent bound equals the other one. Without both, each is the number of workers. Raises BadJob if the min is
-    above the max. Source: PE-26, VE-23
+    above the max, or if the roles are wrong. Source: PE-26, VE-23
     """
     by_name, policy = roles(spec), spec.elastic_policy
     if policy is None:
@@ -165,10 +168,11 @@ def read(kind: str, raw: Object) -> Job:
 
 
 def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields, str]:
-    """Return the size and the bounds of a job, and why it must not be resized if its size is outside its bounds.
+    """Return (size and bounds of a job, reason why it must not be resized), the reason "" if the size is within its
+    bounds.
 
-    The reason is "" for a size within its bounds. A job outside its bounds gets its size as both bounds, because its
-    pods know the bounds of the elasticPolicy, and no controller creates a size within them. resized: its workers.
+    A job outside its bounds gets its size as both bounds, because its pods know the bounds of the elasticPolicy, and no
+    controller creates a size within them. resized: the role whose pods are the job's workers.
     """
     replicas, allowed = resized.spec.replicas, bounds(spec)
     min_workers, max_workers = allowed or (replicas, replicas)
@@ -182,12 +186,15 @@ def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields
 
 
 def _life(head: job_kind.JobHead, suspended: bool) -> Life:
-    """Return the state of a job by its conditions."""
-    return job_kind.life_by_conditions(head, suspended, ("Succeeded", "Failed"))
+    """Return the state of a job by its conditions. suspended: its spec suspends it, or it has no pods."""
+    return job_kind.state_by_conditions(head, suspended, ("Succeeded", "Failed"))
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
-    """Return the change to this number of workers. kind: the unique name of its kind. path: lists its objects."""
+    """Return the patch to this number of workers. Raises BadJob.
+
+    kind: the unique name of its kind. path: lists its objects. raw: the PyTorchJob; it has the role Worker.
+    """
     head = job_kind.read_head(raw, kind)
     spec = read_spec(head.spec)
     size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
@@ -196,7 +203,7 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
 
 
 def _resize_refusal(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may.
+    """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
     elastic_with_master: it has an elasticPolicy and a Master.
     """

@@ -26,7 +26,7 @@ def read(raw: Object) -> Job:
     """Return the job that a RayCluster describes: the pods of its elastic group are its workers. Raises BadJob.
 
     Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
-    narrow them. A cluster without groups is its head pod, and is refused.
+    narrow them: BadJob if they do not. A cluster without active groups is its head pod, and is refused.
     """
     head = job_kind.read_head(raw, KIND)
     groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
@@ -63,12 +63,19 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of pods in the elastic group; KubeRay chooses the pods that leave."""
+    """Return the patch to this number of pods in the elastic group; KubeRay chooses the pods that leave.
+
+    Raises BadJob.
+    """
     return resize_with_names(raw, workers, ())
 
 
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
-    """Return the change to this number of pods in the elastic group. leaving: the names of the pods that leave."""
+    """Return the patch to this number of pods in the elastic group. Raises BadJob.
+
+    raw: the RayCluster, with at least one active group. leaving: the names of the pods that KubeRay must delete, () for
+    its own choice.
+    """
     head, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
     low, _, high, hosts = _size(chosen)
@@ -90,7 +97,7 @@ def _groups(spec: ObjectPart) -> list[ObjectPart]:
 def _size(group: ObjectPart) -> tuple[int, int, int, int]:
     """Return (min, current size, max, pods per replica) of a group. The first three are in replicas.
 
-    The min and the max are 0 if absent; so is a max that is too large to be a limit.
+    The min and the max are 0 if absent; a max above MAX_PODS counts as absent.
     """
     low, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
     max_replicas = group.value.get("maxReplicas")
@@ -115,7 +122,9 @@ def _other_groups(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tupl
 
 
 def _resize_refusal(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
-    """Return why the autoscaler must not resize the cluster, "" if it may. groups: those that are not suspended."""
+    """Return a sentence why the autoscaler must not resize the cluster; "" if it may. groups: those that are not
+    suspended.
+    """
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"

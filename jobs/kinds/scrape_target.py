@@ -6,6 +6,8 @@ autoscaler joins such a name with a queue.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from turnout.jobs.kinds.pytorchjob import CTYUN_PYTORCH_JOB, KIND
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -18,12 +20,21 @@ _ELASTIC_JOB_LABELS = ("elasticjob-name", "elasticjob.dlrover/name")
 def scrape_key(pod: Pod) -> JobKey:
     """Return the kind, namespace and name of the job that a pod's series belong to.
 
-    That is the pod's controller, unless the labels of the pod name the job above it. A pod without a controller is a
-    job of its own. The namespace is always the pod's, so a tenant's labels name jobs of its own namespaces only.
+    That is the pod's controller, unless labels of the pod name the job that owns this controller. A pod with neither is
+    a job of kind Pod. The namespace is always the pod's, so a tenant's labels name jobs of its own namespaces only.
     """
-    meta, marks = pod.metadata, pod.metadata.labels or {}
+    meta = pod.metadata
     ref = next((each for each in meta.owner_references or () if each.controller), None)
     kind, name = ("Pod", meta.name) if ref is None else (ref.kind, ref.name)
+    kind, name = _job_of_labels(meta.labels or {}, kind, name, has_controller=ref is not None)
+    return JobKey(kind, meta.namespace, name)
+
+
+def _job_of_labels(marks: Mapping[str, str], kind: str, name: str, *, has_controller: bool) -> tuple[str, str]:
+    """Return the (kind, name) of the job that the labels of a pod name, else those of the pod's controller.
+
+    kind, name: of the controller, or of the pod itself if it has none.
+    """
     if marks.get(labels.VOLCANO_JOB) and kind == "Job":
         kind = "VolcanoJob"
     if kind == KIND and marks.get(labels.JOB_KIND) == CTYUN_PYTORCH_JOB.kind:
@@ -33,6 +44,6 @@ def scrape_key(pod: Pod) -> JobKey:
     if marks.get(labels.TRAINING_OPERATOR) == MPI_OPERATOR and (training := marks.get(labels.TRAINING_JOB)):
         kind, name = "MPIJob", training
     elastic = next((marks[each] for each in _ELASTIC_JOB_LABELS if marks.get(each)), "")
-    if ref is None and elastic:  # DLRover's master does not declare itself the controller of its pods
+    if not has_controller and elastic:  # DLRover's master does not declare itself the controller of its pods
         kind, name = "ElasticJob", elastic
-    return JobKey(kind, meta.namespace, name)
+    return kind, name

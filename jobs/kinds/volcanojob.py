@@ -184,8 +184,8 @@ def template_of(task: VolcanoTask, number: int) -> ObjectPart:
 def read(raw: Object) -> Job:
     """Return the job that a Volcano Job describes. Raises BadJob.
 
-    Its workers are the pods of one task. Its max is the replicas of the task, its min the share of the task in
-    spec.minAvailable.
+    Its workers are the pods of one task, that of _elastic_task(). Its max is the replicas of this task, its min
+    spec.minAvailable less the pods of all other tasks, at least 1. Annotations may replace both.
     """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
@@ -212,14 +212,17 @@ def read(raw: Object) -> Job:
 
 
 def _life(head: job_kind.JobHead, replicas: int) -> Life:
-    """Return the state of a job by its phase; a live job without replicas counts as suspended."""
+    """Return the state of a job by its phase; a job that has not ended and has no replicas is suspended."""
     if head.status.part("state").text("phase") in ENDS:
         return Life.DONE
     return Life.LIVE if replicas else Life.SUSPENDED
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of replicas of the elastic task. Its min stays, and its max is recorded."""
+    """Return the patch to this number of replicas of the elastic task. Raises BadJob.
+
+    The task's minAvailable stays, at most `workers`. The max is recorded in an annotation. raw: the Volcano Job.
+    """
     head, job = job_kind.read_head(raw, KIND), read(raw)
     spec = read_spec(head.spec)
     number = _elastic_task(spec.tasks)
@@ -229,19 +232,21 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _own_least(task: VolcanoTask, job: Job) -> int:
-    """Return the min of a task, in pods: its minAvailable if that is less than its replicas, else the job's min."""
+    """Return the min of a task, in pods: its minAvailable if that is less than its replicas, else the min of `job`."""
     least = job.bounds.least if task.min_available is None else task.min_available
     return least if least < task.replicas else job.bounds.least
 
 
 def _elastic_task(tasks: list[VolcanoTask]) -> int:
-    """Return the index of the task that is resized: the one named worker, else the last of the largest tasks."""
+    """Return the index of the task that is resized: the first one named worker or workers, else the last of the
+    largest.
+    """
     named = [number for number, task in enumerate(tasks) if task.name in ("worker", "workers")]
     return named[0] if named else max(range(len(tasks)), key=lambda number: (tasks[number].replicas, number))
 
 
 def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may.
+    """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
     task: the one that would be resized. least_pods: the min of the job with all tasks, in pods.
     """

@@ -49,10 +49,10 @@ Shares = Mapping[str, Bound]  # by the name of the queue, or of the cohort or po
 def holds(
     shares: Shares, used: Mapping[str, Amounts], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> bool:
-    """Return True if `times` such requests fit in the queue and in all its ancestors.
+    """Return True if `times` such requests fit in the queue and in all its ancestors, for every resource.
 
-    used: the use of each share by its name, which replaces the use in `shares`. needs: (resource, amount) of one
-    request. A queue that is not in `shares` has no limit.
+    shares: by the name of the queue; a queue that is absent has no limit. used: the use of each share by its name,
+    which replaces the use in `shares`. needs: (resource, amount) of one request.
     """
     for resource, amount in needs:
         name, extra, share_name, own_room = resource, amount * times, queue, 0
@@ -71,7 +71,9 @@ def charge(
 ) -> None:
     """Charge a queue and its ancestors with `times` such requests; a negative `times` gives back. Changes `used`.
 
-    used: the use of each share by its name. needs: (resource, amount) of one request.
+    An ancestor is charged only with the part beyond the amount that is guaranteed to the queue below it. shares: by the
+    name of the queue; a queue that is absent is not charged. used: the use of each share by its name. needs: (resource,
+    amount) of one request.
     """
     for resource, amount in needs:
         name, extra, share_name = resource, amount * times, queue
@@ -87,7 +89,7 @@ def charge(
 def room(shares: Shares, queue: str, resource: str) -> int | None:
     """Return how much more of a resource fits in a queue and its ancestors.
 
-    Negative if more is used than is allowed; None if no limit applies.
+    shares: by the name of the queue. Negative if more is used than is allowed; None if no limit applies.
     """
     name, share_name, own_room, smallest_room = resource, queue, 0, None
     while (share := shares.get(share_name)) is not None:
@@ -100,37 +102,39 @@ def room(shares: Shares, queue: str, resource: str) -> int | None:
     return smallest_room
 
 
-CIRCLE = "its parents go in a circle"  # the fault of a queue that is its own ancestor
+CYCLE = "its parents go in a circle"  # the fault of a queue that is its own ancestor
 
 
 def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Return the names with each parent before its children, and the names without such an order.
+    """Return (the names with each parent before its children, the names that have no such order).
 
     The second result contains the members of a cycle and all names below a cycle. parents: the parent of each name; a
     parent that is not a name itself counts as none.
     """
     children: dict[str, list[str]] = {}
-    order: list[str] = []
+    parents_first: list[str] = []
     for name, parent in parents.items():
         if parent in parents:
             children.setdefault(parent, []).append(name)
         else:
-            order.append(name)
-    for name in order:
-        order.extend(children.get(name, ()))
-    return order, parents.keys() - order
+            parents_first.append(name)
+    for name in parents_first:
+        parents_first.extend(children.get(name, ()))
+    return parents_first, parents.keys() - parents_first
 
 
-def sum_subtrees(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
+def sum_subtrees(
+    parents_first: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]
+) -> dict[str, Amounts]:
     """Return for each queue the sum of its own amounts and of all amounts in its subtree.
 
-    order: the names, each parent before its children. parents: the parent of each name, any other text for none. each:
-    the queue's own amounts; an absent queue has none.
+    parents_first: the names, each parent before its children. parents: the parent of each name, any other text for
+    none. each: the own amounts of each queue by name; a queue that is absent has none.
     """
-    order = list(order)
-    totals: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
+    parents_first = list(parents_first)
+    totals: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in parents_first}
     counters: dict[str, Counter[str]] = {}  # the entries of `totals` that have children
-    for name in reversed(order):
+    for name in reversed(parents_first):
         parent = parents[name]
         if parent in totals:
             if parent not in counters:
@@ -157,9 +161,10 @@ class QueueClaim(NamedTuple):
 
 
 def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
-    """Return for each claim (its share, its share if it alone requested everything).
+    """Return for each claim (its share, its share if it alone requested everything), rounded down.
 
-    total: the amount to divide, >= 0. Each `least` is granted even if the total is smaller.
+    claims: of one resource. total: the amount to divide, >= 0. The `least` of each claim is granted even if the total
+    is smaller.
     """
     bends = sorted(
         [(0.0, 0)]

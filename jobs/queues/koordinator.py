@@ -2,8 +2,9 @@
 
 koordinator's status is not read. Its `runtime` follows the requests, which include elastic workers, and is 0 for a
 quota without requests; its `guaranteed` follows the allocation. Instead the share is computed from mins, down the tree,
-as koordinator computes it from requests. The limit of a quota is what it would get if only this quota requested more.
-Source: docs/facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
+as koordinator computes it from requests. The limit of a quota is the amount it could get if the requests of all other
+quotas stayed as they are. Source: docs/facts/autoscaling.md 6; koordinator
+pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnout.jobs.fields import ObjectPart
-from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
+from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 
 LABEL = "quota.scheduling.koordinator.sh/"  # the prefix of labels and annotations
@@ -55,9 +56,10 @@ def read(raw: Object) -> QueueSpec:
 
 
 def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
-    """Return the quota that pays for the pods of each namespace that name no quota, by namespace.
+    """Return for each namespace the name of the quota that pays for its pods that name no quota.
 
-    That is the quota with the name of the namespace if it lists the namespace, else the first by name that lists it.
+    That is the quota with the name of the namespace if it lists the namespace, else the first by name that lists it. A
+    namespace that no quota lists is absent. queues: of any dialect; only koordinator's count.
     """
     quotas = sorted(
         (q for q in queues if q.dialect is QueueDialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True
@@ -69,14 +71,14 @@ def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each quota by name. Quotas of an unknown parent share the sum of their mins.
 
-    queues: all quotas of koordinator. The share of a quota in a cycle of parents is closed and has a fault.
+    queues: all quotas of koordinator. The share of a quota in or below a cycle of parents is closed and has a fault.
     """
     specs = {queue.name: queue for queue in queues}
     parents = {name: queue.parent for name, queue in specs.items() if name not in (ROOT, *_OUTSIDE_TREE)}
-    order, circle = top_down(parents)
-    limit = _limits(order, parents, specs, demand)
-    used = sum_subtrees(order, parents, demand.used)
-    by_name = {name: _share(specs[name], limit, used[name]) for name in order}
+    parents_first, in_cycle = top_down(parents)
+    limit = _limits(parents_first, parents, specs, demand)
+    used = sum_subtrees(parents_first, parents, demand.used)
+    by_name = {name: _share(specs[name], limit, used[name]) for name in parents_first}
     for name in specs.keys() & set(_OUTSIDE_TREE):
         other_quota, own_use = specs[name], demand.used.get(name, NOTHING)
         by_name[name] = Queue(
@@ -86,19 +88,20 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             headroom=other_quota.headroom,
             faults=other_quota.faults,
         )
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
 def _limits(
-    order: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
+    parents_first: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
 ) -> _AmountsByQueue:
     """Return the limit of each quota. Amounts of a parent are divided before those of its children.
 
-    order: the names, each parent before its children. parents: the parent of each name. specs: the quotas by name.
+    parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
+      name.
     """
-    request = _requests(order, parents, specs, demand)
+    request = _requests(parents_first, parents, specs, demand)
     groups: dict[str, list[QueueSpec]] = {}
-    for name in order:
+    for name in parents_first:
         groups.setdefault(parents[name], []).append(specs[name])
     available = Counter(demand.total)
     for name in _OUTSIDE_TREE:
@@ -122,7 +125,10 @@ def _resource_names(queue: QueueSpec) -> tuple[str, ...]:
 
 
 def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
-    """Return the share of a quota. limit: the limits of all quotas. used: by the pods of its subtree."""
+    """Return the share of a quota.
+
+    limit: the limits of all quotas, by name. used: the use of the pods of its subtree.
+    """
     return Queue(
         limit.get(queue.name, NOTHING),
         queue.deserved,
@@ -134,15 +140,16 @@ def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
 
 
 def _requests(
-    order: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
+    parents_first: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
 ) -> dict[str, Counter[str]]:
     """Return the request of each quota to its parent, by resource.
 
     That is its own need plus the requests of its children, at most its max; at least its min if it does not lend.
-    order: the names, each parent before its children.
+    parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
+      name.
     """
-    requests = {name: Counter(demand.need_of(name)) for name in order}
-    for name in reversed(order):
+    requests = {name: Counter(demand.need_of(name)) for name in parents_first}
+    for name in reversed(parents_first):
         queue, request = specs[name], requests[name]
         for resource, max_amount in queue.capability.items():
             request[resource] = min(request[resource], max_amount)
@@ -162,8 +169,9 @@ def _divide_among(
 ) -> None:
     """Divide an amount of a resource among the quotas of one parent, and add the result to `limit`.
 
-    A quota with a tree of its own gets its pool, or its min without a pool, and takes no part in the division. request:
-    the amounts that each quota requests, by quota and resource.
+    group: the quotas. shared_amount: the amount to divide. request: the amounts that each quota requests, by quota and
+    resource. A quota that is the root of its own tree gets its pool, or its min without a pool, and takes no part in
+    the division. No quota gets more than its max.
     """
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, resource, request[queue.name].get(resource, 0)) for queue in sharing]
@@ -173,17 +181,21 @@ def _divide_among(
         if queue.pool is not None and (resource in queue.pool or resource in queue.capability):
             max_share[queue.name] = queue.pool.get(resource, queue.deserved.get(resource, 0))
     for queue in group:
-        if queue.name in max_share and (
-            resource in queue.capability or resource in queue.deserved or queue.pool is not None
-        ):
+        if queue.name in max_share and _is_limited(queue, resource):
             bound = queue.capability.get(resource, max_share[queue.name])
             limit.setdefault(queue.name, {})[resource] = min(bound, max_share[queue.name])
 
 
-def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
-    """Return the claim of a quota on one resource: at least its min, and more by its weight.
+def _is_limited(queue: QueueSpec, resource: str) -> bool:
+    """Return True if a quota states a max, a min or a pool, so that its amount of a resource is limited."""
+    return resource in queue.capability or resource in queue.deserved or queue.pool is not None
 
-    requested: the amount that its jobs request.
+
+def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
+    """Return the claim of a quota on one resource: its request if that is within its min, else its min and more by its
+      weight.
+
+    requested: the amount that the quota and its subtree request.
     """
     min_amount, weight = queue.deserved.get(resource, 0), queue.weights.get(resource, 0)
     if requested <= min_amount:
@@ -194,7 +206,7 @@ def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
 def _limit_by_parent(group: Sequence[QueueSpec], limit: _AmountsByQueue, parent_limit: Amounts) -> None:
     """Reduce `limit` of the children to their parent's limits, also for resources that the children do not name.
 
-    parent_limit: {} for a parent without a limit.
+    group: the children. parent_limit: by resource, {} for a parent without a limit.
     """
     for queue in group:
         own_limit = limit.setdefault(queue.name, {})
@@ -202,28 +214,29 @@ def _limit_by_parent(group: Sequence[QueueSpec], limit: _AmountsByQueue, parent_
             own_limit[resource] = min(own_limit.get(resource, max_amount), max_amount)
 
 
-def _namespaces(meta: ObjectPart, notes: ObjectPart) -> tuple[str, ...]:
+def _namespaces(meta: ObjectPart, annotations: ObjectPart) -> tuple[str, ...]:
     """Return the namespaces whose pods the quota pays for: its own if both have the same name, and those that it lists.
 
-    meta: its metadata. notes: its annotations. An annotation that is no list of texts is a fault.
+    meta: its metadata. annotations: its annotations. An annotation that is no JSON list of texts is a fault, and lists
+    nothing.
     """
-    name, listed_names = meta.text("name"), notes.json(f"{LABEL}namespaces")
+    name, listed_names = meta.text("name"), annotations.json(f"{LABEL}namespaces")
     namespaces = [name] if name and name == meta.text("namespace") else []
     if listed_names is not None:
         listed: list[Any] = listed_names if isinstance(listed_names, list) else [None]
         if all(isinstance(each, str) for each in listed):
             namespaces += listed
         else:
-            notes.fault(f"{LABEL}namespaces", listed_names, "it must be a list of names")
+            annotations.fault(f"{LABEL}namespaces", listed_names, "it must be a list of names")
     return tuple(dict.fromkeys(namespaces))
 
 
-def _pool(notes: ObjectPart, max_amounts: Amounts, faults: list[str] | None) -> Amounts:
-    """Return the total that a tree of its own divides: the annotated total, else the max of its root quota.
+def _pool(annotations: ObjectPart, max_amounts: Amounts, faults: list[str] | None) -> Amounts:
+    """Return the total that the tree below a root quota divides: the annotated total, else the max of the root quota.
 
-    notes: the annotations of the root quota. max_amounts: its max. faults: receives unreadable amounts.
+    annotations: of the root quota. max_amounts: its max. faults: receives a sentence for each unreadable amount.
     """
-    total = notes.json(f"{LABEL}total-resource")
+    total = annotations.json(f"{LABEL}total-resource")
     return (
         max_amounts if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
     )

@@ -1,9 +1,9 @@
 """Kueue's ClusterQueues, which LocalQueues name, and their cohorts, by flavor and resource.
 
-A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's
-(subtree - local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is
-subtree + borrowing limit. Use beyond `local` counts in the parent cohort.
-Source: docs/facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
+A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's (subtree -
+local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is subtree + borrowing
+limit. Use beyond `local` counts in the parent cohort. Source: docs/facts/autoscaling.md 6; Kueue
+pkg/cache/scheduler/resource_node.go
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnout.jobs.fields import ObjectPart
-from turnout.jobs.queues.accounting import CIRCLE, top_down
+from turnout.jobs.queues.accounting import CYCLE, top_down
 from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
@@ -50,7 +50,10 @@ def read(raw: Object) -> QueueSpec:
 
 
 def read_cohort(raw: Object) -> QueueSpec:
-    """Return a Cohort of kueue.x-k8s.io as a queue that nobody may name: its own quota, and its parent cohort."""
+    """Return a Cohort of kueue.x-k8s.io as a queue that no pod may name: its own quota, and its parent cohort.
+
+    A field that cannot be read is reported in `faults` of the result.
+    """
     root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
@@ -62,7 +65,7 @@ def read_cohort(raw: Object) -> QueueSpec:
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
-    """Return (namespace/name of a LocalQueue, name of its ClusterQueue). raw: the LocalQueue. "" for an absent name."""
+    """Return (namespace/name of a LocalQueue, name of its ClusterQueue). raw: the LocalQueue. An absent name is ""."""
     root = ObjectPart.lenient(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
@@ -80,7 +83,7 @@ class _Node:
     spec: QueueSpec
     parent: str  # the name of its cohort, "" for none
     subtree: dict[str, int] = field(default_factory=dict)  # its own quota plus the amounts that its children lend
-    local: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend; absent for 0
+    not_lent: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend; absent for 0
     limit: dict[str, int] = field(default_factory=dict)  # the largest use that is allowed
     used: dict[str, int] = field(default_factory=dict)  # the use of its pods and its subtree
     ambiguous: set[str] = field(default_factory=set)  # resources of which it has several flavors
@@ -89,30 +92,31 @@ class _Node:
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each ClusterQueue and of each cohort by name, also of cohorts without an object.
 
-    queues: all ClusterQueues and Cohorts. The share of a member of a cycle is closed and has a fault.
+    queues: all ClusterQueues and Cohorts. The share of a member of a cycle, or below one, is closed and has a fault.
     """
     specs = {queue.name: queue for queue in queues}
     for queue in queues:
         if queue.parent and queue.parent not in specs:
             specs[queue.parent] = QueueSpec(queue.parent, QueueDialect.KUEUE)
     parents = {name: queue.parent for name, queue in specs.items()}
-    order, circle = top_down(parents)
-    nodes = {name: _Node(specs[name], parents[name]) for name in order}
-    _compute_subtrees(order, nodes)
-    for name in order:
+    parents_first, in_cycle = top_down(parents)
+    nodes = {name: _Node(specs[name], parents[name]) for name in parents_first}
+    _compute_subtrees(parents_first, nodes)
+    for name in parents_first:
         _set_limit(nodes[name], nodes)
-    _compute_use(order, nodes, demand)
-    exposed = _queues_exposed_to_eviction(order, nodes)
+    _compute_use(parents_first, nodes, demand)
+    exposed = _queues_exposed_to_eviction(parents_first, nodes)
     by_name = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
-def _compute_subtrees(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
-    """Set `subtree`, `local` and `ambiguous` of each node, and add the amounts that it lends to its parent's subtree.
+def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _Node]) -> None:
+    """Set `subtree`, `not_lent` and `ambiguous` of each node, and add the amounts that it lends to its parent's
+    subtree.
 
-    order: the names, each parent before its children.
+    parents_first: the names, each parent before its children. nodes: by name.
     """
-    for name in reversed(order):
+    for name in reversed(parents_first):
         node = nodes[name]
         lending, resources = dict[str, int](), set[str]()
         for flavor in node.spec.flavors:
@@ -122,36 +126,40 @@ def _compute_subtrees(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
             node.subtree[flavor.key] = node.subtree.get(flavor.key, 0) + flavor.nominal
             if flavor.lending is not None:
                 lending[flavor.key] = flavor.lending
-        node.local = {key: max(0, node.subtree[key] - lending_limit) for key, lending_limit in lending.items()}
+        node.not_lent = {key: max(0, node.subtree[key] - lending_limit) for key, lending_limit in lending.items()}
         if node.parent in nodes:
             parent_subtree = nodes[node.parent].subtree
             for key, amount in node.subtree.items():
-                parent_subtree[key] = parent_subtree.get(key, 0) + amount - node.local.get(key, 0)
+                parent_subtree[key] = parent_subtree.get(key, 0) + amount - node.not_lent.get(key, 0)
 
 
 def _set_limit(node: _Node, nodes: Mapping[str, _Node]) -> None:
-    """Set the limit of a node: its largest use if no other queue used anything. Its parent's limit must be set already.
+    """Set the limit of a node: the largest use if no other queue used anything. The limit of its parent must be set
+      already.
 
     That is the quota that it does not lend plus the limit of its parent, at most its subtree plus its borrowing limit.
+    nodes: all nodes by name.
     """
     if node.parent not in nodes:
         node.limit = dict(node.subtree)
         return
     parent_limit, subtree = nodes[node.parent].limit, node.subtree  # the parent's limit has each key of the node
-    node.limit = {key: node.local.get(key, 0) + amount for key, amount in parent_limit.items()}
+    node.limit = {key: node.not_lent.get(key, 0) + amount for key, amount in parent_limit.items()}
     for flavor in node.spec.flavors:
         if flavor.borrowing is not None:
             key = flavor.key
             node.limit[key] = min(node.limit[key], subtree[key] + flavor.borrowing)
 
 
-def _compute_use(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
-    """Set `used` of each node: its own use, and the use of its children beyond their `local` parts.
+def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
+    """Set `used` of each node: the use of its own pods, plus the use of each child above the quota that the child does
+    not lend.
 
-    If a resource has several flavors, each flavor is charged with the whole use, up to the flavor's limit. order: the
-    names, each parent before its children. Limits must be set already.
+    If a resource has several flavors, each flavor is charged with the whole use, up to its limit, because it is unknown
+    which flavor a pod got. parents_first: the names, each parent before its children. nodes: by name, with their
+    limits. demand: only `demand.used` is read. Cohorts have no pods of their own.
     """
-    for name in reversed(order):
+    for name in reversed(parents_first):
         node = nodes[name]
         used = demand.used.get(name, NOTHING)
         for flavor in node.spec.flavors:
@@ -162,34 +170,38 @@ def _compute_use(order: Sequence[str], nodes: Mapping[str, _Node], demand: Deman
         if node.parent in nodes:
             parent_used = nodes[node.parent].used
             for key, amount in node.used.items():
-                parent_used[key] = parent_used.get(key, 0) + max(0, amount - node.local.get(key, 0))
+                parent_used[key] = parent_used.get(key, 0) + max(0, amount - node.not_lent.get(key, 0))
 
 
-def _queues_exposed_to_eviction(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
-    """Return the queues whose whole jobs Kueue may evict because another queue of the cohort tree reclaims quota."""
+def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
+    """Return the queues whose whole jobs Kueue may evict because another queue of the cohort tree reclaims quota.
+
+    parents_first: the names, each parent before its children. nodes: by name.
+    """
     root, reclaimers = dict[str, str](), Counter[str]()
-    for name in order:
+    for name in parents_first:
         root[name] = root.get(nodes[name].parent, name)
         reclaimers[root[name]] += nodes[name].spec.reclaims
-    return {name for name in order if reclaimers[root[name]] > nodes[name].spec.reclaims}
+    return {name for name in parents_first if reclaimers[root[name]] > nodes[name].spec.reclaims}
 
 
 def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
-    """Return the share of a ClusterQueue or cohort, in amounts by resource.
+    """Return the share of a ClusterQueue or cohort: of a ClusterQueue by resource, of a cohort by Flavor.key.
 
-    exposed: True if Kueue may evict its jobs to take borrowed quota back.
+    demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to take borrowed quota back; then
+    elastic workers leave the borrowed GPUs free.
     """
     spec = node.spec
     if spec.name.startswith(COHORT):
-        return Queue(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
+        return Queue(node.limit, used=node.used, parent=node.parent, guaranteed=node.not_lent, faults=spec.faults)
     limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
     ambiguous = node.ambiguous
     for flavor in spec.flavors:
         resource = flavor.resource
         limit[resource] = limit.get(resource, 0) + node.limit[flavor.key]
         parent_resources[resource] = _UNKNOWN_FLAVOR if resource in ambiguous else flavor.key
-        if flavor.key in node.local and resource not in ambiguous:
-            guaranteed[resource] = node.local[flavor.key]
+        if flavor.key in node.not_lent and resource not in ambiguous:
+            guaranteed[resource] = node.not_lent[flavor.key]
     free_amounts = dict(spec.headroom)
     if exposed:
         # Kueue would evict the whole job to take borrowed quota back, so elastic workers use only the own quota.
@@ -212,7 +224,8 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
 
 
 def _ambiguity_refusal(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
-    """Return why no job of a ClusterQueue can be resized: it has several flavors of a resource. "" if it has not.
+    """Return a sentence why no job of a ClusterQueue can be resized: it has several flavors of a resource. "" if it has
+      not.
 
     ambiguous: the resources with several flavors, sorted.
     """
@@ -222,7 +235,7 @@ def _ambiguity_refusal(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
 
 
 def _eviction_risk(spec: QueueSpec) -> str:
-    """Return why Kueue might evict a job for another job of the same ClusterQueue; "" if it never does."""
+    """Return a sentence why Kueue might evict a job for another job of the same ClusterQueue; "" if it never does."""
     if not spec.preempts:
         return ""
     return (

@@ -111,13 +111,14 @@ class Demand:
 
 
 def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
-    """Return the amount of each GPU resource that our annotation keeps free in a queue; {} without the annotation.
+    """Return the amount of each GPU resource that our annotation keeps free in a queue; {} if it is absent, 0 or
+    unreadable.
 
     meta: the metadata of the queue's object. named: amounts of the queue. The headroom applies to the GPU resources in
-    `named`, to all GPU resources if there are none.
+    `named`, to all GPU resources if `named` has none. An unreadable value is a fault of `meta`.
     """
-    notes = meta.part("annotations")
-    gpus = notes.count_in_text(labels.HEADROOM, 0)
+    annotations = meta.part("annotations")
+    gpus = annotations.count_in_text(labels.HEADROOM, 0)
     if not gpus:
         return {}
     gpu_resources = [resource for resource in labels.GPU_RESOURCES if any(resource in each for each in named)]

@@ -1,8 +1,8 @@
 """A plain namespace as a queue for jobs that name none: its ResourceQuotas, or an ElasticQuota of scheduler-plugins.
 
 If several quotas limit a resource, the smallest amount counts. The ElasticQuotas of scheduler-plugins lend each other
-the unused part of the sum of their mins: room = min(max - used, sum of mins - sum used).
-Source: docs/facts/autoscaling.md 6
+the unused part of the sum of their mins: room = min(max - used, sum of mins - sum used). Source:
+docs/facts/autoscaling.md 6
 
 A ResourceQuota with scopes counts unless it cannot apply to training pods. The scope BestEffort applies only to pods
 without requests, Terminating only to pods with their own deadline, VolumeAttributesClass to no pods. Whether a scope of
@@ -37,9 +37,11 @@ _OTHER_SCOPES = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass")
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit.
+    """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit of X.
 
-    A ResourceQuota whose scopes exclude training pods limits nothing.
+    A ResourceQuota whose scopes exclude training pods limits nothing. A field that cannot be read is reported in
+    `faults`
+    of the result.
     """
     root = ObjectPart.lenient(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
@@ -52,7 +54,10 @@ def read(raw: Object) -> QueueSpec:
 
 
 def read_elastic(raw: Object) -> QueueSpec:
-    """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1. Its name is NAMESPACE + the namespace."""
+    """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1. Its name is NAMESPACE + the namespace.
+
+    A field that cannot be read is reported in `faults` of the result.
+    """
     root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     min_amounts = spec.amounts("min")
@@ -60,9 +65,9 @@ def read_elastic(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each namespace's queue by name, and of the pool of all ElasticQuotas if there are any.
+    """Return the share of each namespace's queue by name, and under POOL that of all ElasticQuotas, if there are any.
 
-    queues: one for each quota; several may have the same name.
+    queues: one for each quota. Several may have the same name: the smallest limits count.
     """
     by_name: dict[str, Queue] = {}
     for queue in queues:
@@ -84,8 +89,8 @@ def _spec(
 ) -> QueueSpec:
     """Return the queue of a namespace. meta: the metadata of its quota. root: the whole quota, which collects faults.
 
-    deserved: its own amounts. pool: the amounts that it adds to the pool of all ElasticQuotas, None for a
-    ResourceQuota.
+    capability: the limits. deserved: its own amounts. pool: the amounts that it adds to the pool of all ElasticQuotas,
+    None for a ResourceQuota.
     """
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)
@@ -111,7 +116,7 @@ def _share(queue: QueueSpec, demand: Demand) -> Queue:
 
 
 def _combine_shares(share: Queue, other_share: Queue) -> Queue:
-    """Return the share under two quotas of one namespace: the smaller amounts and the larger headroom."""
+    """Return the share under two quotas of one namespace: the smaller amounts, the larger headroom, and all faults."""
     return Queue(
         _merge_amounts(min, share.limit, other_share.limit),
         _merge_amounts(min, share.deserved, other_share.deserved),
@@ -123,7 +128,7 @@ def _combine_shares(share: Queue, other_share: Queue) -> Queue:
 
 
 def _merge_amounts(choose: Callable[[int, int], int], amounts: Amounts, other_amounts: Amounts) -> Amounts:
-    """Return the amounts of both. choose: picks one of two amounts of the same resource."""
+    """Return the amounts of both by resource. choose: picks one of two amounts of the same resource."""
     return {
         **amounts,
         **other_amounts,

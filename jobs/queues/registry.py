@@ -17,7 +17,8 @@ NO_NEEDS: Mapping[str, Amounts] = {}  # of each queue, its use counts as its nee
 def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name, and of each cohort or pool that limits several queues.
 
-    Queues may be of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault.
+    queues: of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault. A share
+    also has the faults of all its ancestors.
     """
     by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
@@ -69,8 +70,8 @@ def limits(
 ) -> dict[str, dict[str, int]]:
     """Return the amounts that each queue's pods may use together, by queue and resource: use plus remaining room.
 
-    used: the use of each queue. total: the amounts of all nodes. needed: the need of each queue; the use of a queue
-    that is absent counts as its need.
+    Only resources with a limit are present. used: the use of each queue. total: the amounts of all nodes. needed: the
+    need of each queue; for a queue that is absent its use counts as its need.
     """
     queues = list(queues)
     by_name = shares(queues, Demand(used, needed, total))
@@ -117,7 +118,10 @@ def _read_koordinator(raw: Object) -> StrictQueue | None:
 
 
 def _read_elastic(raw: Object) -> StrictQueue | None:
-    """Return the strict queue of an ElasticQuota of scheduler-plugins; None if it has no strict annotation."""
+    """Return the strict queue of an ElasticQuota of scheduler-plugins: all pods of its namespace that name no queue.
+
+    None if it has no strict annotation.
+    """
     if not _has_strict_annotation(raw):
         return None
     name = namespace.read_elastic(raw).name
@@ -191,7 +195,7 @@ class StrictQueues:
         return True
 
     def of(self, namespace_name: str, queue: str) -> str:
-        """Return the name of the strict queue in which a gang of a namespace waits; "" for none.
+        """Return the name of the strict queue in which a gang of a namespace waits; "" if it waits in no strict queue.
 
         queue: the name on its pods, "" for none. The name counts only if the queue's object grants it to the namespace,
         so that no tenant can block another tenant's queue.

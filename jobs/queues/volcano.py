@@ -1,9 +1,9 @@
 """Volcano's Queue, with the shares that its plugins capacity and proportion enforce.
 
 Plugin capacity: real capability = min(capability, the parent's amount - the guarantees of the siblings), and `deserved`
-is its own. Plugin proportion is assumed if no queue has `deserved` or a parent: the total is shared by `weight`, at
-most the request of a queue and at least its guarantee. Requests are taken from mins, because real requests include our
-own elastic workers. Source: docs/facts/schedulers.md 3.4
+is its own. Plugin proportion is assumed if no queue has `deserved` or a parent: the total is shared by `weight`, and
+each queue gets at least its guarantee and at most its request. A queue's request is computed from the mins of its jobs:
+the requests in its status also count the elastic workers that we added. Source: docs/facts/schedulers.md 3.4
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from turnout.jobs.fields import MAX_INT32, ObjectPart
-from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
+from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
@@ -49,16 +49,19 @@ def read(raw: Object) -> QueueSpec:
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name. A resource that no queue names has no limit.
 
-    queues: all queues of Volcano. The share of a queue in a cycle of parents is closed and has a fault.
+    queues: all queues of Volcano. The share of a queue in or below a cycle of parents is closed and has a fault. A
+    queue below a closed queue is closed.
     """
     specs = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, specs) for name, queue in specs.items()}
-    order, circle = top_down(parents)
-    real = _real_capability(order, specs, parents, demand.total)
+    parents_first, in_cycle = top_down(parents)
+    real = _real_capability(parents_first, specs, parents, demand.total)
     capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
-    deserved = _deserved(specs, order, real) if capacity or not demand.needed else _by_weight(specs, real, demand)
-    used, is_open = sum_subtrees(order, parents, demand.used), dict[str, bool]()
-    for name in order:
+    deserved = (
+        _deserved(specs, parents_first, real) if capacity or not demand.needed else _by_weight(specs, real, demand)
+    )
+    used, is_open = sum_subtrees(parents_first, parents, demand.used), dict[str, bool]()
+    for name in parents_first:
         is_open[name] = specs[name].open and is_open.get(parents[name], True)
     by_name = {
         name: Queue(
@@ -70,9 +73,9 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             headroom=specs[name].headroom,
             faults=specs[name].faults,
         )
-        for name in order
+        for name in parents_first
     }
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
 def _allowed_namespaces(meta: ObjectPart) -> tuple[str, ...] | None:
@@ -80,10 +83,10 @@ def _allowed_namespaces(meta: ObjectPart) -> tuple[str, ...] | None:
 
     meta: the metadata of the Queue.
     """
-    notes = meta.part("annotations")
-    if not notes.has(labels.QUEUE_NAMESPACES):
+    annotations = meta.part("annotations")
+    if not annotations.has(labels.QUEUE_NAMESPACES):
         return None
-    return tuple(name.strip() for name in notes.text(labels.QUEUE_NAMESPACES).split(",") if name.strip())
+    return tuple(name.strip() for name in annotations.text(labels.QUEUE_NAMESPACES).split(",") if name.strip())
 
 
 def _parent(queue: QueueSpec, specs: Mapping[str, QueueSpec]) -> str:
@@ -94,19 +97,20 @@ def _parent(queue: QueueSpec, specs: Mapping[str, QueueSpec]) -> str:
 
 
 def _real_capability(
-    order: Sequence[str], specs: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
+    parents_first: Sequence[str], specs: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
 ) -> dict[str, dict[str, int]]:
     """Return the real capability of each queue, by resource.
 
-    That is its capability, at most the parent's amount less the guarantees of the siblings. order: the names, each
-    parent before its children. specs: the queues by name. total: the amounts of all nodes.
+    That is its capability, at most the parent's amount less the guarantees of the siblings. parents_first: the names,
+    each parent before its children. specs: the queues by name. parents: the parent of each name, "" for none. total:
+    the amounts of all nodes.
     """
     guarantees: dict[str, Counter[str]] = {}
-    for name in order:
+    for name in parents_first:
         if guarantee := specs[name].guarantee:
             guarantees.setdefault(parents[name], Counter()).update(guarantee)
     by_name: _AmountsByQueue = {}
-    for name in order:
+    for name in parents_first:
         parent_amounts = by_name.get(parents[name], NOTHING)
         amounts, own_guarantee = dict(specs[name].capability), specs[name].guarantee
         guaranteed_total = guarantees.get(parents[name], NOTHING)
@@ -121,14 +125,16 @@ def _real_capability(
     return by_name
 
 
-def _deserved(specs: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
-    """Return the deserved amounts of plugin capacity: within the real capability, at least the guarantee.
+def _deserved(specs: Mapping[str, QueueSpec], names: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
+    """Return, for plugin capacity, the deserved amounts of each queue by resource: spec.deserved, at most the real
+    capability, but never below the guarantee.
 
-    specs: the queues by name. real: the real capability of each queue.
+    A resource that another queue names in spec.deserved and this queue does not counts as 0. specs: the queues by name.
+    names: of the queues to compute. real: the real capability of each queue.
     """
     resources = dict.fromkeys(resource for queue in specs.values() for resource in queue.deserved)
     by_name: _AmountsByQueue = {}
-    for name in order:
+    for name in names:
         queue, capability = specs[name], real[name]
         deserved_amounts = {resource: queue.deserved.get(resource, 0) for resource in resources}
         deserved = {
@@ -141,15 +147,15 @@ def _deserved(specs: Mapping[str, QueueSpec], order: Sequence[str], real: Mappin
 
 
 def _by_weight(specs: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: Demand) -> _AmountsByQueue:
-    """Return the deserved amounts of plugin proportion: each resource is divided by the weights of the queues.
+    """Return, for plugin proportion, the deserved amounts of each queue by resource, divided by the weights of the
+    queues.
 
-    Also reduces `real`, the real capability, to the largest amount that the queue could deserve.
+    The number of pods is not divided. specs: the queues by name. real: the real capability of each queue; it is reduced
+    to the largest amount that the queue could deserve.
     """
     queues = [queue for name, queue in specs.items() if name in real and name != ROOT]
-    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
-    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
     by_name: _AmountsByQueue = {}
-    for resource in sorted(resource for resource in resources - {_PODS} if demand.total.get(resource)):
+    for resource in _divided_resources(queues, demand):
         claims = [_claim(queue, resource, real[queue.name], demand) for queue in queues]
         for queue, (share, max_share) in zip(queues, share_by_weight(claims, demand.total[resource]), strict=True):
             capability = real[queue.name]
@@ -158,10 +164,17 @@ def _by_weight(specs: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: De
     return by_name
 
 
+def _divided_resources(queues: Sequence[QueueSpec], demand: Demand) -> list[str]:
+    """Return the resources that queues limit, guarantee or need and that the cluster has, sorted, without pods."""
+    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
+    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
+    return sorted(resource for resource in resources - {_PODS} if demand.total.get(resource))
+
+
 def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> QueueClaim:
     """Return the claim of a queue on one resource: at least its guarantee, at most its need.
 
-    real: the real capability of the queue.
+    real: the real capability of the queue, which limits the need.
     """
     least, requested = queue.guarantee.get(resource, 0), demand.need_of(queue.name).get(resource, 0)
     max_amount = max(least, min(requested, real.get(resource, requested)))

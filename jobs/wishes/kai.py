@@ -21,16 +21,16 @@ _MAX_SENTENCES = 8  # about ignored terms of one PodGroup
 _OWN_TREE_TEXT = "is not kept: the tree is that of our own map"
 
 
-def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
+def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the placement terms in KAI's annotations of a pod; None without any.
 
-    notes: the annotations. faults: receives a sentence for each unreadable value.
+    annotations: of the pod. faults: receives a sentence for each unreadable value.
     """
-    source = next((key for key in (REQUIRED, PREFERRED, TREE) if key in notes), None)
+    source = next((key for key in (REQUIRED, PREFERRED, TREE) if key in annotations), None)
     if source is None:
         return None
-    ignored = (f"{TREE} {_OWN_TREE_TEXT}",) if TREE in notes else ()
-    return Wish(source, annotation_level(notes, REQUIRED, faults), ignored=ignored)
+    ignored = (f"{TREE} {_OWN_TREE_TEXT}",) if TREE in annotations else ()
+    return Wish(source, annotation_level(annotations, REQUIRED, faults), ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class _Subgroup:
 
 
 def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, constraint: object) -> KaiPodGroup:
-    """Return the terms of a PodGroup, from its fields minMember, minSubGroup, subGroups and topologyConstraint.
+    """Return the terms of a PodGroup of KAI, from its fields minMember, minSubGroup, subGroups and topologyConstraint.
 
     Each field may have any type. As in KAI, minMember is ignored if there are subgroups, only a subgroup without
-    children has pods, and a subgroup without a minimum is optional. Terms that are ignored are listed in
-    `wish.ignored`.
+    children has pods, and a subgroup without a minimum is optional. `wish.ignored` of the result has a sentence for
+    each term that has no effect.
     """
     ignored: list[str] = []
     place = _place(constraint, "spec.topologyConstraint", ignored)
@@ -91,9 +91,10 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
 
 
 def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]], wish: Wish) -> KaiPodGroup:
-    """Return the numbers of a PodGroup with subgroups. leaves: the subgroups without children, which have the pods.
+    """Return the numbers of a PodGroup with subgroups: its min is the sum of the subgroups' minMember.
 
-    further: the entries of subGroups after the first MAX_SUBGROUPS.
+    leaves: the subgroups without children, which have the pods. further: the entries of subGroups after the first
+    MAX_SUBGROUPS. wish: the placement terms of the result.
     """
     other_pods = sum(_count(each.get("minMember")) for each in further)
     least = min(sum(each.least for each in leaves) + other_pods, _MAX_COUNT)
@@ -101,7 +102,7 @@ def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]]
 
 
 def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> dict[str, _Subgroup]:
-    """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups.
+    """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups; at most MAX_SUBGROUPS.
 
     As in KAI, the case of a parent's name is ignored. ignored: receives a sentence for each entry or part that is
     ignored.
@@ -120,15 +121,20 @@ def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> d
         children = _count(needed) if needed is not None else None
         place = _place(each.get("topologyConstraint"), where, ignored)
         by_name[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, place)
+    _report_orphans(by_name, ignored)
+    return by_name
+
+
+def _report_orphans(by_name: Mapping[str, _Subgroup], ignored: list[str]) -> None:
+    """Add a sentence to `ignored` for each subgroup whose parent does not exist. by_name: all subgroups."""
     orphans = [each for each in by_name.values() if each.parent and each.parent not in by_name]
     ignored.extend(
         f"spec.subGroups {each.name} has no parent {each.parent}: it counts as without one" for each in orphans
     )
-    return by_name
 
 
 def _place(constraint: object, where: str, ignored: list[str]) -> _Constraint:
-    """Return the levels of a topologyConstraint, which may have any type.
+    """Return the levels of a topologyConstraint, which may have any type; empty if it is no object.
 
     where: its path, for reports. ignored: receives a sentence for each part that is ignored.
     """
@@ -147,8 +153,8 @@ def _rule_for_some_subgroups(
 ) -> GroupRule | None:
     """Return the rule by which only some of several equal subgroups must start, each as a whole.
 
-    None if the subgroups are not equal, or if all must start. leaves: the subgroups without children. min_subgroup: the
-    field minSubGroup, of any type.
+    None if the subgroups are not equal, or if all must start. by_name: all subgroups. leaves: those without children.
+    min_subgroup: the field minSubGroup, of any type.
     """
     needed = _count(min_subgroup)
     if not 0 < needed < len(leaves) or len(leaves) < len(by_name):
@@ -163,7 +169,7 @@ def _rule_for_some_subgroups(
 def _report_min_subgroups(by_name: Mapping[str, _Subgroup], min_subgroup: object, ignored: list[str]) -> None:
     """Add to `ignored` a sentence for each minSubGroup that has no effect, because here all subgroups start together.
 
-    min_subgroup: the field of the PodGroup itself, of any type.
+    by_name: all subgroups. min_subgroup: the field of the PodGroup itself, of any type.
     """
     needed = {"": None if min_subgroup is None else _count(min_subgroup)}
     needed.update({each.name: each.children_needed for each in by_name.values()})
@@ -177,8 +183,28 @@ def _report_min_subgroups(by_name: Mapping[str, _Subgroup], min_subgroup: object
 def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: list[str]) -> tuple[GroupRule, ...]:
     """Return the rules that keep subgroups together: one for each level, and one for each parent that names a level.
 
-    leaves: the subgroups without children. Groups cannot be nested here. If a subgroup and its parent name different
-    levels, the subgroup's level is used, and `ignored` receives a sentence.
+    by_name: all subgroups. leaves: those without children. Groups cannot be nested here. If a subgroup and its parent
+    name different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
+    returned.
+    """
+    names_by_level, names_by_parent = _names_by_place(by_name, leaves, ignored)
+    rules = [
+        *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
+          for leaf_level, names in names_by_level.items()),
+        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
+          for name, names in names_by_parent.items()),
+    ]  # fmt: skip
+    if len(rules) > MAX_GROUPS:
+        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
+    return tuple(rules[:MAX_GROUPS])
+
+
+def _names_by_place(
+    by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: list[str]
+) -> tuple[dict[Level | None, list[str]], dict[str, list[str]]]:
+    """Return the names of the leaves by the level that each has for itself, and by the parent whose level they share.
+
+    The arguments are those of _rules(). A leaf without any level is in neither of them.
     """
     names_by_level: dict[Level | None, list[str]] = {}
     names_by_parent: dict[str, list[str]] = {}
@@ -193,19 +219,11 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
         elif soft:
             names_by_parent.setdefault(soft[0].name, []).append(leaf.name)
         ignored.extend(f"spec.subGroups {each.name}: its level is not kept around that of {leaf.name}" for each in hard)
-    rules = [
-        *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
-          for leaf_level, names in names_by_level.items()),
-        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
-          for name, names in names_by_parent.items()),
-    ]  # fmt: skip
-    if len(rules) > MAX_GROUPS:
-        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
-    return tuple(rules[:MAX_GROUPS])
+    return names_by_level, names_by_parent
 
 
 def _ancestors(by_name: Mapping[str, _Subgroup], leaf: _Subgroup) -> Iterator[_Subgroup]:
-    """Yield the ancestors of a subgroup, the nearest first, each once, also if parents form a cycle."""
+    """Yield the ancestors of a subgroup, the nearest first. If parents form a cycle, each ancestor comes only once."""
     visited, ancestor = {leaf.name}, by_name.get(leaf.parent)
     while ancestor is not None and ancestor.name not in visited:
         yield ancestor

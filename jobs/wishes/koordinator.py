@@ -5,7 +5,7 @@ levels.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.jobs.wishes.model import Layer, Level, Wish, nested
@@ -18,35 +18,40 @@ _MUST = "MustGather"
 _MAX_RULES = 16  # of one gather strategy; further ones are ignored
 
 
-def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod or a PodGroup; None without any.
+def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
+    """Return the terms in koordinator's annotations of a pod or a PodGroup; None without any.
 
     Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
     receives a sentence for each unreadable value.
     """
-    together = _group_name(notes, faults)
-    text = notes.get(SPEC)
+    together = _group_name(annotations, faults)
+    text = annotations.get(SPEC)
     if text is None:
         return Wish(GROUPS, together=together) if together else None
     rules = _rules(text)
     if rules is None:
         faults.append(f"{SPEC} cannot be read: it must be JSON with a list gatherStrategy")
         return Wish(SPEC, together=together)
-    required_levels = [
-        _level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER
-    ]
     multiples = [(_level(each), each["podCountMultiple"]) for each in rules if _has_multiple(each)]
     on_host = next((size for level, size in multiples if level == 0), 1)
     ignored: list[str] = []
     layers = nested(
         SPEC, [Layer(level, size) for level, size in multiples if level not in (0, _WHOLE_CLUSTER)], ignored
     )
-    narrowest = required_levels[-1] if required_levels else None
-    return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(ignored))
+    return Wish(SPEC, _required_level(rules), on_host, layers, together=together, ignored=tuple(ignored))
+
+
+def _required_level(rules: Sequence[Mapping[str, object]]) -> Level | None:
+    """Return the innermost level whose domain must hold all pods; None if the rules require none."""
+    must = [_level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER]
+    return must[-1] if must else None
 
 
 def _rules(text: str) -> list[dict[str, Any]] | None:
-    """Return the rules of a gather strategy; None if the JSON text is unreadable."""
+    """Return the rules of a gather strategy, at most _MAX_RULES, without items that are no objects.
+
+    text: the JSON of the annotation; None if it is unreadable.
+    """
     try:
         rules = json.loads(text[:8192])["gatherStrategy"][:_MAX_RULES]
         return [each for each in rules if isinstance(each, dict)]
@@ -54,15 +59,16 @@ def _rules(text: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _group_name(notes: Mapping[str, str], faults: list[str]) -> str:
-    """Return one name for a group of gangs, the sorted members of its list; "" without a group of two gangs or more.
+def _group_name(annotations: Mapping[str, str], faults: list[str]) -> str:
+    """Return one name for a group of gangs: the sorted members of its list. Gangs with equal lists get the same name.
 
-    Gangs with equal lists get the same name. faults: receives a sentence if the list is unreadable.
+    "" without a group, with a group of a single gang, and if the list is unreadable. faults: receives a sentence if the
+    list is unreadable.
     """
-    if GROUPS not in notes:
+    if GROUPS not in annotations:
         return ""
     try:
-        listed = json.loads(notes[GROUPS][:4096])
+        listed = json.loads(annotations[GROUPS][:4096])
     except (ValueError, RecursionError):
         listed = None
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):

@@ -17,40 +17,40 @@ GROUP = f"{_KUEUE}group-name"
 _MAX_LAYERS = 3  # of slices, as in Kueue; further ones are ignored
 
 
-def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod; None without any.
+def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
+    """Return the terms in Kueue's annotations of a pod; None without any.
 
     The pods of one podset group are placed as one gang, even if they belong to several gangs. faults: receives a
     sentence for each unreadable value.
     """
     keys = (REQUIRED, PREFERRED, UNCONSTRAINED, SLICE_LEVEL, LAYERS, GROUP)
-    source = next((key for key in keys if key in notes), None)
+    source = next((key for key in keys if key in annotations), None)
     if source is None:
         return None
-    mode = Mode.FILL if source == UNCONSTRAINED and notes[source].lower() == "true" else Mode.NEAR
+    mode = Mode.FILL if source == UNCONSTRAINED and annotations[source].lower() == "true" else Mode.NEAR
     ignored: list[str] = []
-    layers = _layers(notes, faults, ignored)
-    together = annotation_word(notes, GROUP, faults)
-    required = annotation_level(notes, REQUIRED, faults)
+    layers = _layers(annotations, faults, ignored)
+    together = annotation_word(annotations, GROUP, faults)
+    required = annotation_level(annotations, REQUIRED, faults)
     return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
                 ignored=tuple(ignored))  # fmt: skip
 
 
-def _layers(notes: Mapping[str, str], faults: list[str], ignored: list[str]) -> tuple[Layer, ...]:
-    """Return the layers of slices, the outermost first; () without any.
+def _layers(annotations: Mapping[str, str], faults: list[str], ignored: list[str]) -> tuple[Layer, ...]:
+    """Return the layers of slices, the outermost first; () without any, and if the list of layers is unreadable.
 
-    faults: receives a sentence for each unreadable value, `ignored` one for each layer that is ignored.
+    faults: receives a sentence for each unreadable value. ignored: receives a sentence for each layer that is not used.
     """
-    if (level := annotation_level(notes, SLICE_LEVEL, faults)) is not None:
-        size = annotation_count(notes, SLICE_SIZE, faults)
+    if (level := annotation_level(annotations, SLICE_LEVEL, faults)) is not None:
+        size = annotation_count(annotations, SLICE_SIZE, faults)
         if size is None:
             ignored.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
             return ()
         return nested(SLICE_LEVEL, [Layer(level, size)], ignored)
-    if LAYERS not in notes:
+    if LAYERS not in annotations:
         return ()
     try:
-        listed = json.loads(notes[LAYERS][:4096])
+        listed = json.loads(annotations[LAYERS][:4096])
         layers = [Layer(str(each["topology"])[:253], int(each["size"])) for each in listed]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         faults.append(f"{LAYERS} cannot be read: it must be a JSON list of topology and size")

@@ -24,13 +24,14 @@ from turnout.kube import labels
 _DIALECTS = (kueue, volcano, koordinator, sets, kai)
 
 
-def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
+def wish_of(annotations: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the placement terms in the annotations of a pod, merged over all dialects; NOTHING without any.
 
-    Hard terms of all dialects count. faults: receives a sentence for each unreadable value.
+    Hard terms of all dialects count; two that contradict each other are merged by merge_table. faults: receives a
+    sentence for each unreadable value, and for each name of an annotation that looks misspelt.
     """
-    own_terms = _own_terms(notes, faults)
-    dialect_terms = [wish for each in _DIALECTS if (wish := each.read(notes, faults)) is not None]
+    own_terms = _own_terms(annotations, faults)
+    dialect_terms = [wish for each in _DIALECTS if (wish := each.read(annotations, faults)) is not None]
     if own_terms is not None and own_terms.source == labels.TOPOLOGY:
         first, other_terms = own_terms, dialect_terms
     elif dialect_terms:
@@ -43,10 +44,12 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
 
 
 def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
-    """Return the first terms with the group of gangs that another dialect names, and the terms still to be merged.
+    """Return (first terms with the group of gangs that another dialect names, other terms that must still be merged).
 
-    first: the terms that come first. rest: the terms of the other dialects. If `first` takes the group, statements of
-    `rest` that only name a group are removed.
+    first: the terms that come first. rest: the terms of the other dialects. If `first` takes over a group, those terms
+      of
+    `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of `rest`
+    does.
     """
     partners = [each for each in rest if each.together and not first.together]
     if not partners:
@@ -58,8 +61,8 @@ def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
 def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
     """Return the terms of all dialects, merged term by term, with a sentence for each term that is ignored.
 
-    A hard term is never dropped for a soft term. If two hard terms cannot be kept together, the sentence names both
-    sources.
+    first: the terms that come first. rest: the terms of the other dialects, in their order. A hard term is never
+    dropped for a soft term. If two hard terms cannot be kept together, the sentence names both sources.
     """
     requiring = next((each.source for each in rest if each.levels or each.groups or each.layers), "")
     if requiring and first.only_prefers:
@@ -70,7 +73,8 @@ def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
 
 
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
-    """Return another dialect's terms with our annotations added, which are kept if two terms cannot both be kept.
+    """Return another dialect's terms with the terms of our annotations added. If two terms contradict each other, ours
+    count.
 
     first: the terms of the other dialect, which decide the required level and the mode. own: ours.
     """
@@ -107,29 +111,30 @@ _OTHER_TERMS = (labels.MESH, labels.BALANCED, labels.APART, labels.TOGETHER)
 _MAX_UNKNOWN_NAMES = 8  # unknown annotations of one pod that are compared with known ones
 
 
-def _own_terms(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
+def _own_terms(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the terms in our own annotations of a pod; None without any.
 
-    faults: receives a sentence for each unreadable value, and for each name that looks misspelt.
+    If the annotation `topology` is absent or unreadable, `topology-tier` has no effect. faults: receives a sentence for
+    each unreadable value, and for each name that looks misspelt.
     """
-    wish = notes.get(labels.TOPOLOGY, "")
+    wish = annotations.get(labels.TOPOLOGY, "")
     if wish not in ("", *WORDS):
         faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be {', '.join(WORDS[:-1])} or {WORDS[-1]}")
-    tier = annotation_level(notes, labels.TOPOLOGY_TIER, faults)
-    multiple = annotation_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
-    faults += _misspelt(notes)
-    terms = _other_annotations(notes, faults)
-    source = next((key for key in (labels.TOPOLOGY, *_OTHER_TERMS) if key in notes), "")
+    tier = annotation_level(annotations, labels.TOPOLOGY_TIER, faults)
+    multiple = annotation_count(annotations, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
+    faults += _misspelt(annotations)
+    terms = _other_annotations(annotations, faults)
+    source = next((key for key in (labels.TOPOLOGY, *_OTHER_TERMS) if key in annotations), "")
     if wish not in WORDS:
         return replace(terms, source=source, multiple=multiple) if source or multiple > 1 else None
-    return _in_mode(replace(terms, source=labels.TOPOLOGY, multiple=multiple), wish, tier, notes)
+    return _in_mode(replace(terms, source=labels.TOPOLOGY, multiple=multiple), wish, tier, annotations)
 
 
-def _in_mode(terms: Wish, wish: str, tier: Level | None, notes: Mapping[str, str]) -> Wish:
-    """Return the terms as a value of the annotation `topology` changes them.
+def _in_mode(terms: Wish, wish: str, tier: Level | None, annotations: Mapping[str, str]) -> Wish:
+    """Return the terms, changed as the value of the annotation `topology` requires.
 
-    wish: the value. tier: of the annotation `topology-tier`, None without it. A term that has no meaning with this
-    value is removed, and `ignored` of the result has a sentence about it.
+    wish: the value, one of WORDS. tier: of the annotation `topology-tier`, None without it. annotations: of the pod. A
+    term that has no effect with this value is removed, and `ignored` of the result has a sentence about it.
     """
     mode = {"unconstrained": Mode.FILL, "none": Mode.NONE}.get(wish, Mode.NEAR)
     ignored = list(terms.ignored)
@@ -139,30 +144,30 @@ def _in_mode(terms: Wish, wish: str, tier: Level | None, notes: Mapping[str, str
         ignored.insert(0, f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}")
     if mode is not Mode.NEAR and (terms.mesh or terms.balanced):
         terms = replace(terms, mesh=(), balanced=False)
-        ignored.append(f"{labels.MESH if labels.MESH in notes else labels.BALANCED} has no meaning beside {wish}")
+        ignored.append(f"{labels.MESH if labels.MESH in annotations else labels.BALANCED} has no meaning beside {wish}")
     return replace(terms, mode=mode, ignored=tuple(ignored))
 
 
-def _other_annotations(notes: Mapping[str, str], faults: list[str]) -> Wish:
-    """Return the terms in our annotations other than `topology`, without a source.
+def _other_annotations(annotations: Mapping[str, str], faults: list[str]) -> Wish:
+    """Return the terms in our annotations other than `topology` and `topology-tier`; their `source` is "".
 
     faults: receives a sentence for each unreadable value.
     """
-    balanced = notes.get(labels.BALANCED, "false")
+    balanced = annotations.get(labels.BALANCED, "false")
     if balanced not in ("true", "false"):
         faults.append(f"{labels.BALANCED} is {balanced[:40]!r}: it must be true or false")
     exclusive_level, exclusive_set = (
-        annotation_level(notes, labels.APART, faults),
-        annotation_word(notes, labels.APART_SET, faults),
+        annotation_level(annotations, labels.APART, faults),
+        annotation_word(annotations, labels.APART_SET, faults),
     )
-    together, together_of = annotation_set(notes, labels.TOGETHER, MAX_TOGETHER, faults)
+    together, together_of = annotation_set(annotations, labels.TOGETHER, MAX_TOGETHER, faults)
     ignored = (
         (f"{labels.APART_SET} has no meaning without {labels.APART}",)
         if exclusive_set and exclusive_level is None
         else ()
     )
     return Wish(
-        mesh=_read_mesh(notes, faults),
+        mesh=_read_mesh(annotations, faults),
         balanced=balanced == "true",
         exclusive_level=exclusive_level,
         exclusive_set=exclusive_set,
@@ -172,9 +177,12 @@ def _other_annotations(notes: Mapping[str, str], faults: list[str]) -> Wish:
     )
 
 
-def _misspelt(notes: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each unknown annotation whose name is similar to one of ours for pods."""
-    unknown = sorted(key for key in notes if key.startswith(_PREFIX) and key not in _KNOWN)
+def _misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each unknown annotation whose name is similar to one of ours for pods.
+
+    At most _MAX_UNKNOWN_NAMES unknown names are compared.
+    """
+    unknown = sorted(key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN)
     for key in unknown[:_MAX_UNKNOWN_NAMES]:
         matches = difflib.get_close_matches(key[:80], _POD_ANNOTATIONS, 1, 0.9)
         if matches:
@@ -186,12 +194,12 @@ MOST_RANKS = 65_536  # ranks of a mesh
 _AXIS = re.compile(r"([a-z]{1,8})=([1-9][0-9]{0,4})")
 
 
-def _read_mesh(notes: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, int], ...]:
+def _read_mesh(annotations: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, int], ...]:
     """Return (axis, ranks along it), the outermost axis first, from our annotation; () if it is absent or unreadable.
 
     faults: receives a sentence if it is unreadable.
     """
-    text = notes.get(labels.MESH)
+    text = annotations.get(labels.MESH)
     if text is None:
         return ()
     matches = [_AXIS.fullmatch(part.strip()) for part in text[:200].split(",")]
@@ -208,14 +216,16 @@ def _read_mesh(notes: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, 
 _MAX_TIER = 99  # a larger tier number counts as absent
 _MAX_LABELS = 8  # labels of one group rule
 _MAX_COUNT = 1_000_000  # pods or groups; a larger number counts as absent
-MOST_ROLES = 64  # roles with a minimum in one PodGroup
+MAX_ROLES = 64  # roles with a minimum in one PodGroup
 
 
-def wish_of_group(topology: object, policies: object, constraints: object, notes: Mapping[str, str]) -> Wish:
-    """Return the placement terms of a PodGroup. Every argument but `notes` may have any type.
+def wish_of_group(topology: object, policies: object, constraints: object, annotations: Mapping[str, str]) -> Wish:
+    """Return the placement terms of a PodGroup; NOTHING without any. Every argument but `annotations` may have any
+    type.
 
-    topology: Volcano's networkTopology. policies: Volcano's subGroupPolicy. constraints: the schedulingConstraints of
-    Kubernetes. notes: the annotations, which count only if the spec has no terms.
+    topology: Volcano's networkTopology. constraints: the schedulingConstraints of Kubernetes, which count without a
+    topology. policies: Volcano's subGroupPolicy. annotations: of the PodGroup, which count only if the spec has no
+    terms.
     """
     ignored: list[str] = []
     groups = _groups(policies, ignored)
@@ -228,18 +238,18 @@ def wish_of_group(topology: object, policies: object, constraints: object, notes
         return Wish("spec.schedulingConstraints.topology", keys[-1], groups=groups, ignored=tuple(ignored))
     if groups or ignored:
         return Wish("spec.subGroupPolicy", groups=groups, ignored=tuple(ignored))
-    return wish_of_notes(notes)
+    return wish_of_notes(annotations)
 
 
-def wish_of_notes(notes: Mapping[str, str]) -> Wish:
+def wish_of_notes(annotations: Mapping[str, str]) -> Wish:
     """Return the placement terms in the annotations of a PodGroup. Unreadable values are listed in `ignored`."""
     faults: list[str] = []
-    wish = wish_of(notes, faults)
+    wish = wish_of(annotations, faults)
     return replace(wish, ignored=(*wish.ignored, *faults)) if faults else wish or NOTHING
 
 
 def native_min(policy: object) -> int | None:
-    """Return how many pods of Kubernetes' own PodGroup start together, >= 1; None if it does not state it.
+    """Return how many pods of Kubernetes' own PodGroup start together, >= 1; None if the PodGroup does not state it.
 
     policy: the schedulingPolicy in its spec, of any type.
     """
@@ -254,15 +264,16 @@ def constraint_level(constraints: object) -> Level | None:
     return keys[-1] if keys else None
 
 
-def least_by_role(minimums: object) -> tuple[tuple[str, int], ...]:
-    """Return (task, pods of it that must start together), sorted by task, from Volcano's minTaskMember.
+def min_pods_by_task(minimums: object) -> tuple[tuple[str, int], ...]:
+    """Return (task, min pods) from Volcano's minTaskMember, sorted by task.
 
-    minimums: the field, of any type. At most MOST_ROLES tasks; () without any.
+    minimums: the field, of any type. Entries that are no whole number from 1 to 999,999 are left out. Of the others, at
+    most the first MAX_ROLES are returned. () if the field is absent or no object.
     """
     if not isinstance(minimums, dict):
         return ()
     pairs = sorted((key, value) for key, value in minimums.items() if isinstance(key, str) and _is_count(value))
-    return tuple(pairs[:MOST_ROLES])
+    return tuple(pairs[:MAX_ROLES])
 
 
 def _is_count(value: object) -> bool:
@@ -276,7 +287,9 @@ def _count(value: object) -> int:
 
 
 def _widest_level(topology: Mapping[str, Any]) -> Level:
-    """Return the widest level that a networkTopology allows: by name, else by number, else a leaf."""
+    """Return the widest level that a networkTopology allows: by highestTierName, else highestTierAllowed, else 1 (a
+    leaf).
+    """
     name, tier = topology.get("highestTierName"), topology.get("highestTierAllowed")
     if isinstance(name, str) and name:
         return name[:253]
@@ -284,16 +297,18 @@ def _widest_level(topology: Mapping[str, Any]) -> Level:
 
 
 def _label_keys(constraints: Mapping[str, Any]) -> list[str]:
-    """Return the keys of node labels in schedulingConstraints, the narrowest last; [] for none."""
+    """Return the keys of node labels in schedulingConstraints, the narrowest last; [] for none. Malformed items are
+    left out.
+    """
     listed = constraints.get("topology")
     each = listed if isinstance(listed, list) else []
     return [rule["key"][:253] for rule in each if isinstance(rule, dict) and isinstance(rule.get("key"), str)]
 
 
 def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
-    """Return the rules of Volcano's subGroupPolicy, which may have any type.
+    """Return the rules of Volcano's subGroupPolicy, which may have any type; () if it is no list.
 
-    ignored: receives a sentence for each entry that is ignored.
+    ignored: receives a sentence for each entry that is ignored. At most MAX_GROUPS entries are read.
     """
     listed = policies if isinstance(policies, list) else []
     if len(listed) > MAX_GROUPS:
@@ -305,7 +320,8 @@ def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
 def _rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
     """Return the group rule of one entry of subGroupPolicy.
 
-    None for an entry that selects by matchExpressions; then `ignored` receives a sentence.
+    None for an entry that selects by matchExpressions; then `ignored` receives a sentence. A malformed field counts as
+    absent.
     """
     name = str(policy.get("name", ""))[:63]
     selector = policy.get("labelSelector")

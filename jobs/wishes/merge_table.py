@@ -1,7 +1,7 @@
-"""How two statements about one gang become one: a rule for each term. `docs/wishes.md` shows this table.
+"""How two statements about one gang are merged, and which one wins in a conflict: a rule for each term.
 
-A hard term is kept by every plan. Where two hard terms cannot be kept together, one is kept, and a sentence names both
-sources. The owner of the gang gets it in an Event with the reason `WishNotKept`.
+`docs/wishes.md` shows this table. A hard term is kept by every plan. Where two hard terms contradict each other, one
+is kept, and a sentence names both sources. The owner of the gang gets it in an Event with the reason `WishNotKept`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class MergeRule:
 
 
 def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one. `ignored` of the result lists the terms that are not kept.
-
-    first: the statement that comes first in the order of sources. Of two terms that cannot both be kept, its term is
+    """Return two statements about one gang as one. `ignored` of the result has a sentence for each term that is not
     kept.
+
+    first: the statement that comes first in the order of sources. Of two terms that contradict each other, its term is
+    kept. other: the other statement.
     """
     ignored: list[str] = []
     values: dict[str, Any] = {}
@@ -45,13 +46,20 @@ def merge_terms(first: Wish, other: Wish) -> Wish:
 
 
 def _levels(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, tuple[tuple[str, Level], ...]]:
-    """Merge the required levels: all of them count. Nothing is ignored."""
+    """Return (required level, other required levels with their sources): the levels of both statements count.
+
+    ignored: nothing is added, because no level is ignored.
+    """
     others_own = () if other.required is None else ((other.source, other.required),)
     return first.required, (*first.other_levels, *others_own, *other.other_levels)
 
 
 def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
-    """Merge the multiples of pods on a host: the least common multiple, up to MAX_MULTIPLE."""
+    """Return the least common multiple of both multiples of pods on a host; that of `first` if it is above
+    MAX_MULTIPLE.
+
+    ignored: receives a sentence if the multiple of `other` is not kept.
+    """
     both = lcm(first.multiple, other.multiple)
     if both <= MAX_MULTIPLE:
         return (both,)
@@ -61,7 +69,10 @@ def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
 
 
 def _layers(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[Layer, ...]]:
-    """Merge the layers: those whose sizes divide each other."""
+    """Return the layers of both statements whose sizes divide each other; of two other layers the larger.
+
+    ignored: receives a sentence for each layer that is not kept.
+    """
     if not first.layers or not other.layers or other.layers == first.layers:
         return (first.layers or other.layers,)
     both = dict.fromkeys((*first.layers, *other.layers))
@@ -69,7 +80,11 @@ def _layers(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[Layer, 
 
 
 def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRule, ...]]:
-    """Merge the group rules: the stricter of each term if both statements divide the pods in the same way."""
+    """Return the group rules: of each term the stricter, if both statements divide the pods in the same way; else those
+      of first.
+
+    ignored: receives a sentence if the rules of `other` are not kept.
+    """
     if not first.groups or not other.groups or other.groups == first.groups:
         return (first.groups or other.groups,)
     cuts = ([(rule.marks, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
@@ -94,7 +109,11 @@ def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
 
 
 def _exclusive_set(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, str]:
-    """Merge the exclusive level and the set of gangs for which it counts."""
+    """Return (exclusive level, name of the set of gangs for which it counts): each from `first` if it sets it, else
+    `other`.
+
+    ignored: receives a sentence if both set a level and the levels or sets differ.
+    """
     own, others = ((wish.exclusive_level, wish.exclusive_set) for wish in (first, other))
     if first.exclusive_level is not None and other.exclusive_level is not None and own != others:
         ignored.append(f"{other.source} is not kept beside {first.source}: one level for a set of gangs")
@@ -103,7 +122,11 @@ def _exclusive_set(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level 
 
 
 def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, bool, tuple[Ancestor, ...]]:
-    """Merge the name of gangs that start together, and the terms that belong to the name."""
+    """Return (name of gangs that start together, their number, one_domain, ancestors): of `first` if it has a name,
+    else `other`.
+
+    one_domain: True if it is set by a statement with this name. ignored: receives a sentence if the names differ.
+    """
     if other.together and first.together not in ("", other.together):
         ignored.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")
     chosen = first if first.together else other
@@ -112,7 +135,10 @@ def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, b
 
 
 def _shape(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[tuple[str, int], ...], bool]:
-    """Merge the preferred shapes, mesh and balanced: those of the first statement that has one."""
+    """Return (mesh, balanced): both from `first` if it sets one of them, else both from `other`.
+
+    ignored: receives a sentence if terms of `other` are lost.
+    """
     chosen = first if first.mesh or first.balanced else other
     if (other.mesh or other.balanced) and (chosen.mesh, chosen.balanced) != (other.mesh, other.balanced):
         ignored.append(f"{other.source} is not kept beside {first.source}: one shape that is preferred")
@@ -120,7 +146,7 @@ def _shape(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[tuple[st
 
 
 def _mode(first: Wish, other: Wish, ignored: list[str]) -> tuple[Mode]:
-    """Merge the modes: the mode of the first statement counts."""
+    """Return the mode of `first`. Nothing is added to `ignored`."""
     return (first.mode,)
 
 

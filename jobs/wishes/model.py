@@ -112,8 +112,12 @@ _WORDS = {
 _FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
 
 
-def by_word(name: str) -> int | None:
-    """Return the tier of a word, or of the last word with a tier in a label's key; None without such a word."""
+def tier_of_word(name: str) -> int | None:
+    """Return the tier of a name of a level by its words: of a label's key, the last word that has a tier; None without
+      one.
+
+    Only the part after the last "/" counts. name: a word such as "rack", or the key of a node label.
+    """
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
     words = [part.lower() for part in parts if part.lower() not in _FILLERS]
     tiers = [tier for each in words if (tier := _WORDS.get(each)) is not None]
@@ -124,12 +128,12 @@ def by_name(level: Level) -> int:
     """Return the tier of a level by its number or name, 0 for a host. An unknown name counts as a leaf, tier 1."""
     if isinstance(level, int):
         return level
-    tier = 0 if level == labels.HOSTNAME else by_word(level)
+    tier = 0 if level == labels.HOSTNAME else tier_of_word(level)
     return 1 if tier is None else tier
 
 
 def nested(source: str, layers: Iterable[Layer], ignored: list[str]) -> tuple[Layer, ...]:
-    """Return the layers whose sizes divide each other, the largest first.
+    """Return the layers whose sizes divide each other, the largest first, at most MAX_LAYERS.
 
     Of two sizes that do not divide each other, only the larger is used. Layers of one pod have no effect. source: the
     annotation of the layers. ignored: receives a sentence for each other layer that is not used.

@@ -13,20 +13,20 @@ LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 
 
-def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod; None without any.
+def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
+    """Return the terms in the annotations of JobSet and LeaderWorkerSet on a pod; None without any.
 
     faults: receives a sentence for each unreadable value.
     """
-    source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in notes), None)
+    source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in annotations), None)
     if source is None:
         return None
-    subgroup_level = annotation_level(notes, LWS_SUBGROUP, faults)
+    subgroup_level = annotation_level(annotations, LWS_SUBGROUP, faults)
     groups = (
         ()
         if subgroup_level is None
         else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=subgroup_level, exclusive=True),)
     )
-    level = None if source == LWS_SUBGROUP else annotation_level(notes, source, faults)
-    ignored = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in notes else ()
+    level = None if source == LWS_SUBGROUP else annotation_level(annotations, source, faults)
+    ignored = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in annotations else ()
     return Wish(source, level, groups=groups, exclusive_level=level, ignored=ignored)

@@ -86,7 +86,7 @@ class Client:
 
         max_in_flight: concurrent calls, >= 1. qps: calls a second; None for no limit. max_call_s: an upper bound for
         the deadline of every call, in seconds; None for no bound. as_user: the user to impersonate; "" for no
-        impersonation. Watches and urgent calls (of a Lease) wait neither for `max_in_flight` nor for `qps`.
+        impersonation. Watches, streams and urgent calls (of a Lease) wait neither for `max_in_flight` nor for `qps`.
         """
         self._transport, self._max_call_s = transport, max_call_s
         self._headers = {"Accept": _JSON, "User-Agent": "turnout"}
@@ -115,9 +115,10 @@ class Client:
     ) -> Client:
         """Open a client with the given kubeconfig, else the pod's service account, else the user's default kubeconfig.
 
-        minimal: the program ends soon, so import the Kubernetes library only if the kubeconfig needs it. Raises
-        NoCluster if there is no kubeconfig, BadKubeconfig if it cannot be used, and ModuleNotFoundError if the extra
-        with the Kubernetes client is not installed.
+        kubeconfig: its path. context: the name of its context, None for the current one. minimal: the program ends
+        soon, so import the Kubernetes library only if the kubeconfig needs it. The other arguments: as in __init__.
+        Raises NoCluster if there is no kubeconfig, BadKubeconfig if it cannot be used, and ModuleNotFoundError without
+        the Kubernetes library.
         """
         if find_spec(_LIBRARY_MODULE) is None:  # checked first, because no kubeconfig helps without the extra
             raise ModuleNotFoundError(f"No module named {_LIBRARY_MODULE!r}", name=_LIBRARY_MODULE)
@@ -139,7 +140,8 @@ class Client:
         await self.close()
 
     def server_ahead_s(self) -> float | None:
-        """Return the server's time since 1970 less our monotonic clock, in seconds; None before the first answer.
+        """Return the server's time since 1970 less our monotonic clock, in seconds; None before the first answer with a
+        date.
 
         The value is the median of the last answers, because several servers may answer and their clocks differ.
         """
@@ -156,15 +158,21 @@ class Client:
     async def get(
         self, path: str, params: Params | None = None, *, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
-        """Return the body of a GET: an object or a list as JSON. Raises NotFound if it does not exist."""
+        """Return the body of a GET: an object or a list as JSON. Raises NotFound if it does not exist, or another
+          CallError.
+
+        path: of the URL. params: of its query. urgent: do not wait for the limits of the client. deadline_s: of the
+          whole call.
+        """
         return await self._call(_Call("GET", path, params, deadline_s, urgent))
 
     async def pages(
         self, path: str, params: Params | None = None, *, limit: int = 500, deadline_s: float = CALL_S
     ) -> AsyncIterator[bytes]:
-        """Yield each page of a list. limit: items per page, 0 for a single page.
+        """Yield each page of a list, as JSON. Raises CallError.
 
-        Raises Gone if the server no longer knows the version of the list before the last page.
+        limit: items per page, 0 for a single page. deadline_s: of each page. Raises Gone if the server no longer knows
+        the version of the list before the last page, and BadResponse if a page is no list.
         """
         continue_token = ""
         while True:
@@ -185,7 +193,12 @@ class Client:
     async def create(
         self, path: str, body: Body, *, params: Params | None = None, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
-        """Create an object and return it as JSON. path: of the list. Raises Conflict if it exists."""
+        """Create an object and return it as JSON, as the server stored it. Raises Conflict if it exists, or another
+        CallError.
+
+        path: of the list. body: JSON values or encoded JSON. params: of the query. urgent: do not wait for the limits
+        of the client. deadline_s: of the whole call.
+        """
         return await self._call(_Call("POST", path, params, deadline_s, urgent, body))
 
     async def patch(
@@ -199,9 +212,11 @@ class Client:
         urgent: bool = False,
         deadline_s: float = CALL_S,
     ) -> bytes:
-        """Patch an object and return it as JSON. Raises NotFound, and Conflict if the body names a stale version.
+        """Patch an object and return it as JSON, as the server stored it. Raises CallError.
 
-        content_type: the media type of the patch. field_manager: the owner of the fields, None for a default.
+        In particular NotFound, and Conflict if the body names a stale version. content_type: the media type of the
+        patch. field_manager: the owner of the fields, None for a default. params: of the query. urgent: do not wait for
+        the limits of the client. deadline_s: of the whole call.
         """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
         return await self._call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
@@ -216,10 +231,11 @@ class Client:
         params: Params | None = None,
         deadline_s: float = CALL_S,
     ) -> bytes:
-        """Delete an object and return the server's answer. Raises NotFound.
+        """Delete an object and return the server's answer, as JSON. Raises NotFound, or another CallError.
 
         uid, resource_version: delete only an object that still has them, else raise Conflict; None for any. grace_s:
-        the grace period of a pod in seconds, None for its own.
+          the grace
+        period of a pod in seconds, None for its own. params: of the query. deadline_s: of the whole call.
         """
         preconditions = {key: v for key, v in (("uid", uid), ("resourceVersion", resource_version)) if v is not None}
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
@@ -230,10 +246,13 @@ class Client:
         return await self._call(_Call("DELETE", path, params, deadline_s, body=options))
 
     async def watch(self, path: str, params: Params, *, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
-        """Yield an empty line when the server has accepted the watch, then each raw line until the watch ends.
+        """Yield an empty line when the server has accepted the watch, then each line as JSON until the watch ends.
 
-        A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the generator
-        (`contextlib.aclosing`) if you do not read it to the end. This method does not detect a silent connection.
+        params: of the query. A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the
+          generator
+        (`contextlib.aclosing`) if you do not read it to the end. A connection that is silent is not detected. Raises
+        CallError:
+        Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
@@ -246,9 +265,9 @@ class Client:
             answer.close()  # not reusable: the next call would read the rest of this answer
 
     async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
-        """Yield the chunks of an answer as they arrive, such as a log that is followed.
+        """Yield the chunks of an answer as they arrive, such as a log that is followed, until it ends.
 
-        Close the generator if you do not read it to the end.
+        Close the generator if you do not read it to the end. Raises CallError: Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, params, CALL_S, stream=True))
         try:
@@ -260,9 +279,12 @@ class Client:
             answer.close()
 
     async def _call(self, call: _Call) -> bytes:
-        """Carry out a call within its deadline and return the body of the answer.
+        """Carry out a call and return the body of the answer. The whole call has a deadline, at most `max_call_s` of
+        the client.
 
-        An urgent call waits neither for the limit on concurrent calls nor for the rate limit.
+        An urgent call waits neither for the limit on concurrent calls nor for the rate limit. Raises CallError:
+        Unreachable at
+        the deadline.
         """
         if self._max_call_s is not None and self._max_call_s < call.deadline_s:
             call = replace(call, deadline_s=self._max_call_s)
@@ -278,7 +300,7 @@ class Client:
             raise Unreachable(call.method, call.path, 0, f"no answer within {call.deadline_s:g} s") from error
 
     async def _read(self, call: _Call) -> bytes:
-        """Send a call and return the whole body. Raises Unreachable if the body breaks off."""
+        """Send a call and return the whole body. Raises CallError: Unreachable if the body breaks off."""
         answer = await self._send(call)
         try:
             return await answer.read()
@@ -288,7 +310,7 @@ class Client:
             answer.release()
 
     async def _send(self, call: _Call) -> Response:
-        """Send a call and return the answer before its body is read; the caller reads and closes it.
+        """Send a call and return the answer before its body is read; the caller reads and closes it. Raises CallError.
 
         On 401, reload the credentials, and repeat the call once if they changed.
         """
@@ -304,9 +326,10 @@ class Client:
         return await self._send_once(call)
 
     async def _send_once(self, call: _Call) -> Response:
-        """Send a call without a retry, and return the answer before its body is read.
+        """Send a call without a retry, and return the answer before its body is read. Count it in `request_counts`.
 
-        Raises Unreachable, Unauthorised, or the error of a status other than 2xx.
+        Raises Unreachable without an answer, Unauthorised if the credentials cannot be read, Rejected if the body is no
+        JSON, and the error of a status other than 2xx.
         """
         if isinstance(call.body, bytes):
             call = replace(call, body=_decode_body(call, call.body))
@@ -343,9 +366,10 @@ def load_library() -> None:
 
 
 async def _open_library_transport(kubeconfig: str | None, context: str | None) -> Transport:
-    """Open the transport of the Kubernetes library, which supports every way to authenticate.
+    """Open a transport of the Kubernetes client library, which supports every way to authenticate.
 
-    Raises any error of YAML, TLS and file reading.
+    kubeconfig: the path of the file; None for the pod's service account, else the default kubeconfig. context: its
+    name; None for the current context. Raises any error of YAML, TLS and file reading.
     """
     from turnout.kube.client.library_transport import LibraryTransport
 
@@ -353,11 +377,15 @@ async def _open_library_transport(kubeconfig: str | None, context: str | None) -
 
 
 def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Transport | None:
-    """Open the transport that imports little; None if the kubeconfig needs the Kubernetes library."""
-    from turnout.kube.client.plain_kubeconfig import kubeconfig_path, read_access, read_kubeconfig
+    """Open the transport that imports little; None if the Kubernetes library is needed to use the kubeconfig.
+
+    kubeconfig: the path of the file; None for $KUBECONFIG or the default one. context: its name; None for the current
+    context. Raises OSError or ValueError if the certificates or the token cannot be read.
+    """
+    from turnout.kube.client.plain_kubeconfig import kubeconfig_path, read_cluster_access, read_kubeconfig
 
     path = kubeconfig_path(kubeconfig)
-    access = None if path is None else read_access(read_kubeconfig(path), path.parent, context)
+    access = None if path is None else read_cluster_access(read_kubeconfig(path), path.parent, context)
     if access is None:
         return None
     from turnout.kube.client.minimal_transport import MinimalTransport
@@ -366,9 +394,9 @@ def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Tran
 
 
 async def _raise_error(call: _Call, answer: Response) -> None:
-    """Raise the CallError that an answer with an error status stands for, and close the answer.
+    """Raise the CallError for an answer with an error status, and close the answer. It never returns.
 
-    At most the first _MAX_ERROR_BYTES of the body are read.
+    At most the first _MAX_ERROR_BYTES of the body are read. call: the request, for the message.
     """
     body = b""
     try:
@@ -384,7 +412,10 @@ async def _raise_error(call: _Call, answer: Response) -> None:
 
 
 def _decode_body(call: _Call, body: bytes) -> Any:
-    """Return the JSON values of an encoded body, because the transport encodes JSON itself. Raises Rejected."""
+    """Return the JSON values of an encoded body, because the transport encodes JSON itself.
+
+    call: the request, for the message. Raises Rejected if the body is no JSON.
+    """
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
@@ -402,7 +433,10 @@ def _seconds_of_date(date: str) -> float | None:
 
 
 def check_kubeconfig_exists(kubeconfig: str | None) -> None:
-    """Raise NoCluster if no kubeconfig exists at the usual places and this process does not run in a pod."""
+    """Raise NoCluster if there is no kubeconfig and this process does not run in a pod.
+
+    kubeconfig: the path or paths; None for $KUBECONFIG, else the user's default file. One existing file is enough.
+    """
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return
     paths = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"

@@ -20,7 +20,7 @@ class Store(Protocol):
 
 
 async def apply_object(store: Store, path: str, body: dict[str, Any], manager: str) -> None:
-    """Write fields of an object, and create the object if it does not exist.
+    """Patch fields of an object, or create the object with these fields if it does not exist.
 
     path: of the object. body: the fields; other fields stay unchanged, and the value None removes a field. manager: the
     owner of the fields. Raises CallError.

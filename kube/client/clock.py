@@ -81,7 +81,10 @@ class SteadyTime:
         self._jumped_s, self._readings_on_hold, self._correction_pending = 0.0, 0, False
 
     def now(self) -> Moment:
-        """Read the clocks and return the current time, with a jump that has to be reported."""
+        """Read the clocks and return the current time, and the jump that has to be reported.
+
+        A jump is logged. It is reported for HOLD_READINGS readings; after them the corrected time is returned.
+        """
         now_s = self._clock.monotonic()
         wall_s = self._clock.wall() - now_s
         server_s = self._server_ahead_s()
@@ -105,7 +108,10 @@ class SteadyTime:
         return Moment(now_s + self._ahead_s, self._jumped_s if on_hold else 0.0)
 
     def _jump(self, by_s: float) -> None:
-        """Log a jump of a clock by some seconds, and report it in the next readings."""
+        """Log a jump of a clock, and report it in the next HOLD_READINGS readings.
+
+        by_s: seconds, negative for backwards. Only the first of jumps that follow each other closely is logged.
+        """
         if not self._readings_on_hold:
             log.warning("clock_jumped", extra={"by_s": round(by_s, 1), "nothing_changes_for_looks": HOLD_READINGS})
         self._jumped_s, self._readings_on_hold = by_s, HOLD_READINGS

@@ -30,15 +30,18 @@ class Connections:
         await self.close_all()
 
     def __call__(self, address: tuple[Any, ...]) -> socket.socket:
-        """Make a socket for an address from `getaddrinfo`."""
+        """Make a socket and remember it, so that close_all() closes it. address: as an item of the result of
+        `getaddrinfo`.
+        """
         family, kind, protocol, *_ = address
         self._sockets = [*self._open_sockets(), new_socket := socket.socket(family, kind, protocol)]
         return new_socket
 
     async def close_all(self) -> None:
-        """Shut down the sockets that are still open after the session was closed, and wait until all are closed.
+        """Shut down the sockets that are still open, and wait until all are closed. Call it after the session was
+        closed.
 
-        Raises TimeoutError if a socket stays open.
+        Raises TimeoutError if a socket is still open after CLOSE_CHECKS checks.
         """
         for each in self._open_sockets():
             with contextlib.suppress(OSError):  # the other end closed it, or it was never connected

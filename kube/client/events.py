@@ -111,10 +111,13 @@ class EventRecorder:
         self.dropped = 0  # Events that were never written
 
     def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
-        """Queue an Event. Raises nothing.
+        """Queue an Event; `run` or `flush` writes it. Raises nothing, and does not wait.
 
+        An equal Event in the queue only gets a higher count. If the queue is full, an Event is dropped and counted in
+        `dropped`.
         type_: Normal or Warning. now: wall-clock seconds. message: truncated so that it has at most MESSAGE_BYTES
-        together with the pointer to the explanation of its reason.
+          together with
+        the pointer to the explanation of its reason, which is added if the reason is one of ours.
         """
         pointer_text = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
         key = _EventKey(
@@ -133,7 +136,8 @@ class EventRecorder:
             self._has_work.set()
 
     def _drop_for_room(self, queue_length: int) -> bool:
-        """Drop the newest Event of the longest queue, so that a namespace with a shorter queue can add one.
+        """Drop the newest Event of the longest queue, and return True, so that a namespace with a shorter queue can add
+        an Event.
 
         queue_length: Events in the queue of that namespace. Return False, and drop nothing, if no queue is longer than
         that queue would become.
@@ -146,7 +150,11 @@ class EventRecorder:
         return True
 
     def _pop_next(self) -> tuple[_EventKey, _QueuedEvent]:
-        """Remove and return the oldest Event of the namespace whose turn it is. The queue must not be empty."""
+        """Remove and return the oldest queued Event of the namespace whose turn it is. The next turn is another
+        namespace's.
+
+        The queue must not be empty.
+        """
         namespace, queue = self._queues.popitem(last=False)
         entry = queue.popitem(last=False)
         self._queued_count -= 1
@@ -162,7 +170,9 @@ class EventRecorder:
             self._has_work.clear()
 
     async def flush(self) -> None:
-        """Write all queued Events, then return."""
+        """Write all queued Events at the allowed rate, then return. A failed write is logged, and its Event dropped
+        and counted.
+        """
         while self._queues:
             await self._rate_limiter.acquire()
             key, queued = self._pop_next()
@@ -173,7 +183,7 @@ class EventRecorder:
                 self._log_failure(error)
 
     def _log_failure(self, error: CallError) -> None:
-        """Log a failed write. Missing RBAC is logged once, because only an admin can change it."""
+        """Log a failed write. A write that RBAC forbids is logged only once, because only an admin can change it."""
         if isinstance(error, Forbidden):
             if self._forbidden_logged:
                 return
@@ -183,7 +193,7 @@ class EventRecorder:
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
         """Write an Event. If an equal Event was written in the same span of time, increase its count instead.
 
-        Raises CallError.
+        Write nothing if another replica has written the same Event: that replica counts it. Raises CallError.
         """
         written_event = self._written_events.pop(key, None)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
@@ -227,7 +237,7 @@ class EventRecorder:
         return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
     def _body(self, key: _EventKey, queued: _QueuedEvent, name: str) -> dict[str, Any]:
-        """Return the Event as a JSON object for the API server."""
+        """Return the Event as a JSON object for the API server. name: of the Event."""
         ref, namespace = key.ref, key.ref.namespace or "default"
         involved_object = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
         return {

@@ -26,7 +26,10 @@ class Body(Protocol):
 
 
 def body_of(status: int, headers: Mapping[str, str]) -> Body:
-    """Return the decoder of an answer's body. headers: names in lower case. Raises ValueError for a wrong length."""
+    """Return the decoder of an answer's body, by the status and the headers of the answer.
+
+    headers: names in lower case. Raises ValueError if Content-Length is no number.
+    """
     if status < 200 or status in _NO_BODY:
         return _FixedLengthBody(0)
     if "chunked" in headers.get("transfer-encoding", "").lower():
@@ -49,7 +52,9 @@ class _FixedLengthBody:
         self._remaining_bytes, self.is_complete = length, length == 0
 
     def feed(self, raw: bytes) -> bytes:
-        """Return the next bytes of the body. Raises ValueError if there are more than Content-Length."""
+        """Return the bytes unchanged: they are the next bytes of the body. Raises ValueError if there are more than
+        Content-Length.
+        """
         self._remaining_bytes -= len(raw)
         if self._remaining_bytes < 0:
             raise ValueError("there are more bytes than Content-Length says")
@@ -76,9 +81,9 @@ class _ChunkedBody:
         self._unparsed, self._remaining_bytes, self._in_trailer, self.is_complete = b"", 0, False, False
 
     def feed(self, raw: bytes) -> bytes:
-        """Return the contents of the chunks in these bytes; an unfinished rest is kept.
+        """Return the contents of the chunks in the next bytes of the connection, maybe b"". An unfinished rest is kept.
 
-        Raises ValueError for a wrong format.
+        Raises ValueError if the bytes are no valid chunks, or come after the last chunk.
         """
         buffer, position, pieces = self._unparsed + raw, 0, list[bytes]()
         while position < len(buffer):

@@ -35,7 +35,9 @@ class CallbackSink:
         changed: Callable[[], object] = _do_nothing,
         listed: Callable[[str], object] = _do_nothing,
     ) -> None:
-        """Take the functions: put(object), drop(key), changed() after each call, listed(version of a complete list)."""
+        """Take the functions: put(object), drop(key), changed() after each call of another one, listed(version of a
+        complete list).
+        """
         self._put, self._drop, self._changed, self._listed = put, drop, changed, listed
 
     def put(self, obj: Any) -> None:
@@ -86,7 +88,11 @@ class ConfigMapFollower(Generic[T]):
             self._has_news.set()
 
     async def run(self) -> None:
-        """Read each version until cancelled. Of several versions that arrive during a read, only the last is read."""
+        """Read each version of the ConfigMap and pass it on, until cancelled.
+
+        Of several versions that arrive during a read, only the last is read. A ConfigMap that was deleted is passed on
+        as None.
+        """
         while True:
             await self._has_news.wait()
             self._has_news.clear()
@@ -111,7 +117,7 @@ class InformerFactory:
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
-        """Add a watch that passes the objects under `path` to `sink`.
+        """Add a watch that passes the objects under `path` to `sink`. It begins with run().
 
         name: of the watch, for metrics and messages. kind: the struct of the objects. options: those of a Reflector.
         """
@@ -120,7 +126,10 @@ class InformerFactory:
         )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
-        """Add a watch that passes one ConfigMap to `sink`. name: of the watch. configmap: NAMESPACE/NAME."""
+        """Add a watch that passes one ConfigMap to `sink`. It begins with run().
+
+        name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
+        """
         namespace, _, configmap_name = configmap.partition("/")
         path, params = (
             f"/api/v1/namespaces/{namespace}/configmaps",
@@ -129,7 +138,10 @@ class InformerFactory:
         self.watch(name, path, ConfigMap, sink, params=params)
 
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
-        """Add a watch of one ConfigMap that the follower reads in a thread. configmap: NAMESPACE/NAME."""
+        """Add a watch of one ConfigMap that the follower reads in a thread. It begins with run().
+
+        name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
+        """
         self._followers.append(follower)
         self._loops.append(follower.run)
         self.watch_configmap(name, configmap, follower)
@@ -153,9 +165,11 @@ class InformerFactory:
             await self._clock.sleep(SYNC_CHECK_S)
 
     def oldest_event_age_s(self) -> float:
-        """Return the seconds since the last event of the watch whose last event is oldest.
+        """Return the seconds since the last event of the watch whose last event is oldest. At least one watch is
+        needed.
 
-        A healthy watch has an event each minute, because the server sends bookmarks. At least one watch is needed.
+        A healthy watch has an event each minute, because the server sends bookmarks. Lists and accepted watches are
+        events, too.
         """
         return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
 

@@ -1,8 +1,8 @@
 """Leader election by a coordination.k8s.io Lease: at most one leader at any moment.
 
 Only our own monotonic clock counts. Other machines' clocks are never read; only a change of their record matters.
-Election is not fencing: work that writes checks `is_leading` first, carries `transitions`, and sets resourceVersion
-preconditions. Source: docs/facts/ecosystem.md 1.4, 1.6
+Election alone does not fence: code that writes must check `is_leading`, send `transitions`, and set a resourceVersion
+precondition. Source: docs/facts/ecosystem.md 1.4, 1.6
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LeaseSettings:
 def lease_settings(lease_s: int) -> LeaseSettings:
     """Return settings with client-go's proportions for a Lease of `lease_s` seconds.
 
-    2/3 of it to renew, 2/15 between retries, 1/3 to stop the work.
+    2/3 of it to renew, 2/15 between retries, 1/3 to stop the work. Raises ValueError if it is not above 0.
     """
     renew_s = lease_s * 2 / 3
     return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
@@ -114,7 +114,10 @@ class Elector:
         return self._clock.monotonic() < self._deadline_s
 
     async def confirm(self) -> bool:
-        """Read the Lease. Return True if it names us and our term; False otherwise, also if it cannot be read."""
+        """Ask the server: return True if the Lease names us and our term, and has not expired by our clock.
+
+        Return False otherwise, also if the Lease cannot be read, which is logged.
+        """
         transitions = self.transitions
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -126,10 +129,11 @@ class Elector:
         return is_ours and self.is_leading
 
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
-        """Run `work(transitions)` in each term of ours until it returns or raises, or until this call is cancelled.
+        """Run `work(transitions)` in each term of ours until it returns, raises, or until this call is cancelled.
 
-        When the Lease cannot be renewed in time, cancel the work and become a candidate again. Work that does not end
-        within the grace period ends the whole process.
+        transitions: the number of the term. When the Lease cannot be renewed in time, cancel the work and become a
+        candidate again. The Lease is released at each end. An exception of the work is raised here. Work that does not
+        end within the grace period ends the whole process.
         """
         while True:
             await self._acquire()
@@ -138,9 +142,10 @@ class Elector:
                 return
 
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
-        """Run the work for one term. Return True if the work returned, False if the Lease was lost.
+        """Run the work for one term, and release the Lease. Return True if the work returned, False if the Lease was
+        lost.
 
-        An exception of the work is raised.
+        An exception of the work is raised. work: as for run().
         """
 
         async def term() -> None:
@@ -164,7 +169,7 @@ class Elector:
         return False
 
     async def _end(self, working: asyncio.Task[None]) -> None:
-        """Cancel the work and wait until it has stopped.
+        """Cancel the work and wait until it has stopped. An exception of the work is logged.
 
         If it does not stop within the grace period, end the process, because another leader may start then.
         """
@@ -179,7 +184,7 @@ class Elector:
             log.warning("work_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _acquire(self) -> None:
-        """Wait until the Lease is ours. An error that repeats is logged once."""
+        """Try to take the Lease at random intervals until it is ours. An error that repeats is logged only once."""
         reported_error = ""
         while True:
             try:
@@ -195,7 +200,8 @@ class Elector:
     async def _try_to_acquire(self) -> bool:
         """Take the Lease if it is free, and return True. Return False if another candidate holds it.
 
-        Raises CallError: Conflict if another candidate takes it in the meantime.
+        A Lease that does not exist is created. Raises CallError: Conflict if another candidate takes it in the
+        meantime. TimeoutError after the deadline of a call.
         """
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -219,7 +225,9 @@ class Elector:
         return True
 
     async def _create(self) -> bool:
-        """Create the Lease in our name and return True. Raises CallError: Conflict if another process created it."""
+        """Create the Lease in our name and return True. Raises CallError: Conflict if another process created it.
+        TimeoutError.
+        """
         now = rfc3339_micro(self._clock.wall())
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -239,7 +247,9 @@ class Elector:
         return True
 
     def _observe(self, lease: Lease) -> None:
-        """Keep the holder of a Lease that was read and, by our own clock, the time of its last change."""
+        """Record the holder of a Lease that was read, its highest term and, by our own clock, the time of its last
+        change.
+        """
         self.holder = lease.spec.holder_identity or ""
         self._highest_transitions = max(self._highest_transitions, lease.spec.lease_transitions or 0)
         record = (self.holder, lease.spec.renew_time or "", lease.metadata.resource_version)
@@ -247,7 +257,7 @@ class Elector:
             self._last_record, self._last_change_s = record, self._clock.monotonic()
 
     def _is_free(self, lease: Lease) -> bool:
-        """Return True if this candidate may take the Lease.
+        """Return True if this candidate may take the Lease. Call it after _observe() of the same Lease.
 
         It may if the Lease has no holder, if the holder is this candidate, or if the holder has not renewed it in time.
         """
@@ -258,7 +268,9 @@ class Elector:
         return self._clock.monotonic() - self._last_change_s >= lease_s
 
     async def _renew_until_lost(self) -> None:
-        """Renew the Lease until it expires or another candidate takes it."""
+        """Renew the Lease until it expires or another candidate takes it, then return. A failed renewal is logged
+        and retried.
+        """
         while (remaining_s := self._deadline_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(self._retry_s(), remaining_s))
             remaining_s = self._deadline_s - self._clock.monotonic()
@@ -273,7 +285,10 @@ class Elector:
                 log.warning("renewal_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _renew(self, spec: dict[str, Any]) -> bool:
-        """Write fields of the spec to our own Lease. Return False if we no longer hold it. Raises CallError."""
+        """Write fields of the spec to our own Lease. Return False if we no longer hold it. Raises CallError.
+
+        spec: the fields. On a conflict the Lease is read, and the write is repeated once if the Lease is still ours.
+        """
         sent_s = self._clock.monotonic()
         try:
             self._accept_answer(await self._patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s)
@@ -290,7 +305,10 @@ class Elector:
         return True
 
     async def _release(self) -> None:
-        """Release the Lease, so that another candidate can take it at once. If the write fails, the Lease expires."""
+        """Release the Lease, so that another candidate can take it at once. Do nothing if it is no longer ours.
+
+        Raises nothing: a failed write is logged, and the Lease expires. Afterwards we do not lead in any case.
+        """
         remaining_s = self._deadline_s - self._clock.monotonic()
         if remaining_s <= 0:
             return
@@ -311,10 +329,10 @@ class Elector:
         )
 
     def _accept_answer(self, answer: bytes, sent_s: float) -> None:
-        """Accept the answer to a successful write: we hold the Lease for renew_s from the time of the write.
+        """Take over the Lease in the answer to a successful write: we hold it for renew_s from the time of the write.
 
-        sent_s: when the write was sent, by our monotonic clock. If the answer names another holder or none, we no
-        longer hold the Lease. Raises BadResponse.
+        answer: the Lease as JSON. sent_s: when the write was sent, by our monotonic clock. If the answer names another
+        holder or none, we no longer hold the Lease. Raises BadResponse without a resourceVersion.
         """
         lease = _decoder.decode(answer)
         self._observe(lease)

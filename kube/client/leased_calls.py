@@ -20,17 +20,19 @@ class Calls(Protocol):
         """Return the object. Raises NotFound."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """Return the object as created. Raises Conflict when it exists."""
+        """Return the object as created. Raises Conflict if it exists."""
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
-        """Return the object as patched. Raises Conflict when its version or uid is not the body's."""
+        """Return the object as patched. Raises Conflict if the version or uid in the body is not the current one."""
 
     async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
         """Delete the object if it still has that uid. Raises NotFound, Conflict."""
 
 
 class LeasedCalls:
-    """Calls for the holder of a Lease. Each write raises NotLeading instead when another replica may hold it."""
+    """Calls for the holder of a Lease. A write raises NotLeading, and is not sent, if another replica may hold the
+    Lease.
+    """
 
     def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:
         """Take the calls, and a function that returns True while the Lease is ours. It is called before each write."""
@@ -46,7 +48,10 @@ class LeasedCalls:
         return await self._calls.create(path, body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
-        """Patch an object and return it as JSON. Raises Conflict if its version or uid is another, NotLeading."""
+        """Patch an object and return it as JSON.
+
+        Raises Conflict if the version or uid in the body is not the current one, and NotLeading.
+        """
         self._check("PATCH", path)
         return await self._calls.patch(path, body, content_type, field_manager)
 

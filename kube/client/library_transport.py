@@ -35,7 +35,11 @@ class LibraryTransport:
 
     @classmethod
     async def open(cls, kubeconfig: str | None, context: str | None) -> LibraryTransport:
-        """Return a transport that has read its credentials. Raises any error of YAML, TLS and file reading."""
+        """Return a transport that has read its credentials.
+
+        kubeconfig: its path, context: its name; None for the pod's service account, else the default kubeconfig and its
+        current context. Raises any error of YAML, TLS and file reading.
+        """
         transport = cls(kubeconfig, context)
         await transport._load()
         if _is_loopback(transport._configuration.host):  # as Go does: a proxy of the environment is not for loopback
@@ -44,7 +48,11 @@ class LibraryTransport:
         return transport
 
     async def _load(self) -> None:
-        """Load the service account of the pod, or the kubeconfig if one or a context is named."""
+        """Load the kubeconfig if one or a context is named; else the service account of the pod, or the default
+        kubeconfig.
+
+        Raises any error of YAML, TLS and file reading.
+        """
         if self._kubeconfig is None and self._context is None:
             try:
                 load_incluster_config(client_configuration=self._configuration)
@@ -55,7 +63,9 @@ class LibraryTransport:
         await load_kube_config(self._kubeconfig, self._context, client_configuration=self._configuration)
 
     async def reload(self) -> bool:
-        """Read the credentials again. Return True if they changed."""
+        """Read the credentials again. Return True if the token changed. Raises any error of YAML, TLS and file
+        reading.
+        """
         before = dict(self._configuration.api_key)
         await self._load()
         return bool(self._configuration.api_key != before)
@@ -69,7 +79,11 @@ class LibraryTransport:
             await asyncio.sleep(TLS_CLOSE_S)
 
     async def send(self, request: Request) -> Response:
-        """Send a request and return the answer when its head has arrived. Raises OSError or UnreadableCredentials."""
+        """Send a request and return the answer, of any status, when its head has arrived.
+
+        Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be read; then nothing was
+        sent.
+        """
         assert self._api is not None
         try:
             method, url, headers, _, _ = await self._api.param_serialize(

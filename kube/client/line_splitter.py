@@ -11,8 +11,8 @@ _LONG_LINE_PREFIX_BYTES = 1024  # of a line above the bound; a truncated line is
 async def split_lines(chunks: AsyncIterator[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
     """Yield each line without its line end. Empty lines are left out.
 
-    A line above `max_line_bytes` is truncated to its first kilobyte. Bytes after the last line end are dropped, because
-    the connection broke inside that line.
+    chunks: the bytes, cut at any place. A line above `max_line_bytes` is truncated to its first kilobyte. Bytes after
+    the last line end are dropped, because the connection broke inside that line.
     """
     line_parts: list[bytes] = []
     line_bytes, is_too_long = 0, False

@@ -27,9 +27,10 @@ _MAX_TRACE_CHARS = 16_384  # of a traceback; its end is shown, because the error
 
 
 def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
-    """Send log records of `level` and above to a stream, and remove earlier handlers of the root logger.
+    """Send log records of `level` and above to a stream, and Python's warnings too. Earlier handlers of the root logger
+    are removed.
 
-    stream: None for standard error; a terminal gets plain lines, any other stream JSON.
+    stream: None for standard error. A terminal gets plain lines, any other stream JSON.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -46,7 +47,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, event, then the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line of JSON without secrets.
+        """Return a record as one line of JSON, in which secrets are replaced by [hidden].
 
         A field of the event with the name of a fixed field, such as `time`, gets an underscore at its end.
         """
@@ -96,7 +97,7 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """Return a value as text. Never raises."""
+    """Return a value as text. Never raises: a value whose str() fails becomes a text with the names of both classes."""
     try:
         return value if isinstance(value, str) else str(value)
     except Exception as error:  # a log line must never break the work that it reports

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from turnout.kube.client.http_body import body_of
-from turnout.kube.client.plain_kubeconfig import Access
+from turnout.kube.client.plain_kubeconfig import ClusterAccess
 from turnout.kube.client.transport import BrokenConnection, Request, Response, UnreadableCredentials
 
 CONNECT_S = 10.0  # the deadline of opening a connection, in seconds
@@ -28,8 +28,8 @@ _PATH_CHARACTERS = "/:@!$&'()*+,;=~?%"  # not escaped in a path
 class MinimalTransport:
     """The transport to the API server of an Access."""
 
-    def __init__(self, access: Access) -> None:
-        """Prepare TLS without reading the token. Raises OSError or ValueError."""
+    def __init__(self, access: ClusterAccess) -> None:
+        """Prepare TLS without reading the token. Raises OSError or ValueError if the certificates cannot be used."""
         self._access = access
         self._url = urlsplit(access.server)
         self._tls_context = _tls_context(access) if self._url.scheme == "https" else None
@@ -38,26 +38,33 @@ class MinimalTransport:
         self._open: set[_Connection] = set()
 
     @classmethod
-    def open(cls, access: Access) -> MinimalTransport:
-        """Read the credential files of an access. Raises OSError or ValueError."""
+    def open(cls, access: ClusterAccess) -> MinimalTransport:
+        """Return a transport that has read its certificates and its token. Raises OSError or ValueError if it cannot
+        read them.
+        """
         transport = cls(access)
-        transport._token = access.bearer()
+        transport._token = access.bearer_token()
         return transport
 
     async def reload(self) -> bool:
         """Read the token again. Return True if it changed."""
-        before, self._token = self._token, self._access.bearer()
+        before, self._token = self._token, self._access.bearer_token()
         return before != self._token
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and wait until the event loop has closed the sockets."""
         for each in tuple(self._open):
             each.close()
         await asyncio.sleep(0)  # two rounds of the event loop, in which it closes the sockets
         await asyncio.sleep(0)
 
     async def send(self, request: Request) -> Response:
-        """Send a request and return the answer when its head has arrived. Raises OSError or UnreadableCredentials."""
+        """Send a request and return the answer, of any status, when its head has arrived.
+
+        A GET uses an idle connection if there is one, and is repeated on another one if the server has closed it.
+        Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was
+        sent.
+        """
         head = self._head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
         while self._idle and request.method == "GET":
@@ -69,7 +76,10 @@ class MinimalTransport:
         return await self._exchange(await self._connect(), head, body)
 
     def _head(self, request: Request) -> bytes:
-        """Return the head of a request as bytes. Raises UnreadableCredentials if a header would span two lines."""
+        """Return the request line and the headers, with the token, as bytes.
+
+        Raises UnreadableCredentials if a header would span two lines.
+        """
         path = f"{self._url.path}{quote(request.path, safe=_PATH_CHARACTERS)}"
         if request.params:
             query = {
@@ -87,7 +97,7 @@ class MinimalTransport:
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
     async def _connect(self) -> _Connection:
-        """Open a connection within CONNECT_S. Raises BrokenConnection."""
+        """Open and return a connection within CONNECT_S, with TLS for an https server. Raises BrokenConnection."""
         host, secure = self._url.hostname or "", self._tls_context is not None
         port = self._url.port or (443 if secure else 80)
         name = (self._access.server_name or host) if secure else None
@@ -105,7 +115,10 @@ class MinimalTransport:
         return connection
 
     async def _exchange(self, connection: _Connection, head: bytes, body: bytes) -> _MinimalResponse:
-        """Send a request and return its answer once the head has arrived. Raises BrokenConnection."""
+        """Send a request on a connection, and return its answer once the head has arrived.
+
+        head, body: the bytes of the request. Closes the connection at any failure. Raises BrokenConnection.
+        """
         try:
             connection.writer.write(head + body)
             await connection.writer.drain()
@@ -120,7 +133,11 @@ class MinimalTransport:
             raise
 
     async def _read_head(self, connection: _Connection) -> _MinimalResponse:
-        """Read the head of an answer. Raises ValueError if it is not HTTP/1.x."""
+        """Read the head of an answer, and return the answer with its status and headers; its body is not read yet.
+
+        Raises ValueError if it is not HTTP/1.x, and IncompleteReadError or LimitOverrunError if the head is cut or too
+        long.
+        """
         raw = await connection.reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
         version, _, rest = first.partition(" ")
@@ -131,7 +148,7 @@ class MinimalTransport:
         return _MinimalResponse(connection, int(rest[:3]), headers, version == "HTTP/1.1", self._return_connection)
 
     def _return_connection(self, connection: _Connection, reusable: bool) -> None:
-        """Keep a reusable connection for the next request; close any other."""
+        """Keep a connection for the next request, or close it. reusable: whether another request may be sent on it."""
         if reusable:
             self._idle.append(connection)
         else:
@@ -186,7 +203,10 @@ class _MinimalResponse:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives. Raises BrokenConnection."""
+        """Yield the parts of the body as they arrive, decoded from chunks.
+
+        Raises BrokenConnection if the connection breaks before the end of the body, or if the body is malformed.
+        """
         body, reader = self._body, self._connection.reader
         while not body.is_complete:
             try:
@@ -206,20 +226,26 @@ class _MinimalResponse:
                 yield chunk
 
     def release(self) -> None:
-        """Keep the connection for the next request if the body was read to its end, else close it."""
+        """Keep the connection for the next request if the body was read to its end, else close it. A second call
+        does nothing.
+        """
         if self._return_connection is not None:
             return_connection, self._return_connection = self._return_connection, None
             return_connection(self._connection, self._keep_alive and self._body.is_complete)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. Do nothing if the answer was released or closed before."""
         if self._return_connection is not None:
             return_connection, self._return_connection = self._return_connection, None
             return_connection(self._connection, False)
 
 
-def _tls_context(access: Access) -> ssl.SSLContext:
-    """Return the TLS context with the certificates of the server and of the client. Raises OSError or ValueError."""
+def _tls_context(access: ClusterAccess) -> ssl.SSLContext:
+    """Return the TLS context with the certificates of the server and of the client.
+
+    If access.verify is False, the server's certificate is not checked. Raises OSError or ValueError if a file or PEM
+    cannot be read.
+    """
     authority = access.authority
     context = ssl.create_default_context(
         cafile=str(authority) if isinstance(authority, Path) else None,
@@ -237,7 +263,9 @@ def _tls_context(access: Access) -> ssl.SSLContext:
 
 
 def _pem_file(pem: bytes | Path, path: Path) -> Path:
-    """Return the file of a PEM. Bytes are written to `path`."""
+    """Return the path of the file with a PEM: `pem` itself if it is a path; bytes are written to the file `path`
+    first.
+    """
     if isinstance(pem, Path):
         return pem
     path.write_bytes(pem)

@@ -23,7 +23,7 @@ _PROXY_VARIABLES = ("https_proxy", "http_proxy", "all_proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterAccess:
     """The address of an API server, and credentials that can be read without the Kubernetes library."""
 
     server: str  # its URL, without a slash at the end
@@ -35,7 +35,7 @@ class Access:
     verify: bool = True  # True if the server's certificate is checked
     server_name: str = ""  # the name in the server's certificate; "" for the host of the URL
 
-    def bearer(self) -> str:
+    def bearer_token(self) -> str:
         """Return the current bearer token, "" for none. Raises OSError if its file cannot be read."""
         return self.token if self.token_file is None else self.token_file.read_text().strip()
 
@@ -43,7 +43,7 @@ class Access:
 def kubeconfig_path(kubeconfig: str | None) -> Path | None:
     """Return the path of the only kubeconfig in use; None in a pod, or if several files are merged.
 
-    kubeconfig: the value of --kubeconfig, None for $KUBECONFIG or the user's default file.
+    kubeconfig: the value of --kubeconfig, None for $KUBECONFIG or the user's default file. The file may not exist.
     """
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
@@ -52,7 +52,7 @@ def kubeconfig_path(kubeconfig: str | None) -> Path | None:
 
 
 def read_kubeconfig(path: Path) -> Any:
-    """Return the content of a kubeconfig as YAML values, of any type; None if it cannot be read."""
+    """Return the content of a kubeconfig as YAML values, of any type; None if it is absent, unreadable or no YAML."""
     import yaml
 
     try:
@@ -64,17 +64,17 @@ def read_kubeconfig(path: Path) -> Any:
 def read_namespace(config: Any, context: str | None) -> str | None:
     """Return the namespace of a context, "default" if it names none; None if the context does not exist.
 
-    config: the content of the kubeconfig. context: its name, None for the current context.
+    config: the content of the kubeconfig, of any type. context: its name, None for the current context.
     """
     entry = _find_entry(config, "contexts", _current_context(config, context), "context")
     return None if entry is None else str(entry.get("namespace") or "default")
 
 
-def read_access(config: Any, folder: Path, context: str | None) -> Access | None:
+def read_cluster_access(config: Any, folder: Path, context: str | None) -> ClusterAccess | None:
     """Return the address and credentials of a context; None if only the Kubernetes library can read them.
 
-    config: the content of the kubeconfig. folder: its folder, from which relative paths start. context: its name, None
-    for the current context.
+    That is also the case for a malformed kubeconfig. config: its content, of any type. folder: its folder, from which
+    relative paths start. context: its name, None for the current context. The files that it names are not read.
     """
     context_entry = _find_entry(config, "contexts", _current_context(config, context), "context")
     if context_entry is None:
@@ -84,7 +84,7 @@ def read_access(config: Any, folder: Path, context: str | None) -> Access | None
     if cluster is None or user is None or not _has_only_plain_fields(cluster, user):
         return None
     try:
-        return Access(
+        return ClusterAccess(
             _server_of(cluster),
             str(user.get("token") or ""),
             folder / str(user["tokenFile"]) if "tokenFile" in user else None,
@@ -104,7 +104,9 @@ def _server_of(cluster: Mapping[str, Any]) -> str:
 
 
 def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> bool:
-    """Return True if a server and its user have only fields that this module reads, with values of their types."""
+    """Return True if this module can read a cluster and a user: only known fields, and no proxy applies to the
+    server.
+    """
     if (
         not cluster.keys() <= _CLUSTER_FIELDS
         or not user.keys() <= _USER_FIELDS
@@ -115,7 +117,10 @@ def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) 
 
 
 def _is_plain_url(server: str) -> bool:
-    """Return True if a URL has only a scheme, a host and perhaps a port and a path, and no proxy may apply to it."""
+    """Return True if a URL has only a scheme, a host and perhaps a port and a path, and no proxy may apply to it.
+
+    False also for a scheme other than http and https, and for a URL that cannot be parsed.
+    """
     try:
         url = urlsplit(server)
         is_complete = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -130,9 +135,10 @@ def _current_context(config: Any, context: str | None) -> Any:
 
 
 def _find_entry(config: Any, section: str, name: Any, key: str) -> Mapping[str, Any] | None:
-    """Return the content of the entry with this name in a section; None unless there is exactly one.
+    """Return the content of the entry with this name in a section of a kubeconfig; None unless there is exactly one.
 
-    key: the field of an entry that has its content, such as "cluster" in the section "clusters".
+    config: the content of the kubeconfig, of any type. key: the field of an entry that has its content, such as
+    "cluster" in the section "clusters". None also for a content that is no object.
     """
     entries = config.get(section) if isinstance(config, dict) else None
     if not isinstance(entries, list) or not name:
@@ -148,9 +154,10 @@ def _authority(cluster: Mapping[str, Any], folder: Path) -> str | Path | None:
 
 
 def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | None:
-    """Return the PEM in the field `key`-data, or the file in the field `key`; None without both.
+    """Return the decoded PEM in the field `key`-data, else the path in the field `key`; None without both.
 
-    entry: of a cluster or user. Raises ValueError for a wrong encoding.
+    entry: of a cluster or user. folder: from which a relative path starts. Raises ValueError if `key`-data is no
+      base64.
     """
     if f"{key}-data" in entry:
         return base64.b64decode(str(entry[f"{key}-data"]), validate=True)
@@ -158,7 +165,9 @@ def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | Non
 
 
 def _has_proxy(host: str) -> bool:
-    """Return True if a proxy of the environment may apply to the host."""
+    """Return True if a proxy of the environment may apply to the host: a variable is set, and the host is not this
+    machine.
+    """
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -17,7 +17,7 @@ class RateLimiter:
         self._next_s = clock.monotonic() - self._slack_s
 
     async def acquire(self) -> None:
-        """Wait until the next call may leave."""
+        """Wait until the caller's call may leave. Callers wait in the order of their calls."""
         now_s = self._clock.monotonic()
         self._next_s = max(self._next_s, now_s - self._slack_s) + self._gap_s
         wait_s = self._next_s - now_s

@@ -82,8 +82,9 @@ class Reflector(Generic[T]):
     ) -> None:
         """Make a reflector that does not run yet.
 
-        params: label or field selectors. optional: treat a kind that the server does not serve as an empty list.
-        outage: shared by the watches of one server; None for a single watch.
+        client: the calls. path: of the list. kind: the struct of the objects. sink: receives the changes. params: label
+        or field selectors. optional: treat a kind that the server does not serve as an empty list. backoff: between
+        retries; None for the default. outage: shared by the watches of one server; None for a single watch.
         """
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
@@ -132,8 +133,8 @@ class Reflector(Generic[T]):
     async def _pause(self, wait_s: float) -> None:
         """Wait `wait_s` seconds. If the server is unreachable, stop waiting soon after another watch gets an answer.
 
-        Such a wake-up happens at most once in the longest back-off, so that watches with short successes do not wake
-        each other again and again.
+        Such a wake-up happens at most once in the longest back-off, so that watches that succeed only briefly do not
+        keep waking each other. It resets the number of failures.
         """
         if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
             await self._clock.sleep(wait_s)
@@ -152,14 +153,19 @@ class Reflector(Generic[T]):
             await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
 
     def _record_response(self) -> None:
-        """Record that the API server has answered, which ends an outage."""
+        """Record that the API server has answered. If it was unreachable, wake the other watches of this server."""
         self._has_response = True
         if self._unreachable:
             self._unreachable = False
             self._outage.end()
 
     async def _list_and_watch(self) -> float:
-        """List if necessary, then watch until the watch ends. Return the wait before the next round, in seconds."""
+        """List if the version is unknown, then watch until the watch ends. Return the wait before the next round, in
+        seconds.
+
+        An error of a call is recorded and not raised. A watch that lasted for HEALTHY_S, or a list after Gone, resets
+        the number of failures.
+        """
         start_s = self._clock.monotonic()
         error: CallError | None = None
         self._has_response = False
@@ -187,7 +193,11 @@ class Reflector(Generic[T]):
         return self._backoff.wait_s(self._failures, self._rng.random(), error.retry_after_s if error else 0.0)
 
     def _record_error(self, error: CallError) -> None:
-        """Log an error. Forget the version only if the server no longer knows it."""
+        """Log an error, keep its text in last_error, and note whether the server is unreachable.
+
+        Forget the resourceVersion, so that the next round lists again, if the server cannot continue from it: 410, 404,
+        or a version that it has not reached.
+        """
         self.last_error = str(error)
         self._unreachable = not self._has_response and not error.retry_after_s
         log.info("watch_broken", extra={"path": self.path, "why": str(error), "failures": self._failures})
@@ -196,7 +206,9 @@ class Reflector(Generic[T]):
             self._version = ""
 
     def _mark_unserved(self) -> None:
-        """Note that the server does not serve the kind, and report an empty list."""
+        """Note that the server does not serve the kind, and report an empty list to the sink unless it has one
+        already.
+        """
         self.is_unserved = True
         self._failures = 0
         self.last_event_s = self._clock.monotonic()
@@ -206,7 +218,10 @@ class Reflector(Generic[T]):
             self._known_objects.end_list()
 
     async def _list(self) -> None:
-        """List all objects, and drop from the sink those that the list does not contain. Raises CallError."""
+        """List all objects into the sink, and drop from the sink those that the list does not contain.
+
+        Raises CallError: BadResponse if the list has no resourceVersion.
+        """
         try:
             version = await self._list_pages(PAGE_ITEMS)
         except Gone:  # the version expired between two pages: list again as one page, which cannot expire
@@ -239,7 +254,7 @@ class Reflector(Generic[T]):
         return version
 
     async def _watch(self) -> None:
-        """Run one watch until the server ends it. Raises CallError for any other end."""
+        """Run one watch until the server ends it. Raises CallError: Unreachable if the watch is silent for too long."""
         watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
         self._watches += 1
         self._requested_s = self._clock.monotonic()
@@ -260,7 +275,11 @@ class Reflector(Generic[T]):
         reading.result()
 
     async def _wait_for_silence(self, watch_s: float) -> None:
-        """Return when nothing has arrived for too long. watch_s: the length of the watch that was requested."""
+        """Return when nothing has arrived for too long: SILENCE_S with bookmarks, else LATE_END_S after the end of the
+          watch.
+
+        watch_s: the duration of the watch that was requested, in seconds.
+        """
         while True:
             bound_s = SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S
             left_s = max(self.last_event_s, self._requested_s) + bound_s - self._clock.monotonic()
@@ -269,9 +288,9 @@ class Reflector(Generic[T]):
             await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
 
     async def _read_lines(self, watch_s: int) -> None:
-        """Watch from the newest version until the server ends the watch. Raises CallError.
+        """Watch from the newest version and apply each line until the server ends the watch. Raises CallError.
 
-        watch_s: the length of the watch that is requested, in seconds.
+        watch_s: the duration of the watch that is requested, in seconds.
         """
         params = {
             **self._params,
@@ -293,16 +312,20 @@ class Reflector(Generic[T]):
                     await asyncio.sleep(0)
 
     def _apply_line(self, raw: bytes) -> None:
-        """Apply one line of a watch, and note its version. Raises CallError for an ERROR line."""
+        """Apply one line of a watch to the sink, and note its version. A line that cannot be read is counted and
+        skipped.
+
+        Raises CallError for an ERROR line.
+        """
         self.last_event_s = self._clock.monotonic()
         line = self._decoder.line(raw)
         if line.action is WatchAction.PUT and line.obj is not None:
             self._known_objects.put(line.obj)
         elif line.action is WatchAction.DROP and line.key is not None:
             self._known_objects.drop(line.key)
-        elif line.action is WatchAction.FAULT:
+        elif line.action is WatchAction.ERROR:
             raise error_of_status("GET", self.path, line.status or Status())
-        elif line.action is WatchAction.MARK:
+        elif line.action is WatchAction.BOOKMARK:
             self._has_bookmarks = True
         else:
             self._unreadable_count += 1

@@ -22,8 +22,8 @@ def run_program(
 ) -> int:
     """Run a service until a signal ends it. Return its exit code: 0 after a signal, 1 after a failure.
 
-    name: the command as a user types it. cannot_start: errors that are printed in one line. Any other error is a bug,
-    and is logged with its traceback.
+    name: the command as a user types it. serve: the service. cannot_start: errors that are printed in one line. Any
+    other error is a bug, and is logged with its traceback.
     """
     try:
         asyncio.run(serve())
@@ -43,8 +43,8 @@ async def run_until_signal(
 ) -> None:
     """Run coroutines until SIGTERM or SIGINT, then call `leave` and cancel those that still run.
 
-    works: if one of them ends, all end. may_end: further coroutines that may end alone. leave: None for nothing. Raises
-    the first failure of a coroutine.
+    works: if one of them ends, which is logged as an error, all end in the same way. may_end: further coroutines that
+    may end alone. leave: None for nothing. Raises the first failure of a coroutine, without calling `leave`.
     """
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +81,7 @@ async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
     """Wait until `synced` returns, then take part in the leader election, and run `work` in each term of this process.
 
-    synced: returns once every watch has a complete list.
+    Return when `work` returns in a term; raise its exception. synced: returns once every watch has a complete list.
     """
 
     async def term(transitions: int) -> None:

@@ -87,7 +87,7 @@ def start_at_zero(counter: Counter, *values: Iterable[str]) -> None:
     """Create the series of each combination of label values with the value 0.
 
     Without it `increase` of Prometheus would miss the first event of a series. values: all values of each label, in the
-    order of the labels.
+    order of the counter's labels.
     """
     for combination in product(*values):
         counter.labels(*combination)

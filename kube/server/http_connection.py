@@ -45,11 +45,13 @@ class ConnectionLimits:
     in_flight: int = 64  # requests that are answered at once
     waiting: int = 256  # requests that wait until one of the `in_flight` is answered
     wait_s: float = 1.0  # the longest wait of such a request
-    connections: int = 1024  # open connections; a further one closes an idle connection
+    connections: int = 1024  # max open connections; a new one above it closes the longest idle one
 
 
 class Connection(RequestHandler):
-    """A connection of aiohttp's protocol with time limits for the client. A timer that ends aborts the connection."""
+    """A connection of aiohttp's protocol with time limits for the client. When a time limit is exceeded, it is
+    aborted.
+    """
 
     def __init__(self, server: Server, limits: ConnectionLimits, **options: Any) -> None:
         """Make an idle connection of a server. options: those of aiohttp's RequestHandler."""
@@ -66,7 +68,7 @@ class Connection(RequestHandler):
         return not self._has_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Record the client's address. If there are too many connections, the server closes one."""
+        """Record the client's address. If there are now too many connections, let the server close one."""
         super().connection_made(transport)
         self.peer = str((transport.get_extra_info("peername") or [""])[0])
         if len(self._server.connections) > self._limits.connections:
@@ -100,8 +102,11 @@ class Connection(RequestHandler):
         self._server.begin_request()
         self._stop_timer("head")
 
-    def answer_ready(self) -> None:
-        """Mark the connection as idle, because the answer is ready. The next bytes begin another request."""
+    def response_ready(self) -> None:
+        """End the request: the response is ready, and the connection is idle. The next bytes begin another request.
+
+        If the server is stopping, close the connection after the response is written.
+        """
         self._has_request = False
         self.idle_since = self._server.next_idle_number()
         if self._server.end_request():
@@ -119,9 +124,10 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Return the answer to bytes that are not HTTP, or to a failed handler.
+        """Return the answer to bytes that are not HTTP, or to a failed handler. It closes the connection.
 
-        The text of the error is not used, because it may contain bytes of the client.
+        status, exc: those of aiohttp. The text of the error is not used, because it may contain bytes of the client;
+        its class is logged.
         """
         self._stop_timer("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
@@ -132,7 +138,9 @@ class Connection(RequestHandler):
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
 
     def _start_timer(self, name: str, seconds: float) -> None:
-        """Abort the connection after some seconds, unless the timer is stopped. name: identifies the timer."""
+        """Abort the connection after some seconds, unless _stop_timer() is called before. name: identifies the
+        timer.
+        """
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
 
     def _stop_timer(self, name: str) -> None:
@@ -175,8 +183,8 @@ class Server(web.Server):
     async def listen(self, bound_socket: socket, context: ssl.SSLContext | None = None) -> None:
         """Accept connections on a bound socket. Call it again to use another TLS context for later connections.
 
-        context: of TLS, None for plain HTTP. The socket is duplicated: it stays the caller's, and a call with a new
-        context loses no connection that waits in the kernel's queue.
+        context: of TLS, None for plain HTTP. The socket is duplicated: the caller still has to close its own. A call
+        with a new context loses no connection that waits in the kernel's queue.
         """
         previous_listener, listening_socket = self._listener, bound_socket.dup()
         self._listener = await asyncio.get_running_loop().create_server(
@@ -195,10 +203,10 @@ class Server(web.Server):
         return next(self._idle_numbers)
 
     def make_room(self) -> None:
-        """Close the connection that has been idle the longest, from the address with the most connections.
+        """Close one connection if more than the limit are open: the one that has been idle the longest.
 
-        A client that opens many connections loses its own, and a rare probe still finds room. If every connection has
-        an open request, the newest connection is closed.
+        It is chosen from the address with the most connections, so a client that opens many connections loses its own,
+        and a rare probe still finds room. If every connection has an open request, the newest connection is closed.
         """
         open_connections = [
             each for each in self.connections if isinstance(each, Connection) and each.transport is not None
@@ -217,14 +225,19 @@ class Server(web.Server):
         self._open_requests += 1
 
     def end_request(self) -> bool:
-        """Count one such request less. Return True if the server stops, so that its connection must be closed."""
+        """Subtract one open request. Return True if the server is stopping; the caller must then close the
+        connection.
+        """
         self._open_requests -= 1
         if self._stopping and not self._open_requests:
             self._is_drained.set()
         return self._stopping
 
     async def close(self, grace_s: float = 3.0) -> None:
-        """Stop listening, answer open requests for at most `grace_s` seconds, then close all connections."""
+        """Stop listening, wait for the answers to open requests, then close all connections.
+
+        grace_s: the longest wait, in seconds. Idle connections are closed at once.
+        """
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
@@ -240,7 +253,7 @@ class Server(web.Server):
 def refusal(status: int, why: str) -> web.Response:
     """Return a short JSON error that closes the connection, so that the rest of the request is not read.
 
-    why: the message, which must not contain text of the client.
+    status: of HTTP. why: the message, which must not contain text of the client.
     """
     body = json.dumps({"Error": why}, separators=(",", ":")).encode()
     response = web.Response(body=body, status=status, content_type="application/json")

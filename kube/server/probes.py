@@ -26,7 +26,7 @@ Page = Callable[[web.BaseRequest], web.Response]  # returns the answer to a GET
 
 
 def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
-    """Return the pages /healthz, /readyz and /metrics by path.
+    """Return the pages /healthz, /readyz and /metrics by path. /healthz always answers 200.
 
     unready: returns why the service is not ready, None if it is ready. metrics: returns the series in the text format
     of Prometheus.
@@ -45,7 +45,10 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
 
 
 def build_info(registry: CollectorRegistry, component: str) -> None:
-    """Register turnout_build_info, a gauge that is always 1 and names the component, the version and the commit."""
+    """Register turnout_build_info, a gauge that is always 1 and names the component, the version and the commit.
+
+    component: the name of the program, such as turnout-extender.
+    """
     gauge = Gauge("turnout_build_info", "The build that runs.", ["component", "version", "commit"], registry=registry)
     build = installed_build()
     gauge.labels(component, build.version, build.commit).set(1)
@@ -62,14 +65,17 @@ def text(status: int, line: str) -> web.Response:
 
 
 def pages_server(pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS) -> Server:
-    """Return a server of these pages that does not listen yet. pages: by path. Bodies of requests are not read."""
+    """Return a server of these pages that does not listen yet. pages: by path. Bodies of requests are not read.
+
+    It answers 404 for another path, and 405 for a method other than GET and HEAD.
+    """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         """Answer a GET of one page; 404 for another path, 405 for another method."""
         connection = request.protocol
         if isinstance(connection, Connection):
             connection.head_received()
-            connection.answer_ready()
+            connection.response_ready()
         page = pages.get(request.path)
         if page is None:
             return refusal(404, "no such page")
@@ -86,7 +92,7 @@ async def serve_pages(
 ) -> AsyncIterator[int]:
     """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use.
 
-    port: 0 for any free port. pages: by path.
+    host: an IP address. port: 0 for any free port. pages: by path. Also raises the limit of open files of this process.
     """
     allow_files()
     server = pages_server(pages, limits)

@@ -13,7 +13,10 @@ OTHER_FILES = 256  # of these for other uses than connections: the plain port, w
 
 
 def allow_files() -> int:
-    """Raise the limit of open files of this process as far as the system allows. Return the limit."""
+    """Raise the limit of open files of this process to FILES, or as far as the system allows. Return the limit.
+
+    A limit that is higher already stays; FILES is returned for no limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= files:
@@ -23,7 +26,7 @@ def allow_files() -> int:
 
 
 def limit_connections(limits: ConnectionLimits, files: int) -> ConnectionLimits:
-    """Return the limits with so few connections that the process has files for all of them.
+    """Return the limits with so few connections, at least 1, that the process has files for all of them.
 
     files: the limit of open files of this process.
     """

@@ -83,7 +83,12 @@ class StackResponder:
         self._task: asyncio.Task[None] | None = None
 
     def report(self, link: object, round_: int) -> None:
-        """Report changes of hangs. For a new link or a new round, report all hanging processes."""
+        """Send the coordinator a Hung message for each process that hangs newly, and one without a reason if it has
+        resumed.
+
+        link: the present connection. round_: the training round. If either changed since the last call, all hangs are
+        sent.
+        """
         hung = dict(self._backend.hanging())
         reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
         for local_rank in sorted(hung.keys() - reported.keys()):
@@ -93,7 +98,9 @@ class StackResponder:
         self._reported = (link, round_, hung)
 
     def begin(self, order: ShowStacks) -> None:
-        """Send the stack traces of this order, and stop an earlier one."""
+        """Start a task that captures the stacks of all local processes and sends them. Cancel the task of an earlier
+        order.
+        """
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._show(order))
@@ -114,7 +121,7 @@ class StackResponder:
 def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
     """Return the message with the captured stacks of a process.
 
-    If they exceed the order's size limit, it only says so.
+    If the compressed stacks exceed order.max_bytes, the message only has the reason why they are missing.
     """
     packed = pack(stack.file)
     if len(packed) > order.max_bytes:
@@ -135,7 +142,9 @@ class MemberTasks:
         self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend, send)
 
     def begin(self, me: Member, order: Probe | Judged | ShowStacks) -> None:
-        """Start this task; it replaces an earlier one of its kind."""
+        """Start the task that the coordinator ordered: a probe, its result, or stack traces. It replaces an earlier one
+        of its kind.
+        """
         match order:
             case Probe() | Judged():
                 self._checks.obey(me, order)
@@ -143,7 +152,7 @@ class MemberTasks:
                 self._showing.begin(order)
 
     def report_hangs(self, link: object, round_: int) -> None:
-        """Report new hangs. Called at intervals and for each new link."""
+        """Report hangs that were not reported yet. Called at intervals and for each new connection (`link`)."""
         self._showing.report(link, round_)
 
     async def close(self) -> None:
@@ -197,7 +206,11 @@ class Agent:
         self._inbox.put_nowait(SignalReceived(signal.SIGTERM))
 
     async def run(self, signals: Collection[signal.Signals] = ()) -> Exit:
-        """Take part in the job until it is over; nothing is left running. signals: those that this agent handles."""
+        """Take part in the job until it is over, and return how it ended. At the return no process, task or socket is
+        left.
+
+        signals: those that this agent handles.
+        """
         loop, handled = asyncio.get_running_loop(), tuple(signals)
         for sig in handled:
             loop.add_signal_handler(sig, self._inbox.put_nowait, SignalReceived(sig))
@@ -281,9 +294,10 @@ class Agent:
         self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, found.reason, found.detail)
 
     async def _on_coordinator(self, link: CoordinatorClient, address: Address) -> None:
-        """Adopt the connection to a coordinator, and report what happened while there was none.
+        """Adopt the connection to a coordinator, and send it what happened while there was none.
 
-        Messages that came early are handled then.
+        link: the new connection, already welcomed. address: of the coordinator. Messages that arrived on the link
+        before this call are handled at the end.
         """
         early = self._session.adopt_link(link, address)
         if self._leave_by_s is not None:
@@ -297,7 +311,11 @@ class Agent:
             await self._handle(received)
 
     async def _on_link_lost(self, received: MessageReceived) -> None:
-        """Search a coordinator after the connection to the last one has ended."""
+        """Search for a coordinator, since the connection to the last one has ended. If it was silent too long, fence
+        this member.
+
+        The loss of an older connection is ignored.
+        """
         if received.link is self._session.link:
             self._session.handle_loss(received)
             if received.reason is Reason.MEMBER_SILENT:
@@ -328,7 +346,7 @@ class Agent:
         self._report, self._base = None, self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
-        """Carry out an order of the coordinator."""
+        """Carry out an order of the coordinator. None, and an order that does not fit the present round, is ignored."""
         match message:
             case Formed():
                 await self._start(message)
@@ -364,7 +382,11 @@ class Agent:
                 self._exit = (Exit.FAILED, Reason(reason), detail)
 
     async def _report_ready(self, round_: int) -> None:
-        """Report that nothing of this round runs here, with a new store port and place: the map may have changed."""
+        """Tell the coordinator that no process of this round runs here, with a newly chosen store port and the current
+        switch path.
+
+        The path is read again, since the map may have changed.
+        """
         path = (await asyncio.to_thread(self._read_switch_path)).path or self.member.path
         port = self._settings.rendezvous.store_port or free_port(self.member.address)
         self.member = replace(self.member, master_port=port, path=path)
@@ -421,7 +443,9 @@ class Agent:
         self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
-        """Report how the training processes of this round ended."""
+        """Tell the coordinator how the training processes of this round ended, and log it. Ignore the end of an older
+        round.
+        """
         if ended.round != self._base.round:
             return
         self._report_steps(repeat=False)
@@ -442,7 +466,11 @@ class Agent:
         self._session.send(Heartbeat(*self._workers.steps(), rank_zero=self._workers.rank_zero()))
 
     def _report_steps(self, repeat: bool = True) -> None:
-        """Pass the steps and reports for the next heartbeat to the link."""
+        """Pass the step counters, and reports of new hangs, to the link for the next heartbeat. Without a link do
+        nothing.
+
+        repeat: schedule the next call in 0.2 s.
+        """
         if (link := self._session.link) is not None:
             link.report(*self._workers.steps(), self._workers.importing_s(), self._workers.rank_zero())
             self._tasks.report_hangs(link, self._base.round)
@@ -485,7 +513,10 @@ class Agent:
             self._report_steps()
 
     async def _on_coordinator_ended(self, how: JobOver | StepDown) -> None:
-        """Handle the end of the coordinator in this agent."""
+        """Handle the end of the coordinator in this agent, and remember the newest world that it knew.
+
+        If it stepped down, this agent moves to the coordinator that it named. how: why it ended.
+        """
         if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
         if isinstance(how, StepDown) and self._session.link:

@@ -45,18 +45,18 @@ async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
         raise CannotListen(f"cannot listen at {address}:{rendezvous.port}: {error.strerror}") from error
     me = member_of(settings.place, address, port, 1, ())
     log_event("coordinator_waits", {"at": f"{address}:{port}", "run": rendezvous.run})
-    reception = Reception(settings, me, listener, arbiter, log_event)
+    host = CoordinatorOnlyHost(settings, me, listener, arbiter, log_event)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, reception.leave)
+    loop.add_signal_handler(signal.SIGTERM, host.leave)
     try:
-        return await reception.ended
+        return await host.ended
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-        await reception.close()
+        await host.close()
 
 
-class Reception:
-    """Receives workers before there is a coordinator here, and begins one with the terms of the first.
+class CoordinatorOnlyHost:
+    """Waits for the first worker, and starts a coordinator with that worker's settings (ElasticSpec). Does not train.
 
     ended: the exit code, once the job is over.
     """
@@ -79,7 +79,9 @@ class Reception:
         listener.lead(self)
 
     def admit(self, peer: MemberConnection, join: Join) -> None:
-        """Keep a worker until the coordinator has begun."""
+        """Queue a worker that asks to join. The first one starts the coordinator, which then admits the queued
+        workers.
+        """
         self._waiting.append((peer, join))
         if self._beginning is None:
             self._start(self._begin(join.elastic_spec))
@@ -96,7 +98,11 @@ class Reception:
         self._end(Exit.DRAINED)
 
     async def _begin(self, elastic_spec: ElasticSpec) -> None:
-        """Lead if the arbiter allows it; else send the workers to the member that leads."""
+        """Start the coordinator if the arbiter allows it, and pass it the queued workers. Else redirect them to the
+        round's holder.
+
+        An arbiter that refuses or does not answer is logged; then the workers are told that no coordinator is known.
+        """
         leadership = self._current_leadership or self._leadership(elastic_spec)
         self._current_leadership = leadership
         seek = Search(self._me.id, None, True, self._arbiter is not None, elastic_spec.join_timeout_s)
@@ -118,7 +124,7 @@ class Reception:
                 self._listener.redirect(peer)
 
     def _leadership(self, elastic_spec: ElasticSpec) -> Leadership:
-        """Return the leadership of a coordinator that is not a member itself."""
+        """Return a new Leadership for a coordinator that is not a member itself. elastic_spec: of the first worker."""
         settings = self._settings
         leadership = Leadership(
             self._me,

@@ -68,9 +68,10 @@ MAX_KNOWN = 16
 
 
 def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None]], None]:
-    """Return a callback for tasks: it puts an error that nobody expects into the inbox, and the agent ends with it.
+    """Return a callback for a finished task: if the task failed, put its exception into the inbox. The agent then ends
+    with it.
 
-    Without it, the agent would wait for ever for what the task had to bring.
+    Without it, the agent would wait for ever for the result of the task. put: appends to the inbox.
     """
 
     def on_end(task: asyncio.Task[None]) -> None:
@@ -124,7 +125,11 @@ class CoordinatorSession:
         self._early.append(received)
 
     def adopt_link(self, link: CoordinatorClient, address: Address) -> list[MessageReceived]:
-        """Adopt the link that the search found; return the messages received on it meanwhile."""
+        """Use the connection that the search found. Return the messages that arrived on it before this call.
+
+        address: of the coordinator. It also logs the coordinator, redirects members that come here to it, and sends an
+        unanswered StoredStepReport again.
+        """
         assert link.welcome is not None
         self.link = link
         self._leading.set_redirect(Redirect(link.welcome.coordinator, *address))
@@ -144,8 +149,10 @@ class CoordinatorSession:
         return [received for received in early if received.link is link]
 
     def handle_loss(self, received: MessageReceived) -> None:
-        """Handle the loss of the link. Training must stop after its silence limit, unless another coordinator is found
-        by then.
+        """Log the loss of the connection, and drop it. Does not start a search.
+
+        If another coordinator is not found within the silence limit, a timer tells the agent to stop training. If the
+        coordinator was silent that long already, its address is tried last.
         """
         self._log_event("coordinator_lost", {"reason": received.reason.value})
         self._drop_link()
@@ -156,7 +163,11 @@ class CoordinatorSession:
             self._start_silence_timer(received.link)
 
     def move_to(self, to: Redirect, handed: bool = False) -> None:
-        """Go to another coordinator. handed: the last coordinator chose this member."""
+        """Leave the present coordinator, and let the next search begin at the one that `to` names (port 0: none is
+        known).
+
+        handed: the last coordinator chose this member as its successor.
+        """
         assert self.link is not None
         self._log_event("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
         link = self.link

@@ -25,7 +25,9 @@ class GoodputMetrics:
         registry.register(self)
 
     def count_event(self, event: str, fields: Mapping[str, object]) -> None:
-        """Count one event."""
+        """Store the totals of an event "job_time_measured". Forget them when this agent stops to coordinate; ignore
+        other events.
+        """
         if event == "job_time_measured":
             record = fields["record"]
             assert isinstance(record, JobTime)
@@ -35,7 +37,9 @@ class GoodputMetrics:
             self._record = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families. Called by the registry for each scrape."""
+        """Yield the metric families of the newest totals; none without totals. The registry calls it for each
+        scrape.
+        """
         if (record := self._record) is None:
             return
         time_s = CounterMetricFamily("turnout_job_time_seconds", "Wall time of the job by kind.", labels=["kind"])

@@ -100,12 +100,17 @@ class Metrics:
         }
 
     def count_event(self, event: str, fields: Mapping[str, object]) -> None:
-        """Count one event."""
+        """Update the metrics that belong to an event of the log; events without metrics are ignored. fields: of the
+        event.
+        """
         if (handle := self._handlers.get(event)) is not None:
             handle(fields)
 
     def _begin(self) -> None:
-        """Begin to coordinate, with every count of the job at 0: `increase` cannot see the first event of a series."""
+        """Mark this agent as coordinator, and create every counter of the job with value 0.
+
+        `increase` of Prometheus cannot see the first event of a series that begins with it.
+        """
         self._coordinates.labels(self._run).set(1)
         for reason in ROUND_CAUSES:
             self._rounds.labels(self._run, reason.value)
@@ -130,13 +135,18 @@ class Metrics:
         self._waited_s.labels(run).observe(fields["waited_s"])
 
     def _on_start(self, fields: Mapping[str, Any]) -> None:
-        """Update the metrics of the round that this worker's processes were started in."""
+        """Set the metrics of the round in which this worker's processes were started. Hangs of the last round are
+        removed.
+        """
         self._hangs.clear()  # the ranks that this agent had in the last round
         self._round.labels(self._run).set(fields["round"])
         self._group_rank.labels(self._run).set(fields["group_rank"])
 
     def serve(self, address: str, port: int, caller_s: float = CALLER_S) -> MetricsServer:
-        """Serve metrics in a thread until closed. Raises OSError."""
+        """Start an HTTP server for the metrics in a daemon thread, and return it; it runs until it is closed.
+
+        address, port: where it listens. caller_s: seconds that one caller may take. Raises OSError if it cannot listen.
+        """
         server = MetricsServer((address, port), caller_s)
         server.set_app(make_wsgi_app(self.registry))
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -42,7 +42,7 @@ class SaveMetrics:
                 self._saves.labels(run, tier.value, outcome.value)
 
     def count_event(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Count one event."""
+        """Count an event "save_ended" by tier and outcome, and update the times of saves. Ignore other events."""
         if event != "save_ended":
             return
         tier, labels = SaveTier(fields["tier"]), (self._run, fields["tier"].value)
@@ -72,7 +72,12 @@ class SaveIntervals:
         return max(self._intervals_s, default=0.0)
 
     def add(self, round_: int, step: int, announced_s: float) -> None:
-        """Add a save that was announced at this time, in seconds since 1970. An older step adds nothing."""
+        """Record a save that was announced at `announced_s`, in seconds since 1970, and its distance from the one
+        before.
+
+        The distance between saves of different rounds does not count. A step that is not newer than the last one is
+        ignored.
+        """
         if (round_, step) <= (self._round, self._step):
             return
         if round_ == self._round and announced_s > self._announced_s:

@@ -71,8 +71,10 @@ class CannotListen(LauncherError):
 
 
 def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
-    """Read the job's token, b"" for none. Raises BadSettings if it is missing and the address is not loopback, or if it
-    is invalid.
+    """Return the job's token from its file, without surrounding space; b"" if there is no file.
+
+    address: this agent's IP address. Raises BadSettings if the file cannot be read or has a wrong length, and also
+    without a file, unless the address is loopback or --insecure-no-token is given.
     """
     if rendezvous.token_file:
         try:
@@ -97,7 +99,7 @@ def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
 
 
 def listen_at(address: str) -> socket.socket:
-    """Listen on any free port for other workers' daemons. Raises CannotListen."""
+    """Return a listening socket on any free port of this address, for other workers' daemons. Raises CannotListen."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -120,7 +122,9 @@ def member_of(
 ) -> Member:
     """Describe this agent as a member. Its id is new, so messages of an earlier agent with this name do not bind it.
 
-    store_port: the port at which training processes meet if this member has rank 0, 0 for any free one.
+    address, port: where this agent listens. processes: number of training processes. path: switches above the host, ()
+    if unknown. daemon_port: of the checkpoint daemon, 0 for none. store_port: the port at which training processes meet
+    if this member has rank 0; 0: a free one is chosen.
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
@@ -152,10 +156,12 @@ async def run_agent(
     training: WorkerBackend | None = None,
     ready: Callable[[Callable[[], None]], None] | None = None,
 ) -> Exit:
-    """Take part in a job until it is over. Raises BadSettings, CannotListen and LockRefused before anything is started.
+    """Take part in a job until it is over, and return how it ended. Raises BadSettings, CannotListen and LockRefused
+    before anything is started.
 
-    training: holds the processes if this agent does not. ready: called with a function that makes this member leave, if
-    signals are handled elsewhere.
+    environ: of the training processes and of this agent. training: runs the processes; None: the agent starts them
+    itself. ready: called once with a function that makes this member leave, if signals are handled elsewhere; None:
+    they are handled here.
     """
     if single_worker := _is_single_worker(settings):
         settings = _single_worker_settings(settings)
@@ -189,7 +195,7 @@ async def run_agent(
 def _leadership(
     settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, log_event: EventLog
 ) -> Leadership:
-    """Return what this agent leads with, should it become the coordinator."""
+    """Return the Leadership by which this agent coordinates if it becomes the coordinator. arbiter: None for none."""
     rendezvous, job = settings.rendezvous, (settings.rendezvous.run, settings.elastic_spec, settings.timing)
     return Leadership(
         me,
@@ -228,7 +234,11 @@ def _single_worker_settings(settings: Settings) -> Settings:
 def _with_metrics(
     settings: Settings, address: str, log_event: EventLog
 ) -> tuple[EventLog, AbstractContextManager[object]]:
-    """Count events as metrics and serve them, if a port for metrics is given. Raises CannotListen."""
+    """Return an event log, and a context that closes the metrics server.
+
+    With settings.output.metrics_port, the event log also counts each event as metrics, and the server listens at
+    `address`. Without it, both do nothing more than `log_event`. Raises CannotListen.
+    """
     if (port := settings.output.metrics_port) is None:
         return log_event, nullcontext()
     from turnout.launcher.agent.goodput_metrics import GoodputMetrics
@@ -253,7 +263,10 @@ def _with_metrics(
 
 
 async def arbiter_of(settings: Settings) -> RoundLock | None:
-    """Return the job's arbiter, None without one. Raises LockRefused."""
+    """Connect to the job's arbiter (a Lease or a folder) and return it; None if the job has none.
+
+    If it is unreachable, try again for ARBITER_S. Raises LockRefused after that time, and at once if it refuses.
+    """
     rendezvous = settings.rendezvous
     loop = asyncio.get_running_loop()
     until_s = loop.time() + ARBITER_S
@@ -275,9 +288,10 @@ async def arbiter_of(settings: Settings) -> RoundLock | None:
 
 
 async def _listen(listener: Listener, settings: Settings, endpoint: str | None, address: str) -> tuple[bool, int]:
-    """Start to listen. Return whether this agent is the one that the endpoint names, and its port.
+    """Start to listen for members. Return (this agent is the one that the endpoint names, its port).
 
-    Raises CannotListen.
+    endpoint: IP address of the endpoint, None for none. address: of this agent. If another agent of this host listens
+    at the endpoint already, another port is used. Raises CannotListen.
     """
     rendezvous = settings.rendezvous
     host = rendezvous.is_host if rendezvous.is_host is not None else _is_coordinator_host(settings, endpoint)
@@ -313,7 +327,11 @@ def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
 
 
 def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Return the number of processes; count devices or CPUs if the command line asks for it. Raises BadSettings."""
+    """Return the number of training processes: the given one, else the number of devices or CPUs that --nproc-per-node
+    names.
+
+    With "auto", CPUs are counted if there is no device. Raises BadSettings if there is no device of the named kind.
+    """
     count = settings.processes
     if isinstance(count, int):
         return count
@@ -327,7 +345,7 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
 
 
 def _device_count(kind: Devices, environ: Mapping[str, str]) -> int:
-    """Count the GPUs of this kind: the device files, or what CUDA_VISIBLE_DEVICES lists."""
+    """Count the GPUs of this kind. NVIDIA: the entries of CUDA_VISIBLE_DEVICES, or the device files without it."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
     nvidia = [name for name in device_files if name.startswith("nvidia")]

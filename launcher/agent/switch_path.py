@@ -64,9 +64,10 @@ class PodTexts:
 
 
 def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
-    """Take the first source that names the worker's place: the given path, then the file, then the map.
+    """Return the worker's place from the first source that names it: the given path, then the file, then the map.
 
-    annotation: the name of the pod's annotation. Raises nothing.
+    annotation: key of the pod's annotation in the file. Without any, the path is () and the source NOBODY. Sources that
+    cannot be read are listed in `faults`. Raises nothing.
     """
     faults = list(texts.faults)
     for source, text in ((PathSource.GIVEN, texts.given), (PathSource.FILE, path_from_text(texts.file, annotation))):
@@ -102,7 +103,11 @@ def path_from_text(text: str, annotation: str) -> str:
 
 
 def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
-    """Return the path above the host in a topology ConfigMap, and the error in the map, "" for none."""
+    """Return (switches above the host, fault) from the texts of a topology ConfigMap.
+
+    hosts: possible names of this host; the first one in the map counts. The path is () if no host is in the map, or if
+    there is a fault. The fault is "" for a valid or empty map.
+    """
     if not any(text.strip() for text in data.values()):
         return (), ""
     if not hosts:
@@ -120,7 +125,11 @@ def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, 
 
 
 def _character(byte: str | None, short: str | None, long: str | None, plain: str | None) -> str:
-    """Return the character for an escape of Go's %q."""
+    """Return the character for one escape of Go's %q.
+
+    byte, short, long: hexadecimal digits after x, u and U. plain: another letter after the backslash. One of them is
+    given, the others are None.
+    """
     code = byte or short or long
     if code is None:
         return _PLAIN_ESCAPES.get(plain or "", plain or "")
@@ -133,8 +142,8 @@ log = logging.getLogger("turnout.launcher")
 class SwitchPathReader:
     """Reads the worker's place on the fabric. A source given as "" is not read.
 
-    environ: of the agent. path: from the command line; it overrides the environment.
-    path_file: written by the downward API. map_folder: the mount of the topology ConfigMap.
+    environ: of the agent. path: from the command line; it overrides the environment. path_file: written by the downward
+    API. map_folder: the mount of the topology ConfigMap.
     """
 
     def __init__(

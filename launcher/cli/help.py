@@ -50,7 +50,7 @@ written by `python -m turnout.launcher.cli`.
 
 
 def usage(program: str) -> str:
-    """Return the help text."""
+    """Return the help text: every option by origin, and the keys of --rdzv-conf. program: the name of the command."""
     lines = [f"usage: {program} [options] script [arguments of the script]", ""]
     lines += ["Each option is also PET_<NAME>; dashes and underscores are equal; names may not be abbreviated."]
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
@@ -138,7 +138,7 @@ def _fields_cell(names: Sequence[str]) -> str:
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table below its title."""
+    """Return a Markdown table below its title, as text. heads: of the columns."""
     lines = [title, "", f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     lines += [f"| {' | '.join(cell.replace(' | ', ' ') for cell in row)} |" for row in rows]
     return "\n".join([*lines, ""])
@@ -160,7 +160,7 @@ def explain(settings: Settings) -> str:
 
 
 def flatten_settings(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Give every field as text with its dotted name, except the options as given and the notes."""
+    """Yield (dotted name, value as text) for every field, except the options as given and the notes."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         if field.name in _SHOWN_APART:

@@ -104,7 +104,7 @@ class Option:
         return (f"PET_{self.dest.upper()}", *ours, *self.env)
 
     def understand(self, text: str) -> object:
-        """Read the value of a text. Raises BadValue."""
+        """Return the value that a text has for this option; a bool for a flag. Raises BadValue for an invalid text."""
         if self.choices and text not in self.choices:
             raise BadValue(f"one of {', '.join(self.choices)} is needed")
         return truth(text) if self.flag else self.read(text)
@@ -113,14 +113,21 @@ class Option:
 def _value(
     name: str, value: str, example: str, sets: str, read: Callable[[str], object], *, text: str, **more: Any
 ) -> Option:
-    """Make an option with a value. sets: the fields of Settings that it changes, separated by spaces."""
+    """Make an option that takes a value.
+
+    value: its name in the help. example: a value that is not the default. sets: the fields of Settings that it changes,
+    separated by spaces. read: parses the text. text: what the option does. more: further fields of Option.
+    """
     return Option(name, text, value, example, tuple(sets.split()), read, **more)
 
 
 def _choice(
     name: str, choices: str, example: str, sets: str, read: Callable[[str], object] = any_text, *, text: str
 ) -> Option:
-    """Make an option whose value is one of some words, separated by |."""
+    """Make an option whose value is one of some words.
+
+    choices: the words, separated by |. read: converts the word. example, sets, text: as in `_value`.
+    """
     return Option(name, text, choices, example, tuple(sets.split()), read, choices=tuple(choices.split("|")))
 
 

@@ -204,7 +204,7 @@ def _parse_short(word: str, rest: list[str]) -> tuple[Given, str]:
 
 
 def _take_value(name: str, rest: list[str]) -> str:
-    """Remove the value of the option `name` from the front of `rest` and return it. Raises BadCommand."""
+    """Remove the first word of `rest` and return it as the value of option `name`. Raises BadCommand without one."""
     if not rest or (len(rest[0]) > 1 and rest[0].startswith("-") and " " not in rest[0]):
         raise BadCommand(f"{name} needs a value; one that begins with - is written {name}=VALUE")
     return rest.pop(0)

@@ -28,7 +28,9 @@ _ETCD = (Backend.ETCD, Backend.ETCD_V2)
 def rendezvous_settings(
     chosen: Mapping[str, Any], conf: Mapping[str, Any], bounds: tuple[int, int], environ: Mapping[str, str]
 ) -> RendezvousSettings:
-    """Make the rendezvous settings. chosen: values by option. conf: values by key of --rdzv-conf. Raises BadSettings,
+    """Make the rendezvous settings.
+
+    chosen: values by option. conf: values by key of --rdzv-conf. bounds: (min, max) workers. Raises BadSettings,
     BadCommand.
     """
     min_workers, max_workers = bounds
@@ -60,7 +62,10 @@ def rendezvous_settings(
 
 
 def _job_id(chosen: Mapping[str, Any], max_workers: int, environ: Mapping[str, str]) -> str:
-    """Return the job's id. A single worker without one gets "", and makes its own."""
+    """Return the job's id: --rdzv-id, else the first of JOB_ID_VARIABLES that is set, else "none" for several workers.
+
+    "" for a single worker, which then makes an id of its own.
+    """
     given = chosen.get("rdzv-id", "none")
     if given != "none":
         return str(given)
@@ -70,7 +75,11 @@ def _job_id(chosen: Mapping[str, Any], max_workers: int, environ: Mapping[str, s
 def _address(
     chosen: Mapping[str, Any], backend: Backend, arbiter: LockKind, max_workers: int, environ: Mapping[str, str]
 ) -> tuple[str, int]:
-    """Return where the first coordinator listens. A more explicit source overrides the others. Raises BadCommand."""
+    """Return (host, port) of the first coordinator; host "" if only the arbiter knows it, port 0 for any.
+
+    Sources in this order: a worker that is alone, --rdzv-endpoint, --master-addr and --master-port, MASTER_ADDR, the
+    arbiter, pod 0 of the same name, this host. Raises BadCommand.
+    """
     if _is_whole_job(chosen, backend, max_workers):
         return LOCAL, 0
     if "rdzv-endpoint" in chosen and backend not in _ETCD:
@@ -126,8 +135,12 @@ def _arbiter(chosen: Mapping[str, Any], max_workers: int) -> LockKind:
     return LockKind.NONE if max_workers == 1 else LockKind.MAJORITY
 
 
-def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
-    """Return the worker's index: the given one, a PyTorchJob's RANK (not a training process's), or its pod's number."""
+def worker_index(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
+    """Return the worker's index: --node-rank, else RANK of a PyTorchJob's pod, else the number in the pod's name.
+
+    RANK of a training process, which also has LOCAL_RANK, is not used. None if none of them gives an index.
+    chosen: values by option.
+    """
     if "node-rank" in chosen:
         return int(chosen["node-rank"])
     if "LOCAL_RANK" not in environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
@@ -138,15 +151,17 @@ def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
 
 
 def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
-    """List the notes about rendezvous options that are used differently from how they were given."""
+    """List the notes about rendezvous options that are used differently from how they were given.
+
+    given: options as given, by name. bounds: (min, max) workers.
+    """
     notes_so_far: list[StartNote] = []
     if rendezvous.standalone and "nnodes" in given and given["nnodes"].value != bounds:
         notes_so_far.append(
             StartNote(given["nnodes"].source, NoteSubject.NO_EFFECT, "a standalone worker is the whole world")
         )
     backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
-    requested = backend.text if backend else Backend.STATIC.value
-    if rendezvous.backend.value != requested:
+    if rendezvous.backend.value != (backend.text if backend else Backend.STATIC.value):
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
         notes_so_far.append(StartNote(about, NoteSubject.OTHER_BACKEND, why))

@@ -132,10 +132,10 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
 
 
 def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the smallest and the largest number of workers. A standalone worker is alone even if more are allowed.
-    Raises BadCommand.
+    """Return the smallest and the largest number of workers. Raises BadCommand.
 
-    A process that only coordinates defaults to two, for "several": it takes over the real numbers from the workers.
+    (1, 1) for a standalone worker, even if more are allowed. A process that only coordinates defaults to two, for
+    "several": it takes over the real numbers from the workers.
     """
     min_workers, max_workers = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
     if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):
@@ -171,7 +171,7 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
 
 
 def _elastic_spec(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
-    """Return the elastic terms of the job.
+    """Return the bounds and time limits of the elastic job.
 
     bounds: (min, max) workers. keys: those of --rdzv-conf, used where no option is given.
     """
@@ -195,7 +195,7 @@ def _place_settings(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings
         address=chosen.get("local-addr", ""),
         path=chosen.get("path", ()),
         path_file=chosen.get("path-file", ""),
-        order=rdzv_endpoint.order(chosen, environ),
+        order=rdzv_endpoint.worker_index(chosen, environ),
     )
 
 

@@ -29,14 +29,16 @@ def any_text(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """Read a text that is not empty, without surrounding space."""
+    """Return a text without surrounding space. Raises BadValue if nothing is left."""
     if not text.strip():
         raise BadValue("a text is needed")
     return text.strip()
 
 
 def truth(text: str) -> bool:
-    """Read 1 or 0, like torchrun's variables, or a word for yes or no."""
+    """Return True for 1, a larger number or a word for yes; False for 0 or a word for no. Raises BadValue for other
+    texts.
+    """
     lower = text.strip().lower()
     if lower in _YES or (lower.isdecimal() and int(lower) > 0):
         return True
@@ -46,21 +48,21 @@ def truth(text: str) -> bool:
 
 
 def count(text: str) -> int:
-    """Read a whole number, 0 or more."""
+    """Parse a whole number, 0 or more. Raises BadValue."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise BadValue("a whole number, 0 or more, is needed")
     return int(text)
 
 
 def positive_count(text: str) -> int:
-    """Read a whole number, 1 or more."""
+    """Parse a whole number, 1 or more. Raises BadValue."""
     if count(text) < 1:
         raise BadValue("a whole number, 1 or more, is needed")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Read a time in seconds, 0 or more."""
+    """Parse a time in seconds, 0 or more. Raises BadValue."""
     try:
         value = float(text)
     except ValueError:
@@ -71,21 +73,21 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Read a time in seconds, above 0."""
+    """Parse a time in seconds, above 0. Raises BadValue."""
     if (value := seconds(text)) > 0:
         return value
     raise BadValue("a number of seconds above 0 is needed")
 
 
 def port(text: str) -> int:
-    """Read a port, 0 to 65535."""
+    """Parse a port, 0 to 65535. Raises BadValue."""
     if count(text) > 65_535:
         raise BadValue("a port from 0 to 65535 is needed")
     return int(text)
 
 
 def bounds(text: str) -> tuple[int, int]:
-    """Read N or MIN:MAX workers."""
+    """Parse a number of workers, N or MIN:MAX; return (min, max), which are equal for N. Raises BadValue."""
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
     if not match or not 1 <= int(match[1]) <= int(match[2] or match[1]):
         raise BadValue("N or MIN:MAX with 1 <= MIN <= MAX is needed")
@@ -93,7 +95,7 @@ def bounds(text: str) -> tuple[int, int]:
 
 
 def processes(text: str) -> int | Devices:
-    """Read a number of processes, or the kind of devices to count."""
+    """Parse a number of processes, 1 or more, or the word for a kind of devices to count. Raises BadValue."""
     names = [each.value for each in Devices]
     if text in names:
         return Devices(text)
@@ -103,7 +105,10 @@ def processes(text: str) -> int | Devices:
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Read host[:port], with an IPv6 address in brackets. Source: PE-13; torchrun reads it alike."""
+    """Parse host[:port], with an IPv6 address in brackets; return (host, port). Raises BadValue.
+
+    Source: PE-13; torchrun reads it alike.
+    """
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?", text.strip())
     if not match or int(match[2] or 0) > 65_535:
         raise BadValue("host[:port] is needed, an IPv6 address in brackets")
@@ -111,7 +116,7 @@ def endpoint(text: str) -> tuple[str, int]:
 
 
 def host(text: str) -> str:
-    """Read a host name or address, without the brackets of IPv6."""
+    """Parse a host name or an IP address; an IPv6 address may be in brackets, which are removed. Raises BadValue."""
     match = re.fullmatch(r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]?|([\w.-]+)", text.strip())
     if not match:
         raise BadValue("the name or the address of a host is needed")
@@ -119,7 +124,10 @@ def host(text: str) -> str:
 
 
 def streams(text: str) -> Streams:
-    """Read 0 to 3 for all ranks, or RANK:0..3,… Source: torchrun's --redirects."""
+    """Parse which outputs (0 none, 1 stdout, 2 stderr, 3 both) are meant: one digit for all ranks, or RANK:DIGIT,…
+
+    Raises BadValue. Source: torchrun's --redirects.
+    """
     if re.fullmatch(r"[0-3]", text):
         return Streams(Std(int(text)))
     if not re.fullmatch(r"[0-9]{1,4}:[0-3](,[0-9]{1,4}:[0-3])*", text):
@@ -129,7 +137,7 @@ def streams(text: str) -> Streams:
 
 
 def ranks(text: str) -> tuple[int, ...]:
-    """Read local ranks, as R,R,…"""
+    """Parse local ranks, as R,R,…; return them sorted, without duplicates. Raises BadValue."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text.replace(" ", "")):
         raise BadValue("local ranks with commas between them are needed")
     return tuple(sorted({int(rank) for rank in text.split(",")}))
@@ -141,14 +149,14 @@ def filters(text: str) -> tuple[str, ...]:
 
 
 def modules(text: str) -> tuple[str, ...]:
-    """Read module names separated by commas."""
+    """Parse module names separated by commas. Raises BadValue."""
     if not re.fullmatch(r"[^\W\d][\w.]*(,[^\W\d][\w.]*)*", text):
         raise BadValue("names of modules with commas between them are needed")
     return tuple(dict.fromkeys(text.split(",")))
 
 
 def signals(text: str) -> tuple[str, ...]:
-    """Read signal names separated by commas."""
+    """Parse signal names, such as SIGTERM, separated by commas; duplicates are dropped. Raises BadValue."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if wrong := [name for name in names if name not in SIGNALS]:
         raise BadValue(f"{wrong[0]!r} is no signal that a process can handle")
@@ -161,7 +169,10 @@ def path(text: str) -> tuple[str, ...]:
 
 
 def box_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Read pairs a:b c:d of switchbox sockets, each socket once. Source: the guide, DL-33"""
+    """Parse pairs of switchbox sockets, as a:b c:d, each socket in at most one pair. Raises BadValue.
+
+    Source: the guide, DL-33
+    """
     if not re.fullmatch(r"[0-9]{1,3}:[0-9]{1,3}( +[0-9]{1,3}:[0-9]{1,3})*", text.strip()):
         raise BadValue("pairs of sockets like '0:1 2:4' are needed")
     pairs = tuple((int(a), int(b)) for a, b in (pair.split(":") for pair in text.split()))
@@ -172,7 +183,7 @@ def box_pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def name_of_lease(text: str) -> str:
-    """Read namespace/name."""
+    """Check that the text is namespace/name, and return it. Raises BadValue."""
     if not re.fullmatch(r"[a-z0-9.-]+/[a-z0-9.-]+", text):
         raise BadValue("namespace/name is needed")
     return text

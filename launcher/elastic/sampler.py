@@ -36,9 +36,9 @@ def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -
     """Return the samples at these positions of an epoch's order: a permutation of range(length) that needs no memory.
 
     positions: one dimension, each 0 to length - 1. Seed and epoch are the key. The order never changes between
-    versions, since a saved cursor is only valid in its order.
-    Source: Black and Rogaway, Ciphers with arbitrary finite domains: a Feistel network on a table of about sqrt(length)
-    rows and columns; a result outside the data is permuted again.
+    versions, since a saved cursor is only valid in its order. Source: Black and Rogaway, Ciphers with arbitrary finite
+    domains: a Feistel network on a table of about sqrt(length) rows and columns; a result outside the data is permuted
+    again.
     """
     keys = np.frombuffer(blake2b(f"{seed}/{epoch}".encode()).digest(), dtype="<u8").astype(np.uint64)
     rows = isqrt(length - 1) + 1
@@ -50,7 +50,10 @@ def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -
 
 
 def _stirred(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Permute the cells of a table: rows and columns are shifted in turn, each by a hash of the other."""
+    """Permute the cells of a table: rows and columns are shifted in turn, each by a hash of the other.
+
+    cells: indices below rows * columns. keys: an even number of random words, two for each turn.
+    """
     wide, high = np.uint64(columns), np.uint64(rows)
     row, column = cells // wide, cells % wide
     for for_row, for_column in zip(keys[::2], keys[1::2], strict=True):
@@ -71,8 +74,7 @@ class ElasticSampler:
     """A cursor in the order of an epoch: the number of its samples that are committed, over all ranks.
 
     Only `done` moves it, after the optimizer's step. Samples that a loader fetches ahead do not move it, and
-    uncommitted samples come again after a restart.
-    length: of the data set. seed: 0 or more, the same on every rank.
+    uncommitted samples come again after a restart. length: of the data set. seed: 0 or more, the same on every rank.
     """
 
     def __init__(self, length: int, *, seed: int, shuffle: bool = True) -> None:

@@ -41,7 +41,7 @@ class Steps:
             make_traceable()
 
     def count(self, start: int = 0) -> Iterator[int]:
-        """Give start, start + 1, and so on."""
+        """Yield the numbers of the steps: start, start + 1, and so on, without end."""
         step = start
         if self._beats is not None:
             self._beats.leave(AFTER_LOOP_PHASE)

@@ -38,10 +38,9 @@ class FlashState:
     """Saves and loads the state of one process's Accelerator. All ranks have to call its methods alike.
 
     accelerator: with everything prepared and registered. keep, every: storage keeps the `keep` newest steps and the
-    multiples of `every`.
-    replica_count: workers in a group that keep each other's state in memory, 0 and 1 for none. environ: of this
-    process.
-    Raises NotImplementedError if models are sharded, or if hooks of save_state would write their own files.
+    multiples of `every`. replica_count: workers in a group that keep each other's state in memory, 0 and 1 for none.
+    environ: of this process. Raises NotImplementedError if models are sharded, or if hooks of save_state would write
+    their own files.
     """
 
     def __init__(

@@ -34,11 +34,9 @@ class DdpCheckpointer:
     """Saves and loads the checkpoints of one training process.
 
     checkpoint_dir: for files without a path, and for notes about all files. local_shard_num, global_shard_num: 1, since
-    each rank has the whole state.
-    comm_backend, save_timeout: ignored, since there is only one file. deletion_strategy: which files stay, None for
-    all.
-    replica_count: 0 to 4, without effect: every worker's memory has the whole state. environ: of this process.
-    Raises ValueError.
+    each rank has the whole state. comm_backend, save_timeout: ignored, since there is only one file. deletion_strategy:
+    which files stay, None for all. replica_count: 0 to 4, without effect: every worker's memory has the whole state.
+    environ: of this process. Raises ValueError.
     """
 
     def __init__(
@@ -78,9 +76,9 @@ class DdpCheckpointer:
         """Save this step in memory; training may continue when this returns. DISK also writes `path`, in the
         background.
 
-        state_dict: nested dicts, lists and tuples of tensors and plain values.
-        path: a file for `torch.load(path, weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt.
-        MEMORY: the file is written only if training resumes from this step after a failure. Raises BadState, NoMemory.
+        state_dict: nested dicts, lists and tuples of tensors and plain values. path: a file for `torch.load(path,
+        weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is written only if training
+        resumes from this step after a failure. Raises BadState, NoMemory.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")

@@ -44,9 +44,9 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
     """Implements DeepSpeed's checkpoint engine: files given between create() and commit() are saved as one step by
     commit().
 
-    root: the folder in which DeepSpeed's paths lie; nothing is written there.
-    Tensors are copied in commit(), so no training step may run between create() and commit(); DeepSpeed's engine runs
-    none. `files`: content by name, of the checkpoint being saved or loaded.
+    root: the folder in which DeepSpeed's paths lie; nothing is written there. Tensors are copied in commit(), so no
+    training step may run between create() and commit(); DeepSpeed's engine runs none. `files`: content by name, of the
+    checkpoint being saved or loaded.
     """
 
     def __init__(self, parts: Parts, root: str | os.PathLike[str]) -> None:
@@ -128,8 +128,7 @@ class DeepSpeedCheckpointer:
         background.
 
         save_dir: the checkpointer's folder, or "". client_state: plain values and tensors. save_latest: ignored, since
-        the newest step is found without it.
-        Raises BadState, NoMemory.
+        the newest step is found without it. Raises BadState, NoMemory.
         """
         self._check_folder(save_dir)
         if not isinstance(storage_type, StorageType):
@@ -144,8 +143,8 @@ class DeepSpeedCheckpointer:
         """Load the newest step into the engine: from memory if all ranks hold it, else from storage.
 
         Returns its path and the client state, or None and None if nothing is stored. how: arguments of DeepSpeed's own
-        load_checkpoint. Random number generators are restored too.
-        Raises BadCheckpoint, also if `tag` is not that of the newest step, and StorageFailed.
+        load_checkpoint. Random number generators are restored too. Raises BadCheckpoint, also if `tag` is not that of
+        the newest step, and StorageFailed.
         """
         self._check_folder(load_dir)
         loaded = self._parts.load(lambda name: name != _RANDOM)

@@ -34,8 +34,7 @@ class FsdpShardCheckpointer:
 
     checkpoint_dir: has a folder for each step. comm_backend, save_timeout: ignored. deletion_strategy: must be None.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none, 4 at most. environ: of
-    this process.
-    Raises NotImplementedError for a deletion_strategy.
+    this process. Raises NotImplementedError for a deletion_strategy.
     """
 
     def __init__(
@@ -102,11 +101,9 @@ class FsdpShardCheckpointer:
         background.
 
         Takes either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded
-        tensors. extra_sd: plain values, the same on all ranks.
-        path: a folder in checkpoint_dir, "" for <checkpoint_dir>/<step>; it gets a file for each rank and one about
-        all.
-        MEMORY: written only if training resumes from this step after a failure. Raises BadState, NoMemory, TypeError,
-        ValueError.
+        tensors. extra_sd: plain values, the same on all ranks. path: a folder in checkpoint_dir, "" for
+        <checkpoint_dir>/<step>; it gets a file for each rank and one about all. MEMORY: written only if training
+        resumes from this step after a failure. Raises BadState, NoMemory, TypeError, ValueError.
         """
         if isinstance(model, Mapping):
             state_dict, path = model, path or optimizer or ""

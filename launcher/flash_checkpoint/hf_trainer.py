@@ -44,11 +44,9 @@ class FlashSaves:
     """Adds memory checkpoints to a class of Trainer, as its first base: `class Mine(FlashSaves, SFTTrainer)`.
 
     storage_steps: saves at multiples of this step count go to storage in the background, and the last save too; 0 for
-    all. The others go there only if training resumes from them after a failure.
-    flash_folder: the folder in storage, `output_dir` by default. `save_total_limit` is how many of the newest stay
-    there.
-    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none. environ: of this
-    process.
+    all. The others go there only if training resumes from them after a failure. flash_folder: the folder in storage,
+    `output_dir` by default. `save_total_limit` is how many of the newest stay there. replica_count: workers in a group
+    that keep each other's shards in memory, 0 and 1 for none. environ: of this process.
     """
 
     def __init__(
@@ -79,7 +77,12 @@ class FlashSaves:
         trainer.add_callback(_Progress())
 
     def _save_checkpoint(self, model: Any, trial: Any, *more: Any, **named: Any) -> None:
-        """Save a checkpoint in memory in place of transformers' files. Raises BadState, NoMemory."""
+        """Save the current step in memory, in place of transformers' files; every `storage_steps` and the last also to
+        storage.
+
+        model: unused, since the Trainer has it. trial: of a hyperparameter search, None for none. Raises BadState,
+        NoMemory.
+        """
         trainer: Any = self
         if trial is None and trainer.hp_search_backend is None:
             trainer.store_flos()

@@ -36,12 +36,11 @@ _RANDOM, _BUFFERS = "turnout/random", "turnout/buffers"
 class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     """Saves memory checkpoints of a Lightning Trainer. It is the Trainer's own checkpoint callback.
 
-    every_n_steps: optimizer steps between saves in memory.
-    storage_steps: saves at multiples of this step count go to storage in the background, and the last save too; 0 for
-    all. The others go there only if training resumes from them after a failure.
-    keep: how many of the newest stay in storage, 0 for all. replica_count: workers in a group that keep each other's
-    state in memory, 0 and 1 for none. environ: of this process.
-    Unless a ModelCheckpoint is added, Lightning writes no files.
+    every_n_steps: optimizer steps between saves in memory. storage_steps: saves at multiples of this step count go to
+    storage in the background, and the last save too; 0 for all. The others go there only if training resumes from them
+    after a failure. keep: how many of the newest stay in storage, 0 for all. replica_count: workers in a group that
+    keep each other's state in memory, 0 and 1 for none. environ: of this process. Unless a ModelCheckpoint is added,
+    Lightning writes no files.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Saves what Megatron-LM would write: to memory, and to storage in the background.
 
 The state of one rank is collected as named parts (named_parts.py): the model chunks, the states of the optimizer and
-the scheduler, and the random number generators of tensor parallelism.
-get_args() is in `megatron` up to 0.5, and in `megatron.training` since then. megatron-core alone, without the training
-scripts, has no arguments; callers then name their folder.
+the scheduler, and the random number generators of tensor parallelism. get_args() is in `megatron` up to 0.5, and in
+`megatron.training` since then. megatron-core alone, without the training scripts, has no arguments; callers then name
+their folder.
 """
 
 from __future__ import annotations
@@ -209,7 +209,9 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
 
 
 def _without_padding(shard: Any) -> Any:
-    """Add the missing "padding" flags: Megatron's getter omits padding, but its loader asks for the flag."""
+    """Add the missing flags "padding" to a shard of the optimizer: Megatron's getter omits them, but its loader needs
+    them.
+    """
     for each in shard.values() if isinstance(shard, dict) else ():
         for buckets in each.values() if isinstance(each, dict) else ():
             for tensors in (found for bucket in buckets for found in bucket):
@@ -266,10 +268,10 @@ def save_checkpoint(
     """Save this iteration in memory; training may continue when this returns. All ranks have to call it.
 
     DISK also writes it to storage in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is
-    stored only if training resumes from it after a failure.
-    num_floating_point_operations_so_far: 0 before Megatron 0.5, which has no count. checkpoint_dir: --save by default.
-    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none; the same at each save.
-    comm_backend: ignored. megatrons: Megatron's own. Raises BadState, NoMemory, NotUsable, NotImplementedError.
+    stored only if training resumes from it after a failure. num_floating_point_operations_so_far: 0 before Megatron
+    0.5, which has no count. checkpoint_dir: --save by default. replica_count: workers in a group that keep each other's
+    shards in memory, 0 and 1 for none; the same at each save. comm_backend: ignored. megatrons: Megatron's own. Raises
+    BadState, NoMemory, NotUsable, NotImplementedError.
     """
     _check_arguments(megatrons, _IGNORED_ARGUMENTS)
     if not isinstance(storage_type, StorageType):
@@ -364,9 +366,10 @@ def _parts_for(folder: str | os.PathLike[str] | None, option: str, copies: int) 
 
 
 def _check_arguments(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
-    """Raise an error for arguments of Megatron's own function that have no effect here.
+    """Raise TypeError for an argument that Megatron's own function does not know, and NotImplementedError for a value
+    of one that is not supported here.
 
-    idle: names that may have any value.
+    megatrons: the arguments by name. idle: names that may have any value, since they have no effect.
     """
     for name, value in megatrons.items():
         if name not in (*idle, *_UNSUPPORTED_ARGUMENTS):

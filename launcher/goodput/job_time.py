@@ -137,7 +137,10 @@ class Totals:
     gpu_us: tuple[int, ...] = NO_TIME  # GPU-microseconds in the order of KINDS
 
     def add(self, kind: TimeKind, amount_ns: int, gpus: int) -> Totals:
-        """Add an interval that `gpus` GPUs spent."""
+        """Return the totals with `amount_ns` nanoseconds of this kind added, and their GPU time for `gpus` GPUs.
+
+        Returns the same totals for 0 ns or less.
+        """
         if amount_ns <= 0:
             return self
         place, gpu_us = _PLACES[kind], amount_ns * gpus // _NS_OF_US
@@ -174,7 +177,9 @@ class RankZero:
     since_first_ns: Amount = 0  # since the first step was done
 
     def later(self, passed_s: float) -> RankZero:
-        """Return the same report as it has to be sent some seconds after it was read."""
+        """Return this report with the time since it was read (`passed_s` seconds) added to the times since the first
+        and the newest step. Unchanged if no step was done yet.
+        """
         if self.first < 0:
             return self
         passed_ns = max(round(passed_s * NS), 0)
@@ -182,7 +187,7 @@ class RankZero:
         return replace(self, since_step_ns=since_step_ns, since_first_ns=since_first_ns)
 
     def by_kind(self) -> Mapping[TimeKind, int]:
-        """Return the time of each kind, in nanoseconds."""
+        """Return the time that rank 0 has spent in phases of this round, by kind, in nanoseconds."""
         return {
             TimeKind.RESTORE: self.restore_ns,
             TimeKind.SAVE: self.save_ns,

@@ -117,14 +117,20 @@ def record_of(ledger: Ledger) -> JobTime:
 
 
 def pause(ledger: Ledger, now_ns: int, kind: TimeKind, gpus: int = 0) -> Ledger:
-    """Count the time up to now, in which no world trained. gpus: of the members present, before the first world."""
+    """Return the ledger with the time up to `now_ns` counted as `kind`. No world trained in that time.
+
+    gpus: those of the members present, if no world has formed before; 0: those of the last world.
+    """
     passed_ns = max(now_ns - ledger.now_ns, 0)
     own = ledger.own.add(kind, passed_ns, _gpus(ledger) or gpus)
     return replace(ledger, now_ns=ledger.now_ns + passed_ns, own=own)
 
 
 def train(ledger: Ledger, now_ns: int, report: RankZero | None = None, *, hung: bool = False) -> Ledger:
-    """Count the time up to now, in which a world trained. report: the newest of rank 0; hung: a process hangs."""
+    """Return the ledger with the time up to `now_ns` counted as time in which a world trained.
+
+    report: the newest of rank 0, None if it is unknown. hung: a process hangs.
+    """
     passed_ns = max(now_ns - ledger.now_ns, 0)
     starts = ledger.step < 0
     waited_ns = passed_ns + (ledger.start_pending_ns if starts else ledger.tail_ns)
@@ -141,7 +147,10 @@ def train(ledger: Ledger, now_ns: int, report: RankZero | None = None, *, hung: 
 
 
 def begin_steps(ledger: Ledger, first: int, since_first_ns: int = 0) -> Ledger:
-    """Record the first step of a round, which ends its start. since_first_ns: the time since then."""
+    """Record that the world has done the first step of its round; the time before it was the start.
+
+    first: number of that step. since_first_ns: nanoseconds since it ended.
+    """
     if ledger.step >= 0 or first < 0:
         return ledger
     rest_ns = min(since_first_ns, ledger.start_pending_ns)
@@ -152,7 +161,10 @@ def begin_steps(ledger: Ledger, first: int, since_first_ns: int = 0) -> Ledger:
 
 
 def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
-    """Record the newest step that the world has done. since_step_ns: the time since then."""
+    """Record the newest step that the world has done. Steps that were preserved before, and are repeated, are wasted.
+
+    since_step_ns: nanoseconds since the step ended. An older step changes nothing.
+    """
     if step <= ledger.step or ledger.step < 0:
         return ledger
     rest_ns = min(since_step_ns, ledger.tail_ns)
@@ -164,10 +176,10 @@ def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
 
 
 def preserve(ledger: Ledger, saved: int) -> Ledger:
-    """Make the steps up to the saved one productive. The steps between two reports count as equally long.
+    """Count the time of the steps up to `saved` as productive. The steps between two reports count as equally long.
 
-    Before the first world here the steps are inherited, and a member may still bring newer totals of the same steps.
-    So they stay undecided until that world forms.
+    Before the first world here the steps are inherited, and a member may still bring newer totals of the same steps. So
+    they stay undecided until that world forms.
     """
     if not ledger.gpus:
         return replace(ledger, saved=max(saved, ledger.saved))
@@ -175,7 +187,7 @@ def preserve(ledger: Ledger, saved: int) -> Ledger:
 
 
 def stop(ledger: Ledger, tail: TimeKind) -> Ledger:
-    """End a round. tail: the kind of the time since the newest step."""
+    """Return the ledger at the end of a round. tail: the kind of the time since the newest step."""
     start = TimeKind.REINIT if ledger.started else TimeKind.OTHER  # without any step, nobody knows what it was
     ledger = _add(_add(ledger, start, ledger.start_pending_ns), tail, ledger.tail_ns)
     return replace(ledger, start_pending_ns=0, tail_ns=0)
@@ -217,9 +229,10 @@ def _preserve(ledger: Ledger, saved: int) -> Ledger:
 
 
 def _claim(ledger: Ledger, report: RankZero, waited_ns: int, starts: bool) -> tuple[Ledger, int]:
-    """Take rank 0's phases out of the time that it waited for. Return what is left of it.
+    """Count the time that rank 0 reports for its phases (restore, save, data, other) and that is not yet counted.
 
-    A phase that is longer than the counted time is taken later. Before the first step, other phases are a start.
+    waited_ns: time in which the world did no step; at most this much is counted, and the rest by a later call. starts:
+    before the first step, when the phase OTHER is part of the start. Returns the ledger and what is left of waited_ns.
     """
     claimed_ns = dict(ledger.claimed_ns)
     for kind, spent_ns in report.by_kind().items():

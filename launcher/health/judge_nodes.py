@@ -47,29 +47,31 @@ class Sample:
     """The times of all groups or nodes, with which one time is compared.
 
     In each comparison, the times in `own` are left out of the sample: the time itself and those of the same group.
-    floor_s: a time above it is always slow; None for no such limit.
     """
 
     def __init__(self, times_s: Iterable[float], limits: StragglerLimits) -> None:
         self._sorted, self._limits = sorted(times_s), limits
         self._ordinary_limit_s = dict[int, float]()
 
-    def is_slow(self, time_s: float, own: Sequence[float], floor_s: float | None) -> bool:
-        """Return True if the time is slow by the rule, or above `floor_s`."""
-        if floor_s is not None and time_s > floor_s:
+    def is_slow(self, time_s: float, own: Sequence[float], always_slow_s: float | None) -> bool:
+        """Return True if the time is slow by the rule.
+
+        always_slow_s: a time above it counts as slow whatever the rule says; None for no such limit.
+        """
+        if always_slow_s is not None and time_s > always_slow_s:
             return True
-        return not self._is_ordinary(time_s, len(own)) and time_s > _limit_s(self._others(own), self._limits)
+        return not self._is_surely_normal(time_s, len(own)) and time_s > _limit_s(self._others(own), self._limits)
 
-    def is_suspicious(self, time_s: float, own: Sequence[float], floor_s: float | None) -> bool:
-        """Return True if the time should be measured again. Every slow time is suspicious."""
-        if floor_s is not None and time_s > floor_s:
+    def is_suspicious(self, time_s: float, own: Sequence[float], always_slow_s: float | None) -> bool:
+        """Return True if the time should be measured again. Every slow time is suspicious. Arguments of `is_slow`."""
+        if always_slow_s is not None and time_s > always_slow_s:
             return True
-        return not self._is_ordinary(time_s, len(own)) and time_s > _suspicious_s(self._others(own), self._limits)
+        return not self._is_surely_normal(time_s, len(own)) and time_s > _suspicious_s(self._others(own), self._limits)
 
-    def _is_ordinary(self, time_s: float, left_out: int) -> bool:
-        """Return True if the time is not suspicious, independent of which `left_out` times are left out of the sample.
+    def _is_surely_normal(self, time_s: float, left_out: int) -> bool:
+        """Return True if the time is not suspicious, whichever `left_out` times are left out of the sample.
 
-        It is compared with the fastest others, so False says nothing.
+        A quick test with a cached limit: True proves it; after False the exact test is needed.
         """
         if left_out not in self._ordinary_limit_s:
             self._ordinary_limit_s[left_out] = _suspicious_s(
@@ -389,14 +391,14 @@ def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]
     limits = evidence.check.limits
     if cause is FaultCause.COMPUTE_SLOW:
         best: Mapping[str, float] = {node: min(times) for node, times in evidence.compute.items()}
-        floor_s, candidates = limits.compute_s, {*best} - evidence.bad
+        always_slow_s, candidates = limits.compute_s, {*best} - evidence.bad
     else:
-        best, floor_s, candidates = evidence.network, limits.collective_s, evidence.slow_nodes
+        best, always_slow_s, candidates = evidence.network, limits.collective_s, evidence.slow_nodes
     sample = Sample(best.values(), limits)
     return tuple(
         Finding((node,), cause, f"{best[node]:.4g} s at best, beside the other nodes' or a floor")
         for node in evidence.check.nodes
-        if node in candidates and node in best and sample.is_slow(best[node], [best[node]], floor_s)
+        if node in candidates and node in best and sample.is_slow(best[node], [best[node]], always_slow_s)
     )
 
 
@@ -524,11 +526,11 @@ class _Round:
         """Add groups for nodes whose own computation is suspicious or unknown: with a free node, or alone."""
         evidence = self._evidence
         best = {node: min(times) for node, times in evidence.compute.items()}
-        sample, floor_s = Sample(best.values(), evidence.check.limits), evidence.check.limits.compute_s
+        sample, always_slow_s = Sample(best.values(), evidence.check.limits), evidence.check.limits.compute_s
         for node in evidence.check.nodes:
             if node in evidence.bad or not self._is_free(node) or len(evidence.compute.get(node, ())) >= PROOFS:
                 continue
-            if node not in best or sample.is_suspicious(best[node], [best[node]], floor_s):
+            if node not in best or sample.is_suspicious(best[node], [best[node]], always_slow_s):
                 partner = self._nearest(node, evidence.fast) or self._nearest(node, best.keys())
                 self._add_group(*((node, partner) if partner else (node,)))
 

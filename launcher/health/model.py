@@ -94,7 +94,7 @@ class StragglerLimits:
             raise BadCheck("a node is slow from some factor above 1 on, and some number of spreads above 0")
         for limit_s in (self.compute_s, self.collective_s):
             if limit_s is not None and not 0 < limit_s < math.inf:
-                raise BadCheck(f"a floor of {limit_s} s: a time above 0 is needed")
+                raise BadCheck(f"a limit of {limit_s} s: it must be above 0 and finite")
 
 
 @dataclass(frozen=True, slots=True)

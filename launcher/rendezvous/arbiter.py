@@ -100,8 +100,7 @@ def may_claim(
     """Decide if the member `member_id` of `run` may claim the next round.
 
     dead: the holder is known to be dead; silence alone does not prove that. hold_s: seconds without a renewal after
-    which a holder counts as lost. A record of another run does not protect the round.
-    Source: docs/design.md 5
+    which a holder counts as lost. A record of another run does not protect the round. Source: docs/design.md 5
     """
     if held_round.record is None or held_round.record.run != run:
         return ClaimVerdict(True, ClaimReason.NOBODY)

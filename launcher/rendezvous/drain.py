@@ -3,11 +3,10 @@ members. It also charges a process failure to the restart budget, max_restarts.
 
 The proposed stop step is STEPS_AHEAD after the farthest rank. Ranks that reach it wait until all members have answered
 that they have not passed it. If a rank has passed it, a later step is proposed. Processes that report no steps get
-SIGTERM, so that their own hook saves.
-A world grows the same way, but not for members that cannot start processes yet, since training would wait for them.
-docs/design.md 5
-Before leaving members end, members that stay fetch the shards that only leavers hold. A shard that is not fetched in
-time is lost unless the leaver has written it to storage by then. Source: XD-06
+SIGTERM, so that their own hook saves. A world grows the same way, but not for members that cannot start processes yet,
+since training would wait for them. docs/design.md 5 Before leaving members end, members that stay fetch the shards that
+only leavers hold. A shard that is not fetched in time is lost unless the leaver has written it to storage by then.
+Source: XD-06
 """
 
 from __future__ import annotations
@@ -88,7 +87,10 @@ def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
 
 
 def _growth_reason(transition: Transition, world: World) -> tuple[Reason, str] | None:
-    """Return reason and detail if the world can grow now, else None. Add a Wake effect if it may grow later."""
+    """Return (reason, detail) if the world can grow now, else None. Add a Wake effect if it may grow later.
+
+    If more workers are expected, the growth waits `settle_s` after the last one came, so that one restart serves all.
+    """
     gathering, spec = transition.state.gathering, transition.state.job.elastic_spec
     ready_s = _ready_newcomers(transition)
     present = sum(id_ in transition.members for id_ in world.assignments) + len(ready_s)
@@ -229,7 +231,7 @@ def record_reached(transition: Transition, id_: str, member_state: MemberState, 
 
 
 def end_training(transition: Transition) -> None:
-    """Handle the end of all processes of a round: charge a process failure to the restart budget, and enter HANDING.
+    """Handle the end of all processes of a round: charge a process failure to the restart budget, then start HANDING.
 
     A failure that the loss of a member explains is not charged. If the budget is used up, the job finishes instead.
     """

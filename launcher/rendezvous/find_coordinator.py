@@ -77,84 +77,84 @@ class GiveUp:
 Move: TypeAlias = ConnectTo | Lead | AskArbiter | SearchPause | GiveUp
 
 
-def next_move(seek: Search, now_s: float) -> Move:
+def next_move(search: Search, now_s: float) -> Move:
     """Choose the next move of a search. GiveUp after `join_timeout_s`; SearchPause at the end of a lap.
 
     The caller records each failed move in the search (`record_failure` and its neighbours), so that the next one
     differs.
     """
-    if now_s - seek.since_s > seek.join_timeout_s:
-        address = seek.endpoint or seek.last
+    if now_s - search.since_s > search.join_timeout_s:
+        address = search.endpoint or search.last
         place = f" at {address[0]}:{address[1]}" if address else ""
-        return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{place} within {seek.join_timeout_s:g} s")
-    for move in _moves_of_lap(seek, now_s):
-        if not isinstance(move, ConnectTo) or move.to not in seek.refused | seek.silent:
+        return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{place} within {search.join_timeout_s:g} s")
+    for move in _moves_of_lap(search, now_s):
+        if not isinstance(move, ConnectTo) or move.to not in search.refused | search.silent:
             return move
-    return SearchPause(min(FIRST_PAUSE_S * 2**seek.laps, MAX_PAUSE_S))
+    return SearchPause(min(FIRST_PAUSE_S * 2**search.laps, MAX_PAUSE_S))
 
 
-def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
+def _moves_of_lap(search: Search, now_s: float) -> Iterator[Move]:
     """Yield the moves of one lap in the order in which they are tried, including those that failed in this lap."""
-    endpoint = None if seek.host else seek.endpoint
-    yield from _moves_to_last_world(seek)
-    if not seek.base.round and endpoint is not None:
+    endpoint = None if search.host else search.endpoint
+    yield from _moves_to_last_world(search)
+    if not search.base.round and endpoint is not None:
         yield ConnectTo(endpoint)
-    if seek.arbiter and not seek.arbiter_asked:
+    if search.arbiter and not search.arbiter_asked:
         yield AskArbiter()
-    if seek.host and not seek.base.round:
+    if search.host and not search.base.round:
         yield Lead()
     if endpoint is not None:
         yield ConnectTo(endpoint)
-    if seek.roams or _is_leaderless(seek, now_s):
+    if search.roams or _is_leaderless(search, now_s):
         yield Lead()
 
 
-def _moves_to_last_world(seek: Search) -> Iterator[Move]:
+def _moves_to_last_world(search: Search) -> Iterator[Move]:
     """Yield the moves to coordinators of the last world: the redirect, the coordinator, its successors in order."""
-    if seek.hint is not None:
-        yield ConnectTo(seek.hint)
-    if seek.last is not None:
-        yield ConnectTo(seek.last)
-    for successor in seek.successors:
-        if successor.id == seek.id:
-            if not seek.roams:
+    if search.hint is not None:
+        yield ConnectTo(search.hint)
+    if search.last is not None:
+        yield ConnectTo(search.last)
+    for successor in search.successors:
+        if successor.id == search.id:
+            if not search.roams:
                 yield Lead()
             continue
         yield ConnectTo((successor.address, successor.port))
 
 
-def _is_leaderless(seek: Search, now_s: float) -> bool:
+def _is_leaderless(search: Search, now_s: float) -> bool:
     """Return True if a job with an arbiter has been without a coordinator for so long that any member may lead."""
-    return seek.arbiter and seek.laps > 0 and now_s - seek.since_s > LEADERLESS_S
+    return search.arbiter and search.laps > 0 and now_s - search.since_s > LEADERLESS_S
 
 
-def record_failure(seek: Search, to: Address, *, refused: bool) -> Search:
+def record_failure(search: Search, to: Address, *, refused: bool) -> Search:
     """Record that connecting to an address failed. refused: nobody listens there; else no answer came in time."""
     if refused:
-        return replace(seek, refused=seek.refused | {to}, hint=None if seek.hint == to else seek.hint)
-    return replace(seek, silent=seek.silent | {to}, hint=None if seek.hint == to else seek.hint)
+        return replace(search, refused=search.refused | {to}, hint=None if search.hint == to else search.hint)
+    return replace(search, silent=search.silent | {to}, hint=None if search.hint == to else search.hint)
 
 
-def record_redirect(seek: Search, to: Redirect) -> Search:
+def record_redirect(search: Search, to: Redirect) -> Search:
     """Record the coordinator's address that another member named. A redirect with port 0 names nobody."""
-    return replace(seek, hint=(to.address, to.port)) if to.port else seek
+    return replace(search, hint=(to.address, to.port)) if to.port else search
 
 
-def record_arbiter(seek: Search, holder: Address | None) -> Search:
+def record_arbiter(search: Search, holder: Address | None) -> Search:
     """Record the arbiter's answer: the address of the round's holder, None if it named nobody."""
-    return replace(seek, arbiter_asked=True, hint=holder if holder not in seek.refused | seek.silent else None)
+    return replace(search, arbiter_asked=True, hint=holder if holder not in search.refused | search.silent else None)
 
 
-def record_other_holder(seek: Search, holder: Address | None) -> Search:
+def record_other_holder(search: Search, holder: Address | None) -> Search:
     """Begin a new lap at the holder of the round, which seems to be alive, so that this member may not lead.
 
     holder: its address, None if unknown.
     """
-    return record_arbiter(next_lap(seek), holder)
+    return record_arbiter(next_lap(search), holder)
 
 
-def next_lap(seek: Search) -> Search:
+def next_lap(search: Search) -> Search:
     """Begin a new lap, in which every address is tried again."""
     return replace(
-        seek, refused=frozenset(), silent=frozenset(), arbiter_asked=False, hint=None, laps=min(seek.laps + 1, 16)
+        search, refused=frozenset(), silent=frozenset(), arbiter_asked=False, hint=None, laps=min(search.laps + 1, 16)
     )

@@ -1,12 +1,11 @@
 """Decides which members form the next world, when it is formed, and which world may follow which. docs/design.md 5.
 
 The first round waits for the expected number of members or for the end of the last call. A later round waits only for
-members that are known to return. Members of the last world are chosen first, then the oldest.
-A member that still imports is not chosen for a world that was stopped to grow. In all other cases nobody trains, so
-every present member may be chosen.
-Without an arbiter the next world needs more than half of the last world's members, so that no other world can follow
-it. If the min is more than half of the max, only one world fits into the job. Then a member that replaces a lost one
-counts like the lost one, which must have ended, since a name belongs to one worker at a time.
+members that are known to return. Members of the last world are chosen first, then the oldest. If the last world was
+stopped in order to grow, members that are still importing are not chosen. In all other cases they may be, since nobody
+trains. Without an arbiter the next world needs more than half of the last world's members, so that no other world can
+follow it. If the min is more than half of the max, only one world fits into the job. Then a member with the name or
+index of a lost one counts as that one: two workers never have the same name, so the lost one has ended.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from turnout.launcher.rendezvous.state import (
 def may_train(base: LastWorld, formed: Formed) -> bool:
     """Return True if a member may train in the round of `formed`. base: the last world that the member knows.
 
-    The round must be newer than that world and must follow a world that is not older than that world. So of two worlds
+    The round must be newer than `base`, and the world that it follows must be `base` or a newer one. So of two worlds
     that follow the same one, a member trains in at most one. docs/design.md 5
     """
     return formed.round > base.round and formed.base >= base.round
@@ -132,8 +131,7 @@ def gather(transition: Transition) -> None:
         _log_waiting(transition, Reason.BELOW_MIN)
         _wait_for_min(transition, len(candidates))
         return
-    last_call_over = transition.now_s >= state.gathering.joined_s + state.gathering.call_s
-    if not last_call_over and len(candidates) < min(state.gathering.expected, state.job.elastic_spec.max_nodes):
+    if _is_last_call(transition, len(candidates)):
         _log_waiting(transition, Reason.LAST_CALL)
         transition.wake(state.gathering.joined_s + state.gathering.call_s)
         return
@@ -147,6 +145,13 @@ def gather(transition: Transition) -> None:
         _claim_for(transition, checked, size)
 
 
+def _is_last_call(transition: Transition, candidates: int) -> bool:
+    """Return True while more members are expected. candidates: the number of members that may be chosen now."""
+    gathering, elastic_spec = transition.state.gathering, transition.state.job.elastic_spec
+    is_over = transition.now_s >= gathering.joined_s + gathering.call_s
+    return not is_over and candidates < min(gathering.expected, elastic_spec.max_nodes)
+
+
 def _claim_for(transition: Transition, checked: list[MemberState], size: int) -> None:
     """Claim a round for `size` of these members: those of the last world first, then the oldest.
 
@@ -158,6 +163,9 @@ def _claim_for(transition: Transition, checked: list[MemberState], size: int) ->
         return not was_in_last_world(transition, member_state), member_state.member.age
 
     def by_place(member_state: MemberState) -> tuple[bool, bool, tuple[float, int, str, str]]:
+        """Return the sort key of a member: members of the last world first, then those with a former place, then the
+        oldest.
+        """
         return (
             not was_in_last_world(transition, member_state),
             not has_former_place(transition, member_state),
@@ -196,9 +204,9 @@ def _candidates(transition: Transition) -> list[MemberState]:
 
 
 def _log_waiting(transition: Transition, reason: Reason) -> None:
-    """Log, at most every LOG_PERIOD_S seconds, how many members are missing, and until when the round waits.
+    """Log how many members are missing, and until when the round waits. Skipped within LOG_PERIOD_S of the last log.
 
-    reason: LAST_CALL or BELOW_MIN. Names are known only for members of the last world.
+    reason: LAST_CALL or BELOW_MIN. Missing members of the last world are named; others are unknown.
     """
     state = transition.state
     if transition.now_s < state.gathering.logged_s + LOG_PERIOD_S:

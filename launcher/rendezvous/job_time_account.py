@@ -33,9 +33,11 @@ def adopt_totals(ledger: Ledger | None, record: JobTime | None) -> Ledger | None
 
 
 def account_time(transition: Transition, before: State) -> None:
-    """Add the time since the last transition to the ledger, then record what this transition has changed.
+    """Update transition.state.ledger: add the time since its last entry, then record what this transition has changed.
 
-    before: the state at the begin of this transition, which decides the kind of that time.
+    Recorded are a save, an ended round, a new world and the end of the job; the totals are logged at the end of a
+    round and of the job. Without a ledger nothing is done. before: the state at the start of this transition, which
+    decides the kind of the time.
     """
     if (ledger := transition.state.ledger) is None:
         return
@@ -65,7 +67,11 @@ def log_totals(transition: Transition, ledger: Ledger) -> None:
 
 
 def _add_elapsed_time(transition: Transition, before: State, ledger: Ledger, now_ns: int) -> Ledger:
-    """Return the ledger with the time up to `now_ns` added, by the phase of `before` and the report of rank 0."""
+    """Return the ledger with the time since its last entry added, up to `now_ns` (monotonic, nanoseconds).
+
+    The phase of `before` decides the kind: end, pause or training. In training, also a hang that `before` has recorded,
+    and the step report of rank 0 (transition.state.rank_zero) if it is of the same round.
+    """
     if before.phase in _END_PHASES:
         return ledgers.pause(ledger, now_ns, TimeKind.OTHER)
     if before.phase not in TRAINING_PHASES or before.world is None:

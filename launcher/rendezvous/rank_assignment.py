@@ -19,11 +19,11 @@ Index = tuple[int, Key, str]  # sort key of equal members
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class CrossingLimit:
     """The most crossings that members may have after a replacement: `factor` times the minimum plus `extra`.
 
     Above it all members get new ranks. One member in a new place adds at most two crossings, so two are always allowed.
-    Half as many again as the minimum cost less time than moving the checkpoints in memory to other ranks.
+    Up to 1.5 times the minimum, the extra crossings cost less time than moving memory checkpoints to other ranks.
     """
 
     factor: float = 1.5  # times the minimum
@@ -34,7 +34,7 @@ class Limit:
         return crossings <= self.factor * min_crossings + self.extra
 
 
-LIMIT = Limit()
+LIMIT = CrossingLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,14 @@ class Ranking:
 
 
 def rank_members(
-    members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT, *, by_index: bool = False
+    members: Sequence[Member], before: Sequence[Member] = (), limit: CrossingLimit = LIMIT, *, by_index: bool = False
 ) -> Ranking:
     """Give every member a group rank. The order of `members` makes no difference.
 
     before: the last world by group rank, () for none. If the size is the same, members with the same name and path keep
     their rank, as long as `limit` allows the crossings. A member that returned elsewhere is new, and gets its old rank
-    if no other rank costs less.
-    by_index: ranks follow the workers' indexes instead, independent of their places, as a mesh needs it.
-    Source: docs/facts/launcher.md 9 row 18; pytorch#191190
+    if no other rank costs less. by_index: ranks follow the workers' indexes instead, independent of their places, as a
+    mesh needs it. Source: docs/facts/launcher.md 9 row 18; pytorch#191190
     """
     min_crossings = optimum(members)
     members = sorted(members, key=_index_key)

@@ -139,7 +139,7 @@ class JobFacts:
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
     roam_s: float = 10.0  # base of the time between two searches for another coordinator
     fence_s: float = 15.0  # how long a member may still train after it lost its coordinator
-    ask_s: float = 0.0  # between two questions at the endpoint for another coordinator; 0: never ask
+    ask_s: float = 0.0  # between two requests that ask the endpoint for another coordinator; 0: never ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,12 +153,11 @@ def replace_coordinator(
 ) -> State:
     """Return the state of a job whose coordinator was lost, made from a new job's state.
 
-    base: the last world that the new coordinator knows; round 0 for none, then the job counts as new.
-    handed_over: the old coordinator handed over, and `base` no longer counts it.
-    before: the round in the arbiter's record before this claim, 0 for none. fenced_s: until then its holder, if alive,
-    may train without the arbiter.
-    sought_s: when this member's search for a coordinator began. None: never search again. 0: all members look for this
-    very coordinator, so it does not search before its first world.
+    base: the last world that the new coordinator knows; round 0 for none, then the job counts as new. handed_over: the
+    old coordinator handed over, and `base` no longer counts it. before: the round in the arbiter's record before this
+    claim, 0 for none. fenced_s: until then its holder, if alive, may train without the arbiter. sought_s: when this
+    member's search for a coordinator began. None: never search again. 0: all members look for this very coordinator, so
+    it does not search before its first world.
     """
     if base.round or before:
         fenced_s = max(fenced_s, state.cause.since_s + state.job.fence_s)

@@ -179,7 +179,8 @@ def _first_cpu(machine: Machine, node: int) -> Cpu:
 def _exclusive_cpus(node_cpus: Sequence[Cpu], node: int, index: int, sharers: int) -> CpuSet | NotBound:
     """Return the cores of a NUMA node that belong to one of its processes alone.
 
-    at: index of the process among `sharers` processes on the node. NotBound if there are fewer cores than processes.
+    index: of the process among the `sharers` processes on the node, from 0. NotBound if there are fewer cores than
+    processes.
     """
     groups = _group_by(node_cpus, lambda cpu: cpu.core)
     cores_per_process, remainder = divmod(len(groups), sharers)
@@ -191,7 +192,7 @@ def _exclusive_cpus(node_cpus: Sequence[Cpu], node: int, index: int, sharers: in
 
 
 def _group_by(cpus: Iterable[Cpu], by: Callable[[Cpu], int]) -> dict[int, list[Cpu]]:
-    """Return CPUs by a number, such as that of their core."""
+    """Group CPUs by a number such as that of their core. by: returns the number of a CPU."""
     groups: defaultdict[int, list[Cpu]] = defaultdict(list)
     for cpu in cpus:
         groups[by(cpu)].append(cpu)

@@ -50,7 +50,10 @@ def error_file(attempt: str, local_rank: int) -> str:
 
 
 def streams_of(outputs: Outputs, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
-    """Return stdout and stderr of one process. attempt: its folder, "" if no files are kept (`--log-dir=/dev/null`)."""
+    """Return (stdout, stderr) of one process: where each goes, and how its lines are repeated.
+
+    attempt: folder of this attempt's logs, "" if no files are kept (`--log-dir=/dev/null`).
+    """
     prefix = _prefix(outputs, local_rank, rank, hostname)
     out = _output_stream(outputs, attempt, local_rank, Std.OUT, prefix)
     return out, _output_stream(outputs, attempt, local_rank, Std.ERR, prefix)
@@ -84,7 +87,10 @@ def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
 
 
 def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
-    """Return the text to show for new lines, and the part of it that passes the filter. lines: with their line ends."""
+    """Return (all new lines with the prefix, those of them that contain one of the stream's needles), each as one text.
+
+    lines: with their line ends.
+    """
     shown = [f"{stream.prefix}{line}" for line in lines]
     selected = [
         text for text, line in zip(shown, lines, strict=True) if any(needle in line for needle in stream.needles)
@@ -98,9 +104,9 @@ MAX_LINE_CHARS = 1 << 16  # a longer line without an end is shown in parts
 
 
 def make_run_folder(log_dir: str, run: str) -> str:
-    """Make the folder of one agent's run, `<log_dir>/<run>_xxx`; "" if no files are kept.
+    """Create the folder of one agent's run, `<log_dir>/<run>_xxx`, and return it; "" if no files are kept.
 
-    log_dir: "" for a new folder. Raises OSError if it cannot be made.
+    log_dir: "" for a new temporary folder, /dev/null for no files. Raises OSError if it cannot be made.
     """
     if log_dir == os.devnull:
         return ""
@@ -110,7 +116,10 @@ def make_run_folder(log_dir: str, run: str) -> str:
 
 
 def make_attempt(run_folder: str, restarts: int, processes: int) -> str:
-    """Make the empty folders of one attempt, one per process; "" if no files are kept. Raises OSError."""
+    """Create the empty folders of one attempt, one per process, in place of older ones; return the attempt's folder.
+
+    "" if `run_folder` is "", since no files are kept. restarts: number of the attempt. Raises OSError.
+    """
     if not run_folder:
         return ""
     attempt = attempt_folder(run_folder, restarts)

@@ -63,10 +63,10 @@ _PROGRAM = (
 
 
 class ForkserverClient:
-    """Controls one parent of training processes, from its start to its end. Call `open` first.
+    """Controls one forkserver, the parent of training processes, from its start to its end. Call `open` first.
 
-    modules: that the parent imports. env: the parent's environment. ended: called for every ended process, also if it
-    died with the parent. lost: awaited if the parent ended without an order. stuck_s: seconds after which a parent
+    modules: that the forkserver imports. env: its environment. ended: called for every ended process, also if it died
+    with the forkserver. lost: awaited if the forkserver ended unexpectedly. stuck_s: seconds after which a forkserver
     counts as unresponsive. `running`: local ranks by pid.
     """
 
@@ -245,11 +245,10 @@ STUCK_S = 10.0  # seconds for a killed process to end, and for a parent to answe
 class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
-    fork: use a warm parent. preload: modules that it imports. shutdown_timeout_s: default time between SIGTERM and
-    SIGKILL.
-    env: what the processes' environments share (`worker_spec.common`); also the parents' environment, None for the
-    agent's own.
-    stuck_s: time for a killed process to go and for a parent to answer. patience_s: time for the imports.
+    fork: use a warm forkserver, which has imported the modules in `preload`. shutdown_timeout_s: default time between
+    SIGTERM and SIGKILL. env: what the processes' environments share (`worker_spec.common`); also the forkservers'
+    environment, None for the agent's own. stuck_s: time for a killed process to end and for a forkserver to answer.
+    patience_s: time for the imports.
     """
 
     def __init__(
@@ -272,14 +271,16 @@ class WorkerProcesses:
         # One start at a time: after a lost parent and for a new round, both may want one.
         self._warming = asyncio.Lock()
         self._lost = 0
-        self._orders: dict[int, SpawnSpec] = {}
+        self._specs: dict[int, SpawnSpec] = {}
         self._ended: dict[int, Exited] = {}  # in the order of their ends
         self._changed = asyncio.Event()
         self._tails: Tails | None = None
         adopt_orphans()
 
     async def warm(self) -> None:
-        """Start the warm parent in the background. A failure is logged and has no other effect."""
+        """Start the warm forkserver without waiting for its imports. A failure is logged, and processes are not forked
+        then.
+        """
         async with self._warming:
             if self._fork and self._warm is None:
                 try:
@@ -312,7 +313,7 @@ class WorkerProcesses:
             raise
         return parent
 
-    async def start(self, orders: Sequence[SpawnSpec]) -> None:
+    async def start(self, specs: Sequence[SpawnSpec]) -> None:
         """Start all processes of a round. Raises StillRunning while one of the last round is alive.
 
         A process that cannot be started counts as ended; `ended` returns it.
@@ -320,36 +321,36 @@ class WorkerProcesses:
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
         await self._close_tails()
-        self._orders, self._ended = {order.local_rank: order for order in orders}, {}
-        self._tails = Tails(orders, sys.stdout, sys.stderr)
+        self._specs, self._ended = {spec.local_rank: spec for spec in specs}, {}
+        self._tails = Tails(specs, sys.stdout, sys.stderr)
         refused = await self._start_forks()
         for why in sorted(set(refused.values())):
             ranks = sorted(rank for rank, reason in refused.items() if reason == why)
             self._log_event("processes_spawned", {"local_ranks": ranks, "why": why})
-        await self._spawn([self._orders[rank] for rank in sorted(refused)])
+        await self._spawn([self._specs[rank] for rank in sorted(refused)])
 
     async def _start_forks(self) -> dict[int, str]:
-        """Fork the processes that can be forked; return why the others cannot be, by local rank."""
+        """Fork the processes that can be forked. Return, by local rank, why the others could not be forked."""
         if not self._fork:
-            return dict.fromkeys(self._orders, "no parent is kept")
+            return dict.fromkeys(self._specs, "forking is off")
         refused = {
-            rank: why for rank, order in self._orders.items() if (why := why_spawn(order, self._env, sys.executable))
+            rank: why for rank, spec in self._specs.items() if (why := why_spawn(spec, self._env, sys.executable))
         }
-        if len(refused) == len(self._orders):
+        if len(refused) == len(self._specs):
             return refused
-        forks = [order for rank, order in self._orders.items() if rank not in refused]
+        forks = [spec for rank, spec in self._specs.items() if rank not in refused]
         parent = await self._wait_warm_parent()
         if parent is None:
-            return refused | {order.local_rank: "the parent is not ready" for order in forks}
+            return refused | {spec.local_rank: "the forkserver is not ready" for spec in forks}
         answer = await parent.start([_task(each, ()) for each in forks])
         if answer is None:
-            return refused | {order.local_rank: "the parent died" for order in forks}
+            return refused | {spec.local_rank: "the forkserver died" for spec in forks}
         return refused | answer.refused
 
     async def _wait_warm_parent(self) -> ForkserverClient | None:
-        """Wait for the warm parent's imports and return the parent; None if there is none or it has died.
+        """Wait for the warm forkserver's imports and return it; None if there is none or it has died.
 
-        A parent that takes longer than `patience_s` is closed, and processes are not forked any more.
+        A forkserver that takes longer than `patience_s` is closed, and processes are not forked any more.
         """
         await self.warm()
         parent = self._warm
@@ -371,20 +372,20 @@ class WorkerProcesses:
                 self._log_event("preload_failed", {"module": module, "why": why})
         return None if ready is None else parent
 
-    async def _spawn(self, orders: Sequence[SpawnSpec]) -> None:
+    async def _spawn(self, specs: Sequence[SpawnSpec]) -> None:
         """Start worker processes with a fresh interpreter each.
 
         A process that cannot be started is recorded as exited with CANNOT_RUN.
         """
-        if not orders:
+        if not specs:
             return
         if self._plain is None:
             self._plain = await self._open(())
-        answer = await self._plain.start([_task(order, command(order, sys.executable)) for order in orders])
-        for order in orders:
-            if answer is None or order.local_rank in answer.refused:
-                why = "the parent died" if answer is None else answer.refused[order.local_rank]
-                self._record_exit(Exited(order.local_rank, 0, CANNOT_RUN, error=why))
+        answer = await self._plain.start([_task(spec, command(spec, sys.executable)) for spec in specs])
+        for spec in specs:
+            if answer is None or spec.local_rank in answer.refused:
+                why = "the forkserver died" if answer is None else answer.refused[spec.local_rank]
+                self._record_exit(Exited(spec.local_rank, 0, CANNOT_RUN, error=why))
 
     def _on_ended(self, message: Ended) -> None:
         """Record the end of a process that a parent reports."""
@@ -397,7 +398,7 @@ class WorkerProcesses:
         self._changed.set()
 
     async def _on_lost(self, parent: ForkserverClient) -> None:
-        """Handle the unexpected death of a parent. A warm parent is replaced, unless MAX_PARENTS have died."""
+        """Handle the unexpected death of a forkserver. A warm one is replaced, unless MAX_PARENTS have died."""
         self._log_event("parent_lost", {"pid": parent.pid, "code": parent.code})
         if parent is self._plain:
             self._plain = None
@@ -409,7 +410,7 @@ class WorkerProcesses:
 
     async def ended(self) -> tuple[Exited, ...]:
         """Wait until a process has failed or all have succeeded. Return the ended processes, the first one first."""
-        while not any(each.failed for each in self._ended.values()) and len(self._ended) < len(self._orders):
+        while not any(each.failed for each in self._ended.values()) and len(self._ended) < len(self._specs):
             self._changed.clear()
             await self._changed.wait()
         if self._tails is not None:
@@ -419,7 +420,7 @@ class WorkerProcesses:
     async def _report_ended(self) -> tuple[Exited, ...]:
         """Return the exits of all processes. A failed process gets the error text that it wrote to its file."""
         for rank, exited in list(self._ended.items()):
-            file = self._orders[rank].error_file
+            file = self._specs[rank].error_file
             if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
                 self._ended[rank] = replace(exited, error=error_text(raw), error_file=file)
         return tuple(self._ended.values())
@@ -468,16 +469,19 @@ class WorkerProcesses:
             await tails.close()
 
 
-def _task(order: SpawnSpec, spawn: tuple[str, ...]) -> Task:
-    """Convert an order to a task for a parent."""
+def _task(spec: SpawnSpec, spawn: tuple[str, ...]) -> Task:
+    """Convert the description of a process to a task for a forkserver.
+
+    spawn: the command line of a fresh interpreter; () to fork instead.
+    """
     return Task(
-        local_rank=order.local_rank,
-        argv=order.argv,
-        env=dict(order.env),
+        local_rank=spec.local_rank,
+        argv=spec.argv,
+        env=dict(spec.env),
         spawn=spawn,
-        module=order.how == "module",
-        cwd=order.cwd,
-        stdout=order.stdout.file,
-        stderr=order.stderr.file,
-        cpus=order.cpus,
+        module=spec.how == "module",
+        cwd=spec.cwd,
+        stdout=spec.stdout.file,
+        stderr=spec.stderr.file,
+        cpus=spec.cpus,
     )

@@ -94,18 +94,18 @@ class Exited:
         return f"{text}: {self.error}" if self.error else text
 
 
-def command(order: SpawnSpec, python: str) -> tuple[str, ...]:
+def command(spec: SpawnSpec, python: str) -> tuple[str, ...]:
     """Return the command to execute when nothing is imported ahead. python: the agent's interpreter."""
-    unbuffered = (order.python or python, "-u")
-    match order.how:
+    unbuffered = (spec.python or python, "-u")
+    match spec.how:
         case CommandKind.BARE:
-            return order.argv
+            return spec.argv
         case CommandKind.MODULE:
-            return (*unbuffered, "-m", *order.argv)
+            return (*unbuffered, "-m", *spec.argv)
         case CommandKind.RUN_PATH:
-            return (python, "-u", "-c", RUN_PATH_PROGRAM, *order.argv)
+            return (python, "-u", "-c", RUN_PATH_PROGRAM, *spec.argv)
         case CommandKind.SCRIPT:
-            return (*unbuffered, *order.argv)
+            return (*unbuffered, *spec.argv)
 
 
 def of_rank(argv: Sequence[str], local_rank: int) -> tuple[str, ...]:
@@ -166,10 +166,10 @@ class JobVariables:
 
 
 def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
-    """Return the variables that all processes of an agent share. own: the agent's environment. processes: how many it
-    starts.
+    """Return the environment variables that all processes of an agent share.
 
-    Several processes get one thread each unless the user set a number, since they would compete for the cores.
+    own: the agent's environment. processes: how many it starts. If several, OMP_NUM_THREADS is 1 unless the user set
+    it, since they would compete for the cores.
     """
     env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **own}
     if processes > 1:
@@ -232,7 +232,10 @@ def _for_dlrover(shared: Mapping[str, str], job: JobVariables, formed: Formed) -
 
 
 def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return variables that show the process only one device, as device 0. Raises BadElasticSpec."""
+    """Return variables that show the process only the device of its local rank, as device 0.
+
+    Raises BadElasticSpec if CUDA_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) lists fewer devices.
+    """
     name = "HIP_VISIBLE_DEVICES" if shared.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
     if (visible := shared.get(name)) is None:
         return {"LOCAL_RANK": "0", name: str(local_rank)}
@@ -249,18 +252,18 @@ def read_at_import(name: str) -> bool:
     return name in _READ_AT_IMPORT or name.startswith(_PREFIXES_READ_AT_IMPORT)
 
 
-def why_spawn(order: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
-    """Return the reason why a process cannot be forked from the pre-imported parent, "" if it can.
+def why_spawn(spec: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
+    """Return the reason why a process cannot be forked from the pre-imported forkserver, "" if it can.
 
-    parent: the parent's environment. python: its interpreter.
+    parent: the forkserver's environment. python: its interpreter.
     """
-    if order.how in (CommandKind.BARE, CommandKind.RUN_PATH):
-        return f"--{order.how.value}"
-    if order.python and order.python != python:
-        return f"another interpreter: {order.python}"
-    if order.cpus and "OMP_NUM_THREADS" not in order.env:
+    if spec.how in (CommandKind.BARE, CommandKind.RUN_PATH):
+        return f"--{spec.how.value}"
+    if spec.python and spec.python != python:
+        return f"another interpreter: {spec.python}"
+    if spec.cpus and "OMP_NUM_THREADS" not in spec.env:
         return "bound to CPUs without OMP_NUM_THREADS: libraries count their threads at import"
-    names = sorted(name for name in parent.keys() | order.env.keys() if parent.get(name) != order.env.get(name))
+    names = sorted(name for name in parent.keys() | spec.env.keys() if parent.get(name) != spec.env.get(name))
     if differing := [name for name in names if read_at_import(name)]:
         return f"read at import and different: {', '.join(differing)}"
     return ""

@@ -44,9 +44,10 @@ class Choice(NamedTuple):
 
 
 def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
-    """Return the engine for these settings. texts: a sample of the documents.
+    """Return the engine for these settings: gigatoken only if all its tokens equal those of the reference library.
 
-    Raises BadOption if the reference library refuses the vocabulary.
+    texts: a sample of the documents. If gigatoken is not installed or cannot read the vocabulary, the reference is the
+    result. Raises BadOption if the reference library refuses the vocabulary.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return Choice(Engine.REFERENCE, "bytes need no library")

@@ -47,7 +47,7 @@ class Encoder(Protocol):
 
 @lru_cache(maxsize=2)
 def encoder(settings: EncoderSettings) -> Encoder:
-    """Return the encoder for these settings, which this process builds once.
+    """Return the encoder for these settings. A process builds it once: the last two encoders are cached.
 
     Raises BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
     """
@@ -62,7 +62,11 @@ def encoder(settings: EncoderSettings) -> Encoder:
 
 @contextmanager
 def on_all_cores() -> Iterator[None]:
-    """Let the reference library use threads while the block runs, before the workers of the run start."""
+    """Let the reference library use threads while the block runs, by its environment variable, which is restored
+    afterwards.
+
+    Use it before the workers of the run start.
+    """
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "true"
     try:

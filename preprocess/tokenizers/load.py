@@ -25,7 +25,7 @@ ReadBytes = Callable[[str], bytes]  # returns the content of a file
 
 
 def load(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
-    """Return the tokenizer that the options describe, for the reference engine.
+    """Return the tokenizer that the options describe, with its files as bytes, for the reference engine.
 
     read: returns the content of a file. is_folder: returns True if a path is a folder. Raises BadOption if a file is
     missing or wrong; the message names the file.
@@ -66,7 +66,8 @@ def _read_hugging_face_folder(
 ) -> EncoderSettings:
     """Return the settings of a vocabulary that GPT2TokenizerFast.from_pretrained can read. Raises BadOption.
 
-    path: a folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files.
+    path: a folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files. read: returns the
+    content of a file. is_folder: returns True if a path is a folder.
     """
     if not is_folder(path):
         return (
@@ -117,8 +118,8 @@ def _settings_of_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
 def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -> EncoderSettings:
     """Return the settings of a byte-level BPE like GPT-2's, built from vocab.json and merges.txt.
 
-    path: of vocab.json. merge_file: the path of merges.txt. read: returns the content of a file. Raises BadOption if
-    one is missing or wrong.
+    path: of vocab.json. merge_file: the path of merges.txt, None if it was not given. read: returns the content of a
+    file. Raises BadOption if one is missing or wrong.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -144,7 +145,12 @@ def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadByt
 
 
 def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
-    """Return the settings of a .tiktoken file. Raises BadOption if it is wrong or its split rule is unknown."""
+    """Return the settings of a .tiktoken file.
+
+    The end-of-document id and the size are the published ones if the number of ranks is known, else the id after the
+    highest rank. The split rule is --tiktoken-pattern, else that of the file name. read: returns the content of a path.
+    Raises BadOption if the file cannot be read or is wrong, or if the split rule is unknown.
+    """
     content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)
     pattern = options.tiktoken_pattern or _pattern_of(path)
@@ -167,9 +173,9 @@ def _pattern_of(path: str) -> str:
 
 
 def tiktoken_ranks(path: str, content: bytes) -> dict[bytes, int]:
-    """Return the rank of every token of a .tiktoken file. path: for the message, which names the faulty line.
+    """Return the rank of every token of a .tiktoken file. path: for the message. content: of the file.
 
-    Raises BadOption.
+    Raises BadOption, with the line, if a line is malformed, and if ranks are not different numbers from 0 up.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(content.splitlines(), 1):

@@ -72,7 +72,7 @@ def is_splittable(settings: EncoderSettings) -> bool:
     """Return True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
 
     At such a place a split rule ends one word and begins the next. This is known for the rules in this module, without
-    a normalizer and without special tokens that contain such a place.
+    a normalizer and without special tokens that contain such a place; False for all other vocabularies.
     """
     if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
         return True  # the three patterns above, and bytes
@@ -86,7 +86,7 @@ def is_splittable(settings: EncoderSettings) -> bool:
 
 
 def _begins_words(rule: Any) -> bool:
-    """Return True if a pre-tokenizer always begins a new token at a word after a blank.
+    """Return True if a pre-tokenizer always begins a new token at a word after a blank; False if this is not known.
 
     rule: the JSON value of `pre_tokenizer`, of any type.
     """
@@ -97,14 +97,7 @@ def _begins_words(rule: Any) -> bool:
             return bool(rule.get("use_regex", True))
         case "Sequence":
             first, *rest = rule.get("pretokenizers") or [None]
-            is_word_rule = (
-                isinstance(first, dict)
-                and first.get("type") == "Split"
-                and first.get("pattern", {}).get("Regex") in _WORD_RULES
-                and first.get("behavior") == "Isolated"
-                and not first.get("invert")
-            )
-            return is_word_rule and all(
+            return _splits_words(first) and all(
                 part.get("type") == "ByteLevel" and not part.get("add_prefix_space") and not part.get("use_regex", True)
                 for part in rest
             )
@@ -112,10 +105,21 @@ def _begins_words(rule: Any) -> bool:
             return False
 
 
+def _splits_words(part: Any) -> bool:
+    """Return True if a part of a pre-tokenizer is one of the rules that split a text at words. part: of any type."""
+    return (
+        isinstance(part, dict)
+        and part.get("type") == "Split"
+        and part.get("pattern", {}).get("Regex") in _WORD_RULES
+        and part.get("behavior") == "Isolated"
+        and not part.get("invert")
+    )
+
+
 def cut_text(text: str, piece_characters: int) -> list[str]:
     """Return the text in consecutive pieces of at least `piece_characters`, cut before blanks between two letters.
 
-    The vocabulary has to be splittable. A text without such a place is one piece.
+    Only the last piece may be shorter. The vocabulary must be splittable. A text without such a place is one piece.
     """
     pieces, start = [], 0
     while len(text) - start > piece_characters:

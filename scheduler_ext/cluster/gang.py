@@ -140,6 +140,7 @@ class Gang:
     members: dict[str, GangMember] = field(default_factory=dict)
     started_s: float | None = None  # when a member first held a host, by the monotonic clock
     min_pods_at_start: int = 0  # the min at the start; a larger min that is stated later has no effect on the order
+    multiple_at_start: int = 1  # the multiple of pods on a host at the start; the same holds for a larger multiple
     # required level -> the widest tier allowed, where the gang is planned in one domain of a node label (`levels.py`)
     label_tiers: Mapping[Level, int] = field(default_factory=dict)
     _cached_summary: _MemberSummary | None = field(
@@ -183,7 +184,7 @@ class Gang:
         if self.started_s is None:
             self.started_s = now_s
         if now_s - self.started_s <= patience_s:
-            self.min_pods_at_start = self.min_pods
+            self.min_pods_at_start, self.multiple_at_start = self.min_pods, self.multiple
 
     @property
     def min_pods_to_finish(self) -> int:
@@ -376,12 +377,12 @@ class Gang:
     @property
     def together_name(self) -> str:
         """The name that gangs share if they are placed all or none; "" for none."""
-        return self.terms.together_name
+        return self.terms.sets.together_name
 
     @property
     def together_size(self) -> int:
         """The number of gangs that share that name, if a member states it; else 0."""
-        return self.terms.together_size
+        return self.terms.sets.together_size
 
     @property
     def ancestors(self) -> tuple[Ancestor, ...]:
@@ -391,19 +392,19 @@ class Gang:
     @property
     def one_domain(self) -> bool:
         """True if the gangs of that name share one domain."""
-        return self.terms.one_domain
+        return self.terms.sets.one_domain
 
     @property
     def exclusive_set(self) -> str:
         """The name of the set whose gangs share no domain: stated by a member, else its JobSet or LeaderWorkerSet."""
-        return self.terms.exclusive_set or self.parent_set
+        return self.terms.sets.exclusive_set or self.parent_set
 
     @property
     def exclusive_tier(self) -> int | None:
         """The tier of the domains that the gang shares with no other gang of its set; None if it shares domains."""
         if not self.exclusive_set:
             return None
-        return max((self.known_tier(level) for level in self.terms.exclusive_levels), default=None)
+        return max((self.known_tier(level) for level in self.terms.sets.exclusive_levels), default=None)
 
     @property
     def queue(self) -> str:

@@ -9,9 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
+from typing import TypeVar
 
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
 from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Layer, Level, Mode, Wish, nested
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class SetTerms:
+    """The terms of a gang about other gangs."""
+
+    together_name: str  # the name that gangs share if they are placed all or none; "" for none
+    together_size: int  # the number of gangs that share that name, if one of them states it; else 0
+    one_domain: bool  # True if the gangs of that name share one domain
+    exclusive_set: str  # the name of the set whose gangs share no domain; "" where no wish names it
+    exclusive_levels: tuple[Level, ...]  # the levels of the domains that it shares with no other gang of its set
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +44,8 @@ class GangTerms:
     mesh: tuple[tuple[str, int], ...]  # (axis of parallelism, ranks along it), the outermost first
     balanced: bool  # True if it prefers an equal number of pods under each leaf
     fills_holes: bool  # True if it prefers the smallest holes
-    together_name: str  # the name that gangs share if they are placed all or none; "" for none
-    together_size: int  # the number of gangs that share that name, if one of them states it; else 0
-    one_domain: bool  # True if the gangs of that name share one domain
     ancestors: tuple[Ancestor, ...]  # the CompositePodGroups above its PodGroup, the outermost first
-    exclusive_set: str  # the name of the set whose gangs share no domain; "" where no wish names it
-    exclusive_levels: tuple[Level, ...]  # the levels of the domains that it shares with no other gang of its set
+    sets: SetTerms
 
     @property
     def places_all_members(self) -> bool:
@@ -53,7 +63,7 @@ def terms_of_gang(own: Wish, of_members: Sequence[Wish], multiple_of_members: in
     wishes = (*own_wishes, *of_members)
     preferences = tuple(of_members) or own_wishes
     required_levels = tuple(dict.fromkeys(level for wish in wishes for level in wish.levels))
-    multiples = (multiple_of_members, *(wish.multiple for wish in own_wishes))
+    multiples = (multiple_of_members, own.multiple)
     layers_of_wishes = tuple(layer for wish in wishes for layer in wish.layers)
     return GangTerms(
         wishes=wishes,
@@ -64,17 +74,29 @@ def terms_of_gang(own: Wish, of_members: Sequence[Wish], multiple_of_members: in
         layers_of_wishes=layers_of_wishes,
         multiples=multiples,
         multiple=common_multiple(multiples),
-        group_rules=next((wish.groups for wish in wishes if wish.groups), ()),
-        mesh=next((wish.mesh for wish in preferences if wish.mesh), ()),
+        group_rules=_first((wish.groups for wish in wishes), ()),
+        mesh=_first((wish.mesh for wish in preferences), ()),
         balanced=any(wish.balanced for wish in preferences),
         fills_holes=any(wish.mode is Mode.FILL for wish in preferences),
-        together_name=next((wish.together for wish in wishes if wish.together), ""),
+        ancestors=own.ancestors,
+        sets=_set_terms(wishes),
+    )
+
+
+def _set_terms(wishes: Sequence[Wish]) -> SetTerms:
+    """Merge the terms of some wishes about other gangs. The first name counts, and the largest number of gangs."""
+    return SetTerms(
+        together_name=_first((wish.together for wish in wishes), ""),
         together_size=max((wish.together_of for wish in wishes), default=0),
         one_domain=any(wish.one_domain for wish in wishes),
-        ancestors=own.ancestors,
-        exclusive_set=next((wish.exclusive_set for wish in wishes if wish.exclusive_set), ""),
+        exclusive_set=_first((wish.exclusive_set for wish in wishes), ""),
         exclusive_levels=tuple(wish.exclusive_level for wish in wishes if wish.exclusive_level is not None),
     )
+
+
+def _first(values: Iterable[Value], default: Value) -> Value:
+    """Return the first value that is not empty; `default` if all are empty."""
+    return next((value for value in values if value), default)
 
 
 def _merge_layers(of_group: tuple[Layer, ...], of_members: Iterable[Wish]) -> tuple[Layer, ...]:
@@ -91,6 +113,6 @@ def _merge_layers(of_group: tuple[Layer, ...], of_members: Iterable[Wish]) -> tu
 
 def common_multiple(multiples: Iterable[int]) -> int:
     """Return the least common multiple of some numbers >= 1; the largest of them if it is above MAX_MULTIPLE."""
-    asked = tuple(multiples)
-    common = lcm(*asked)
-    return common if common <= MAX_MULTIPLE else max(asked)
+    numbers = tuple(multiples)
+    common = lcm(*numbers)
+    return common if common <= MAX_MULTIPLE else max(numbers)

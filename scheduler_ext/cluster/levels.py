@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.jobs.wishes.model import Level, by_word
+from turnout.jobs.wishes.model import Level, tier_of_word
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.topology.fabric import Fabric, common_tier
@@ -177,6 +177,6 @@ class Levels:
             self._unlabelled_rows[level] = marks
         if tier is not None and (wider := domains_of_label(self._fabric, level, tier, values)) is not None:
             self._label_domains[level] = wider
-        if tier is None and (word := by_word(level)) is not None:
+        if tier is None and (word := tier_of_word(level)) is not None:
             return min(word, self._fabric.tiers)
         return tier

@@ -22,7 +22,7 @@ from turnout.jobs.wishes.model import Mode
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
+from turnout.kube.pod_shape import PodShape, Term, preferred_terms, shape_of
 from turnout.scheduler_ext.wire.pod_messages import gates_of
 
 _MAX_SELECTOR_CHARACTERS = 4096  # characters; a longer one is left to the scheduler
@@ -211,7 +211,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         membership=belongs,
         no_opinion_reason=_no_opinion_reason(pod, shape, belongs, gpu_resources),
         nomination_obstacle=_nomination_obstacle(pod),
-        preferred_terms=soft_terms(pod),
+        preferred_terms=preferred_terms(pod),
         never_preempts=pod.spec.preemption_policy == "Never",
         max_per_host=max_per_host(pod),
         controller=_controller_of(pod),

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
-from turnout.jobs.wishes.merge import least_by_role, native_min, wish_of_group, wish_of_notes
+from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_group, wish_of_notes
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
@@ -164,7 +164,7 @@ class ClusterView:
         least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
         wish = wish_of_group(*fields, notes)
-        roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
+        roles = tuple((role_of(task), count) for task, count in min_pods_by_task(spec.min_task_member))
         sizing = Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles)
         if dialect is Dialect.NATIVE:
             sizing = self._in_tree(key, sizing, parent_name(group))

@@ -152,13 +152,16 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     """Return a plan's seats, the first to be served first: seats of existing members, then open seats by rank.
 
     Seats that complete what running members have begun come first. If the gang needs one seat of a unit
-    (`seat_units.py`) for its min, it needs all of them. placed_members: those that hold a host.
+    (`seat_units.py`) for its min, it needs all of them. Of a gang that has started, only its min comes before every
+    other gang: up to a whole multiple of pods on a host, as the gang stated both when it started. placed_members: those
+    that hold a host.
     """
     units = seat_units(gang, plan, placed_members)
     seats = _rank_seats(gang, plan, position, units)
     needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_order])
-    if len(needed) <= position.needed_pods or position.first_order[0] == SeatClass.STARTED:
-        return seats  # only the min that a gang started with comes before every other gang
+    partners = len(needed) - position.needed_pods
+    if partners < 1 or (position.first_order[0] == SeatClass.STARTED and partners >= gang.multiple_at_start):
+        return seats
     first = position.first_order
     return [replace(seat, order=first) if (seat.uid or seat.rank) in needed else seat for seat in seats]
 

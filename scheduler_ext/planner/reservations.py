@@ -43,7 +43,7 @@ class Reservations:
         return self._by_holder.get(holder)
 
     def put(self, reservation: Reservation) -> bool:
-        """Store a reservation in place of an earlier one of its holder. True if it bars others from nodes anew.
+        """Store a reservation in place of an earlier one of its holder. True if nodes or priority changed.
 
         False if nodes and priority are unchanged, and if there are MAX_RESERVATIONS already: then it is not stored.
         """
@@ -75,12 +75,14 @@ class Reservations:
         self._rows.clear()
 
     def against(self, key: GangKey, priority: int) -> Reservation | None:
-        """Return the reservation of the most nodes that bars a gang; None if there is none."""
-        return max((each for each in self if each.bars(key, priority)), key=lambda each: len(each.nodes), default=None)
+        """Return the reservation of the most nodes that excludes a gang; None if there is none."""
+        return max(
+            (each for each in self if each.excludes(key, priority)), key=lambda each: len(each.nodes), default=None
+        )
 
     def nodes_against(self, key: GangKey, priority: int) -> set[str]:
         """Return the names of the nodes that are reserved against a gang."""
-        return {node for each in self if each.bars(key, priority) for node in each.nodes}
+        return {node for each in self if each.excludes(key, priority) for node in each.nodes}
 
     def rows_against(self, gang: Gang, row_of: Mapping[str, int], rows: int) -> NDArray[np.bool_] | None:
         """Mark the rows that are reserved against a gang; None if no reservation bars it.
@@ -89,7 +91,7 @@ class Reservations:
         """
         marks: NDArray[np.bool_] | None = None
         for each in self:
-            if each.bars(gang.key, gang.priority):
+            if each.excludes(gang.key, gang.priority):
                 marks = np.zeros(rows, np.bool_) if marks is None else marks
                 marks[self._rows_of(each, row_of)] = True
         return marks

@@ -94,7 +94,7 @@ class VerbHandler:
             reply = refused.reply
         finally:
             if isinstance(connection, Connection):
-                connection.answer_ready()
+                connection.response_ready()
         self._metrics.requests.labels(verb.value if verb else "other", reply.outcome.value).inc()
         if verb and reply.status == 200:
             self._durations[verb].observe(self._clock() - start_s)

@@ -1,4 +1,4 @@
-"""Inject faults on demand, to test that a client bears them: refusals, slow answers, watches that end.
+"""Inject faults on demand, to test that a client survives them: refusals, slow answers, watches that end.
 
 A rule applies to a number of requests and is then used up. Rules are tried in the order in which they were given.
 """
@@ -44,7 +44,11 @@ class Faults:
         self._rules: list[InjectedFault] = []
 
     def add_rule(self, document: Any) -> None:
-        """Add a rule from decoded JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
+        """Add a rule from decoded JSON, an object with the fields of InjectedFault. A rule without a code and a delay
+        adds nothing.
+
+        Raises ApiRefusal (400) for unknown fields and values that are out of bounds.
+        """
         known = set(InjectedFault.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
             raise ApiRefusal(
@@ -63,7 +67,10 @@ class Faults:
         self._rules.clear()
 
     def next(self, verb: str, resource: str) -> InjectedFault | None:
-        """Return the rule for a request, and use it up once; None if no rule applies."""
+        """Return the first rule that matches a request, and count it down; None if no rule matches.
+
+        verb, resource: of the request. A rule whose count reaches 0 is removed.
+        """
         for fault in self._rules:
             if fault.verb in ("", verb) and fault.resource in ("", resource):
                 fault.times -= 1

@@ -6,6 +6,8 @@ as in a cluster. Source: kube-controller-manager's garbage collector.
 
 from __future__ import annotations
 
+from typing import Any
+
 from turnout.simulator.api.kinds.catalogue import NAMESPACES
 from turnout.simulator.api.model import ApiRefusal, ResourceKind
 from turnout.simulator.api.store import Store, Stored
@@ -13,10 +15,13 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOpti
 
 
 def collect(store: Store) -> int:
-    """Process every change since the last call. Return how many objects were written or deleted."""
+    """Do garbage collection for every object that changed since the last call, until nothing more changes.
+
+    Return how many objects were written or deleted.
+    """
     done = 0
-    while store.ties.doubtful:
-        kind, namespace, name = store.ties.doubtful.pop()
+    while store.ties.to_check:
+        kind, namespace, name = store.ties.to_check.pop()
         try:
             stored = store.get(kind, namespace, name)
         except ApiRefusal:
@@ -26,9 +31,10 @@ def collect(store: Store) -> int:
 
 
 def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete an object, its dependents or its references as its owners, finalizers and deletion require.
+    """Do the next garbage collection step for one object: delete it, delete or release its dependents, or remove
+    references to deleted owners.
 
-    Return the number of changes.
+    Return the number of objects that were written or deleted.
     """
     if not stored.obj["metadata"].get("deletionTimestamp"):
         return 0 if kind is NAMESPACES else _collect_unowned(store, kind, stored)
@@ -41,9 +47,9 @@ def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete an object without a living owner, or remove its references to deleted owners.
+    """Delete an object whose owners are all deleted (or wait for it), or remove its references to such owners.
 
-    Return the number of changes.
+    Return the number of changes, 0 or 1. An object without owners stays.
     """
     meta = stored.obj["metadata"]
     owners = meta.get("ownerReferences")
@@ -55,15 +61,22 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
         policy = DeleteOptions(policy="Foreground") if waiting and store.dependents(meta["uid"]) else DeleteOptions()
         store.delete(kind, meta.get("namespace", ""), meta["name"], policy)
         return 1
-    solid = [owner for owner in living if owner not in waiting]
-    if len(solid) < len(owners):
-        store.patch_metadata(kind, stored, {"ownerReferences": solid})
-        return 1
-    return 0
+    return _keep_owners(store, kind, stored, [owner for owner in living if owner not in waiting])
+
+
+def _keep_owners(store: Store, kind: ResourceKind, stored: Stored, owners: list[dict[str, Any]]) -> int:
+    """Remove an object's references to all other owners. Return the number of changes, 0 or 1."""
+    if len(owners) == len(stored.obj["metadata"]["ownerReferences"]):
+        return 0
+    store.patch_metadata(kind, stored, {"ownerReferences": owners})
+    return 1
 
 
 def _empty_namespace(store: Store, namespace: Stored) -> int:
-    """Delete the objects in a namespace that is being deleted, then the namespace. Return the number of changes."""
+    """Delete the objects in a namespace that is being deleted, and the namespace once it is empty.
+
+    Return the number of changes.
+    """
     name, done = namespace.obj["metadata"]["name"], 0
     for kind, key in store.contents(name):
         try:
@@ -74,13 +87,16 @@ def _empty_namespace(store: Store, namespace: Stored) -> int:
             store.delete(kind, *key)
             done += 1
     if not store.contents(name):
-        store.let_go(NAMESPACES, namespace)
+        store.finish_deletion(NAMESPACES, namespace)
         done += 1
     return done
 
 
 def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Remove the references to an owner from its dependents, then delete the owner. Return the number of changes."""
+    """Remove the references to an owner from its dependents, and the finalizer from the owner, which is then deleted.
+
+    Return the number of changes.
+    """
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
         remaining_owners = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
@@ -91,7 +107,10 @@ def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete the dependents, and the owner once none is left that blocks its deletion. Return the number of changes."""
+    """Let the dependents of an object be deleted; remove its finalizer once no dependent blocks its deletion.
+
+    Return the number of changes. The dependents are deleted by later steps.
+    """
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)
     blocking = [
@@ -105,7 +124,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     for other, dependent in dependents:
         meta = dependent.obj["metadata"]
         if not meta.get("deletionTimestamp"):
-            store.ties.doubtful.add((other, meta.get("namespace", ""), meta["name"]))
+            store.ties.to_check.add((other, meta.get("namespace", ""), meta["name"]))
     return 0
 
 

@@ -13,9 +13,10 @@ def prefix(token: str) -> str:
 
 
 def kubeconfig(url: str, token: str = "") -> str:
-    """Return a kubeconfig that points to a URL. token: of its user, "" for a URL that needs none or contains it.
+    """Return a kubeconfig that points to a URL, as JSON text.
 
-    client-go sends no token to a server without TLS, so the token is in the path of the URL as well.
+    token: of its user, "" for a URL that needs none or contains it. client-go sends no token to a server without TLS,
+    so the token is in the path of the URL as well.
     """
     user = {"token": token} if token else {}
     url = url + prefix(token) if token else url

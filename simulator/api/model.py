@@ -142,9 +142,10 @@ def invalid(kind: str, name: str, why: str) -> ApiRefusal:
 
 @contextmanager
 def refuse_malformed(kind: str, name: str) -> Iterator[None]:
-    """Turn an exception in the block, which reads an object, into a refusal (422): the object does not fit its kind.
+    """Turn an exception in the `with` block, which reads an object, into a refusal (422): the object does not fit its
+    kind.
 
-    kind, name: of the object, for the message.
+    kind, name: of the object, for the message. Only TypeError, KeyError, AttributeError and ValueError are turned.
     """
     try:
         yield

@@ -8,15 +8,19 @@ from typing import Any
 
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind
 
-Question = Callable[[Object], bool]
+ObjectPredicate = Callable[[Object], bool]
 
 _SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s+\(([^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 
-def selected(kind: ResourceKind, labels: str, fields: str) -> Question:
-    """Return the predicate for both selectors together; a selector "" chooses all. Raises ApiRefusal (400)."""
+def selected(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
+    """Return the predicate for objects that match both selectors. A selector "" matches all objects.
+
+    labels, fields: as in labelSelector and fieldSelector of a query. Raises ApiRefusal (400) for a malformed selector,
+    and for a field that the kind does not offer.
+    """
     requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
     if not requirements:
         return _everything
@@ -28,14 +32,14 @@ def _everything(_: Object) -> bool:
     return True
 
 
-def _label_questions(text: str) -> list[Question]:
+def _label_questions(text: str) -> list[ObjectPredicate]:
     # A comma inside the brackets of `in (a, b)` does not part two terms.
-    """Return the predicates of a label selector. Raises ApiRefusal (400)."""
+    """Return a predicate for each term of a label selector. Raises ApiRefusal (400)."""
     return [_label_question(term) for term in re.split(r",(?![^()]*\))", text) if term.strip()]
 
 
-def _label_question(term: str) -> Question:
-    """Return the predicate of one term of a label selector. Raises ApiRefusal (400)."""
+def _label_question(term: str) -> ObjectPredicate:
+    """Return the predicate of one term of a label selector, such as `a=b` or `a in (b, c)`. Raises ApiRefusal (400)."""
     if match := _SET.match(term):
         key, operator, listed = match.groups()
         values = {value.strip() for value in listed.split(",")}
@@ -53,13 +57,13 @@ def _label_question(term: str) -> Question:
     raise ApiRefusal("BadRequest", f"unable to parse requirement: {term.strip()!r}")
 
 
-def _field_questions(kind: ResourceKind, text: str) -> list[Question]:
-    """Return the predicates of a field selector.
+def _field_questions(kind: ResourceKind, text: str) -> list[ObjectPredicate]:
+    """Return a predicate for each term of a field selector.
 
-    Raises ApiRefusal (400), also for a field that the kind does not serve.
+    Raises ApiRefusal (400) for a malformed term, and for a field that the kind does not offer.
     """
     known = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()), *kind.fields)
-    questions: list[Question] = []
+    questions: list[ObjectPredicate] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         match = _EQUAL.match(term)
         if match is None:
@@ -71,7 +75,7 @@ def _field_questions(kind: ResourceKind, text: str) -> list[Question]:
     return questions
 
 
-def _field_question(path: tuple[str, ...], value: str, equal: bool) -> Question:
+def _field_question(path: tuple[str, ...], value: str, equal: bool) -> ObjectPredicate:
     """Return the predicate that compares a field with a value. equal: False for an inequality."""
     return lambda obj: (_field(obj, path) == value) == equal
 
@@ -83,7 +87,7 @@ def _label(obj: Object, key: str) -> str | None:
 
 
 def _field(obj: Object, path: tuple[str, ...]) -> str:
-    """Return the value of a field as a field selector compares it; "" for a missing field."""
+    """Return the value of a field as a field selector compares it: a text, "" for a missing field."""
     at: Any = obj
     for step in path:
         at = at.get(step) if isinstance(at, dict) else None

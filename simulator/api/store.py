@@ -27,7 +27,7 @@ from turnout.simulator.api.kinds.catalogue import (
 )
 from turnout.simulator.api.kinds.schema import check_change, check_metadata, check_object
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, refuse_malformed
-from turnout.simulator.api.selectors import Question
+from turnout.simulator.api.selectors import ObjectPredicate
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import (
     as_kind,
@@ -58,14 +58,17 @@ _BORN = (
 
 
 class Store:
-    """Every object, its version and its history.
-
-    now: returns the time, that many seconds from now, as RFC 3339. new_uid: returns a fresh uid.
-    """
+    """Every object, its version and its history."""
 
     def __init__(
         self, now: Callable[[float], str], new_uid: Callable[[], str], kept_changes: int = _KEPT_CHANGES
     ) -> None:
+        """Make an empty store.
+
+        now: returns the time that many seconds from now, as RFC 3339. new_uid: returns a fresh uid. kept_changes:
+          changes of
+        each kind that are kept for watches.
+        """
         self.catalogue = Catalogue()
         self.version = 1
         self.ties = OwnerIndex()
@@ -87,10 +90,9 @@ class Store:
             raise not_found(kind.resource, name)
         return stored
 
-    def find(self, kind: ResourceKind, namespace: str, selection: Question) -> list[Stored]:
-        """Return all objects that match, in key order.
-
-        namespace: "" for every namespace.
+    def find(self, kind: ResourceKind, namespace: str, selection: ObjectPredicate) -> list[Stored]:
+        """Return all objects of a kind that match a selection, in the order of their keys. namespace: "" for every
+        namespace.
         """
         objects = self._objects_of(kind)
         return [
@@ -100,16 +102,16 @@ class Store:
         ]
 
     def page(
-        self, kind: ResourceKind, namespace: str, selection: Question, limit: int, after: Key | None, at: int = 0
+        self, kind: ResourceKind, namespace: str, selection: ObjectPredicate, limit: int, after: Key | None, at: int = 0
     ) -> StorePage:
-        """Return one page of a list. Raises ApiRefusal (410) when the version is forgotten.
+        """Return one page of a list, in the order of the keys. Raises ApiRefusal (410) if the version is forgotten.
 
-        limit: at most so many objects, 0 for no bound. at: the version to show, 0 for now. The page begins after the
-        key `after`.
+        namespace: "" for every namespace. limit: the most objects, 0 for no bound. after: the key after which the page
+        begins, None for the first page. at: the version to show, 0 for the current one.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
-        keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
-        matching = [key for key in keys if (after is None or key > after) and selection(objects[key].obj)]
+        keys = _keys_of_page(objects, namespace, after)
+        matching = [key for key in keys if selection(objects[key].obj)]
         shown = matching[:limit] if limit else matching
         rest = shown[-1] if len(shown) < len(matching) else None
         return StorePage(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
@@ -119,7 +121,7 @@ class Store:
         return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
 
     def waits_for_dependents(self, uid: str) -> bool:
-        """Return True if the object is being deleted and waits for its dependents to go first."""
+        """Return True if the object with this uid is being deleted and waits until its dependents are deleted."""
         place = self.ties.place(uid)
         if place is None:
             return False
@@ -129,7 +131,10 @@ class Store:
     # Writing.
 
     def _named(self, kind: ResourceKind, namespace: str, meta: dict[str, Any]) -> dict[str, Any]:
-        """Return a new object's metadata with a generated name, if it asks for one, and with its namespace."""
+        """Return a new object's metadata with its namespace, and with a generated name if it has only generateName.
+
+        meta is changed. namespace: of the URL.
+        """
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + self._new_uid()[:5]
         if kind.namespaced:
@@ -137,9 +142,13 @@ class Store:
         return meta
 
     def create(self, kind: ResourceKind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
-        """Store a new object.
+        """Store a new object with defaults, uid and version, and return it.
 
-        Raises ApiRefusal: 409 for a name in use, 422 for a bad one, 404 for an unknown namespace.
+        namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
+          409 for a
+        name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace that is
+        being deleted
+        forbids it.
         """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
@@ -168,7 +177,11 @@ class Store:
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or only its status if `part` is "status". Raises ApiRefusal: 404, 409, 422."""
+        """Replace an object, or only its status if `part` is "status", and return the stored state.
+
+        manager: the writer, for managedFields. An update without a change writes nothing. An object whose last
+        finalizer was removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
+        """
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
@@ -198,17 +211,28 @@ class Store:
         return self._replace(kind, old, new, manager, part)
 
     def patch_metadata(self, kind: ResourceKind, stored: Stored, change: dict[str, Any]) -> Stored:
-        """Change metadata in the name of the garbage collector."""
+        """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
+
+        change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
+          removed.
+        """
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
-        """Set the node of a pod, once. Raises ApiRefusal: 404, or 409 if it has one."""
+        """Set the node of a pod that has none, and return the pod. node: its name, which need not exist.
+
+        manager: the writer, for managedFields. Raises ApiRefusal: 404, or 409 if the pod has a node or is being
+          deleted.
+        """
         old = self.get(kind, namespace, name)
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
-        """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
+        """Delete a pod unless a PodDisruptionBudget forbids it, and return it. options: those of the deletion.
+
+        Raises ApiRefusal: 404, 409 for another precondition, 429 if a budget forbids it.
+        """
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
@@ -220,7 +244,10 @@ class Store:
     def delete(
         self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS
     ) -> Stored:
-        """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
+        """Delete an object, or begin its deletion if finalizers or a grace period delay it. Return its last state.
+
+        Raises ApiRefusal: 404, 409 if it does not meet the preconditions.
+        """
         old = self.get(kind, namespace, name)
         deletion.check_preconditions(kind, old.obj, options)
         later = self._now(deletion.grace_period_s(kind, old.obj, options))
@@ -243,8 +270,8 @@ class Store:
         """Return the keys of everything in a namespace."""
         return [(kind, key) for kind in self.catalogue.kinds() for key in self._objects_of(kind) if key[0] == namespace]
 
-    def let_go(self, kind: ResourceKind, stored: Stored) -> None:
-        """Remove an object whose deletion had to wait."""
+    def finish_deletion(self, kind: ResourceKind, stored: Stored) -> None:
+        """Remove an object whose deletion had to wait, such as a namespace that is empty now."""
         self._remove_object(kind, stored, deletion.final_state(kind, stored.obj, self._now(0)))
 
     # Inside.
@@ -254,7 +281,9 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
-        """Return the objects of a kind at an earlier version, reconstructed from its history."""
+        """Return the objects of a kind at an earlier version, reconstructed from its history. Raises ApiRefusal
+        (410) if it is gone.
+        """
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
         for change in reversed(journal.since(journal.after(version))):
@@ -267,7 +296,9 @@ class Store:
         return objects
 
     def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
-        """Return a new object with its defaults. Raises ApiRefusal for one that admission refuses."""
+        """Return a new object with its defaults. Raises ApiRefusal: 422 for an invalid one, 403 for a quota or
+        unknown class.
+        """
         obj = validated(kind, obj)
         if kind is PODS:
             obj = with_priority(obj, [each.obj for each in self._objects_of(PRIORITIES).values()])
@@ -279,9 +310,10 @@ class Store:
         return obj
 
     def _check_namespace(self, kind: ResourceKind, namespace: str) -> None:
-        """Check that new objects may be created in a namespace.
+        """Check that objects of a kind may be created in a namespace.
 
-        Raises ApiRefusal: 404, or 403 while it is being deleted.
+        Raises ApiRefusal: 404 if it does not exist, 403 while it is being deleted. Nothing is checked for cluster-
+        scoped kinds, nor in a store without any Namespace object.
         """
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
@@ -293,7 +325,12 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object; an update without a change writes nothing, as in Kubernetes."""
+        """Store the next state of an object, and return it. An update without a change writes nothing and returns
+        `old`.
+
+        manager: the writer. part: the subresource, "" for the object. An object that is being deleted, without a
+        finalizer and grace period left, is removed instead.
+        """
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
         if (owners := old.obj["metadata"].get("managedFields")) is not None:
@@ -310,7 +347,11 @@ class Store:
     def _store_state(
         self, kind: ResourceKind, obj: Object, before: Stored | None, manager: str = "", part: str = ""
     ) -> Stored:
-        """Store the new state of an object under a new version, and note it in the history."""
+        """Store the new state of an object under a new version, add it to the history, and wake the watches.
+
+        obj: is changed: it gets the version. before: None for a creation. manager: the writer, "" to leave
+        managedFields unchanged. part: the subresource, "" for the object.
+        """
         meta = obj["metadata"]
         if manager:
             meta["managedFields"] = managed_fields(before.obj if before else None, obj, manager, part, self._now(0))
@@ -321,7 +362,10 @@ class Store:
         return now
 
     def _remove_object(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
-        """Remove an object, and note the deletion in the history. last: its state with the version of the deletion."""
+        """Remove an object, add its deletion to the history, and return its last state.
+
+        last: that state, which gets the version of the deletion. The objects of a deleted CRD's kind are deleted, too.
+        """
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._with_new_version(last)
@@ -330,11 +374,13 @@ class Store:
         self._empty(kind, meta["name"])
         around = self._objects_of(NAMESPACES).get(("", meta.get("namespace", "")))
         if around is not None and around.obj["metadata"].get("deletionTimestamp"):
-            self.ties.doubtful.add((NAMESPACES, "", around.obj["metadata"]["name"]))
+            self.ties.to_check.add((NAMESPACES, "", around.obj["metadata"]["name"]))
         return now
 
     def _empty(self, kind: ResourceKind, name: str) -> None:
-        """Delete every object of a deleted CRD's kind."""
+        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds. name:
+        of the CRD.
+        """
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
                 for key in list(self._objects_of(custom)):
@@ -352,10 +398,10 @@ Where = tuple[ResourceKind, str, str]  # kind, namespace, name
 
 
 class OwnerIndex:
-    """Owners and dependents by uid. `doubtful` holds the objects whose owners, dependents or finalizers changed."""
+    """Owners and dependents by uid. `to_check` holds the objects whose owners, dependents or finalizers changed."""
 
     def __init__(self) -> None:
-        self.doubtful: set[Where] = set()
+        self.to_check: set[Where] = set()
         self._where: dict[str, Where] = {}
         self._owned: dict[str, set[Where]] = {}
 
@@ -368,9 +414,9 @@ class OwnerIndex:
         return list(self._owned.get(uid, ()))
 
     def note(self, kind: ResourceKind, before: Object | None, now: Object | None) -> None:
-        """Record one write.
+        """Record one write: who owns the object now, and which objects the garbage collector must check.
 
-        before: None for a creation. now: None for a deletion.
+        before: the state before it, None for a creation. now: the new state, None for a deletion.
         """
         meta = (now or before or {})["metadata"]
         dependent: Where = (kind, meta.get("namespace", ""), meta["name"])
@@ -380,16 +426,16 @@ class OwnerIndex:
             if not self._owned[uid]:
                 del self._owned[uid]
             if uid in self._where:
-                self.doubtful.add(self._where[uid])  # it may have waited for this dependent
+                self.to_check.add(self._where[uid])  # it may have waited for this dependent
         for uid in named - was:
             self._owned.setdefault(uid, set()).add(dependent)
         if now is None:
             self._where.pop(meta["uid"], None)
-            self.doubtful |= self._owned.get(meta["uid"], set())
+            self.to_check |= self._owned.get(meta["uid"], set())
             return
         self._where[meta["uid"]] = dependent
         if named or meta.get("deletionTimestamp"):
-            self.doubtful.add(dependent)
+            self.to_check.add(dependent)
 
 
 def _owners(obj: Object | None) -> set[str]:
@@ -432,12 +478,10 @@ class StoreChange:
 
 
 class WatchHistory:
-    """The last changes of a kind.
-
-    keep: how many are kept at least. A watch from an earlier version gets 410.
-    """
+    """The last changes of a kind. A watch from an earlier version gets 410."""
 
     def __init__(self, keep: int) -> None:
+        """Make an empty history. keep: how many changes are kept at least."""
         self._keep = keep
         self._changes: list[StoreChange] = []
         self._first = 0  # how many changes were forgotten
@@ -445,7 +489,7 @@ class WatchHistory:
         self.wakers: set[Callable[[], None]] = set()
 
     def write(self, change: StoreChange) -> None:
-        """Add a change and wake the watches."""
+        """Add a change and wake the watches. The oldest changes are forgotten if there are too many."""
         self._changes.append(change)
         if len(self._changes) > self._keep + self._keep // _SLACK:
             surplus = len(self._changes) - self._keep
@@ -460,7 +504,9 @@ class WatchHistory:
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
-        """Return the position of the first change after `version`. Raises ApiRefusal (410) when it is forgotten."""
+        """Return the position of the first change after `version`. Raises ApiRefusal (410) if that change is
+        forgotten.
+        """
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")
         return self._first + bisect_right(self._changes, version, key=lambda change: change.version)
@@ -477,8 +523,8 @@ def raw(stored: Stored) -> bytes:
     return stored.raw
 
 
-def event(change: StoreChange, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """Return the watch line of a change for a selector; None if the selector chooses neither state.
+def event(change: StoreChange, selection: ObjectPredicate, show: Callable[[Stored], bytes] = raw) -> bytes | None:
+    """Return the watch line of a change for a selection; None if neither its old nor its new state matches.
 
     show: encodes an object.
     """
@@ -486,10 +532,10 @@ def event(change: StoreChange, selection: Question, show: Callable[[Stored], byt
     return line(change_for_selector[0], show(change_for_selector[1])) if change_for_selector is not None else None
 
 
-def event_for(change: StoreChange, selection: Question) -> tuple[str, Stored] | None:
-    """Return the type and object of a change for a selector; None if the selector chooses neither state.
+def event_for(change: StoreChange, selection: ObjectPredicate) -> tuple[str, Stored] | None:
+    """Return (ADDED, MODIFIED or DELETED; the object) for a change as a watch with a selection sees it.
 
-    An object that is no longer chosen is DELETED.
+    An object that no longer matches is DELETED, with its last matching state. None if neither state matches.
     """
     was = change.before is not None and selection(change.before.obj)
     fits = selection(change.now.obj)
@@ -511,3 +557,8 @@ def _last_matching(change: StoreChange) -> Stored:
 def line(word: str, shown: bytes) -> bytes:
     """Return one line of a watch."""
     return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"
+
+
+def _keys_of_page(keys: Iterable[Key], namespace: str, after: Key | None) -> list[Key]:
+    """Return, sorted, the keys of a namespace after a key. namespace: "" for all. after: None for all."""
+    return [key for key in sorted(keys) if (not namespace or key[0] == namespace) and (after is None or key > after)]

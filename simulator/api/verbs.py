@@ -17,7 +17,7 @@ import msgspec
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.printer_columns import table
 from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, invalid, success
-from turnout.simulator.api.selectors import Question, selected
+from turnout.simulator.api.selectors import ObjectPredicate, selected
 from turnout.simulator.api.store import Key, Store, StorePage
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import delete_options
@@ -53,7 +53,7 @@ class ApiAnswer:
 
 
 def do(store: Store, call: Call) -> ApiAnswer:
-    """Carry out any request except watches and logs. Raises ApiRefusal."""
+    """Carry out any request except watches and logs, and return its answer. Raises ApiRefusal."""
     if call.method != "GET" and call.query.get("dryRun"):
         raise ApiRefusal("NotImplemented", "the embedded API does not do dry runs")
     match call.method:
@@ -71,8 +71,11 @@ def do(store: Store, call: Call) -> ApiAnswer:
     raise ApiRefusal("MethodNotAllowed", f"{call.method} is not done on {call.target.kind.resource}")
 
 
-def selection_of(target: Target, query: Mapping[str, str]) -> Question:
-    """Return the predicate that a list or a watch selects by."""
+def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
+    """Return the predicate of the objects that a list or a watch selects, by its selectors and its namespace.
+
+    query: of the URL. Raises ApiRefusal (400) for a malformed selector.
+    """
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
         return selection
@@ -80,7 +83,7 @@ def selection_of(target: Target, query: Mapping[str, str]) -> Question:
 
 
 def _get(store: Store, call: Call) -> ApiAnswer:
-    """Return an object, or a page of a list, as a table if kubectl asks for one."""
+    """Return an object, its scale, or a page of a list; a Table if kubectl asks for one. Raises ApiRefusal."""
     target, query = call.target, call.query
     kind = target.kind
     if target.name:
@@ -100,7 +103,7 @@ def _get(store: Store, call: Call) -> ApiAnswer:
 
 
 def _post(store: Store, call: Call) -> ApiAnswer:
-    """Create an object, bind or evict a pod, or review a token."""
+    """Create an object, or bind or evict a pod. Raises ApiRefusal."""
     target, body = call.target, call.body
     where = (target.kind, target.namespace, target.name)
     match target.subresource:
@@ -121,7 +124,9 @@ def _post(store: Store, call: Call) -> ApiAnswer:
 
 
 def _patch(store: Store, call: Call) -> ApiAnswer:
-    """Patch an object or its scale. Raises ApiRefusal: 415 for an unknown format."""
+    """Patch an object, its status or its scale, and return it. Raises ApiRefusal: 415 or 501 for an unsupported
+    format.
+    """
     target = call.target
     _check_writable(target)
     apply = _PATCHES.get(call.form)
@@ -140,7 +145,7 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
 
 
 def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
-    """Store an updated object, status or scale, and return the answer."""
+    """Store an updated object, status or scale, and return the answer. new: JSON values. Raises ApiRefusal."""
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
@@ -150,7 +155,9 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
 
 
 def _delete(store: Store, call: Call) -> ApiAnswer:
-    """Delete an object, or all objects that the selectors choose."""
+    """Delete an object, or all objects that the selectors choose. Return the object, a success or the list. Raises
+    ApiRefusal.
+    """
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))
     if target.name:
@@ -191,7 +198,7 @@ def row_of(kind: ResourceKind, obj: dict[str, Any], version: int, now_s: float) 
 
 
 def _as_list(kind: ResourceKind, page: StorePage) -> bytes:
-    """Encode a page as a List."""
+    """Return a page of a list as the JSON of a List."""
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": _list_metadata(page)}
     # The API server leaves the kind out of the items of its own lists; every object here begins with it.
     head_of_each = 0 if kind.custom else len(_list_item_head(kind))
@@ -215,7 +222,7 @@ def _list_metadata(page: StorePage) -> dict[str, Any]:
 
 
 def _read_token(text: str) -> tuple[int, Key]:
-    """Return the version and key after which a list continues. Raises ApiRefusal (400)."""
+    """Return (version of the list, key after which the list continues) of a continue token. Raises ApiRefusal (400)."""
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
         return int(version), (str(namespace), str(name))
@@ -237,7 +244,11 @@ class Target:
 
 
 def target(catalogue: Catalogue, path: str) -> Target:
-    """Parse a resource path. Raises ApiRefusal: 404 for an unserved kind, 501 for an unsupported subresource."""
+    """Return what a resource path names: kind, namespace, name and subresource.
+
+    Raises ApiRefusal (404) for a subresource that a CRD does not have, 501 for what only the embedded API lacks;
+    Unserved for a group or version that is not served.
+    """
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
         group, version, rest = "", steps[1], steps[2:]
@@ -260,10 +271,10 @@ def target(catalogue: Catalogue, path: str) -> Target:
 
 
 def not_served_error(group: str, version: str, path: str) -> Exception:
-    """Return the error for a kind that is not in the catalogue.
+    """Return the error for a kind that is not in the catalogue: an ApiRefusal (501), or Unserved (404).
 
     A group of Kubernetes itself gets 501, since a real server has it. Its alpha and beta versions are off there unless
-    somebody turns them on, so they are not found. Any other group belongs to a CRD that is not applied or is gone.
+    somebody turns them on, so they are not found. Any other group belongs to a CRD that is not applied or is deleted.
     """
     ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
     if not group or "." not in group or (ours and re.fullmatch(r"v[0-9]+", version)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from turnout.kube.objects import Container, Node, Pod, Resources
-from turnout.kube.pod_shape import PodShape, admits, amount, requests_of, shape_of
+from turnout.kube.pod_shape import PodShape, admits, amount, pod_requests, shape_of
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
@@ -36,12 +36,16 @@ class PodInfo:
     owner: str = ""
 
     def requested(self, resource: str) -> int:
-        """Return how much the pod requests of a resource; 0 when it requests none."""
+        """Return how much the pod requests of a resource, in the unit of pod_shape.amount; 0 if it requests none."""
         return next((amount for name, amount in self.shape.requests if name == resource), 0)
 
 
 def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> PodInfo:
-    """Read a pod. Raises turnout.kube.errors.BadQuantity."""
+    """Return a pod as a scheduler reads it.
+
+    spread: the labels by which its Service or set selects pods; None if nothing selects it. Raises BadQuantity or
+      TooComplex.
+    """
     filled = msgspec.structs.replace(
         pod,
         spec=msgspec.structs.replace(
@@ -50,7 +54,7 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
             init_containers=[_with_scored_requests(c) for c in pod.spec.init_containers or ()],
         ),
     )
-    requests = dict(requests_of(filled))
+    requests = dict(pod_requests(filled))
     owners = pod.metadata.owner_references or ()
     return PodInfo(
         uid=pod.metadata.uid,
@@ -66,9 +70,9 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
 
 
 def _with_scored_requests(container: Container) -> Container:
-    """Return a container with the requests that scoring assumes.
+    """Return a container with the requests that scoring assumes: CPU and memory have defaults.
 
-    A limit counts where no request is set. cpu and memory have defaults.
+    A limit is the default of an absent request.
     """
     given = container.resources or Resources()
     requests: dict[str, str | int | float] = {**(given.limits or {}), **(given.requests or {})}
@@ -97,7 +101,7 @@ class NodeInfo:
         return (self.node.metadata.labels or {}).get(key)
 
     def add(self, pod_info: PodInfo, sign: int = 1) -> None:
-        """Charge a pod to this node; with sign=-1 release what it took."""
+        """Charge a pod to this node. sign: -1 to release the room of a charged pod instead."""
         for resource, quantity in pod_info.shape.requests:
             self.requested[resource] = self.requested.get(resource, 0) + sign * quantity
         for at in (0, 1):
@@ -108,9 +112,11 @@ class NodeInfo:
             del self.pods[pod_info.uid]
 
     def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
-        """Return True if the filters admit the pod to this node. nominated: pods that count as if they ran here.
+        """Return True if kube-scheduler's filters let the pod run on this node: labels, taints, resources and host
+        ports.
 
-        Node readiness counts, too: in a real cluster the node controller expresses it by taints.
+        nominated: pods that count as if they ran here. Node readiness counts, too: in a real cluster the node
+        controller expresses it by taints.
         """
         if not admits(self.node, pod_info.shape):
             return False
@@ -161,7 +167,7 @@ class Cluster:
             self._mark_changed(node)
 
     def remove(self, uid: str) -> None:
-        """Release the room and the nomination of a pod."""
+        """Release the room and the nomination of a pod. Do nothing for an unknown pod. uid: of the pod."""
         self._nominated.pop(uid, None)
         node = self._where.pop(uid, None)
         if node is not None:
@@ -170,7 +176,7 @@ class Cluster:
             self._mark_changed(node)
 
     def nominate(self, pod_info: PodInfo) -> None:
-        """Record that a waiting pod names a node, or no longer names one."""
+        """Record the node that a waiting pod nominates, or that it nominates none any more."""
         if pod_info.nominated:
             self._nominated[pod_info.uid] = pod_info
         else:
@@ -182,7 +188,10 @@ class Cluster:
         return bool(self._nominated)
 
     def nominated_pods(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
-        """Return the pods nominated to a node for which this pod must leave room: those of its priority or above."""
+        """Return the pods that nominate a node and for which this pod must leave room: those of its priority or above.
+
+        node: its name.
+        """
         return tuple(
             other
             for other in self._nominated.values()
@@ -190,8 +199,9 @@ class Cluster:
         )
 
     def order(self) -> list[NodeInfo]:
-        """Return the nodes, one of each zone in turn; within a zone the oldest comes first (kube-scheduler's node
-        tree).
+        """Return the nodes in the order in which kube-scheduler looks at them: one node of each zone in turn.
+
+        Within a zone the oldest comes first. The result is cached until a node changes.
         """
         if self._order is None:
             zones: dict[tuple[str | None, str | None], list[NodeInfo]] = {}
@@ -205,9 +215,11 @@ class Cluster:
         return self._order
 
     def fits(self, pod_info: PodInfo) -> Sequence[bool]:
-        """Return for every node, in order, if the filters let the pod in, nominated pods ignored.
+        """Return for every node, in the order of order(), True if the filters let the pod in. Nominated pods are
+        ignored.
 
-        The result is kept by shape and computed again only for nodes that have changed, since a cluster has few shapes.
+        The result is cached by shape and computed again only for nodes that have changed, because a cluster has few
+        shapes.
         """
         order = self.order()
         known = self._fits.get(pod_info.shape)

@@ -22,7 +22,10 @@ class ClusterAccess:
 
 
 def read_kubeconfig(text: bytes) -> ClusterAccess:
-    """Return the access in a kubeconfig that we wrote: JSON, one cluster, one user with a token. Raises NoAccess."""
+    """Return the access in a kubeconfig that we wrote: JSON, one cluster, one user with a token.
+
+    Raises NoAccess for any other content.
+    """
     try:
         config = msgspec.json.decode(text)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]

@@ -50,7 +50,7 @@ class NextState:
 
 
 def state_of(pod: Object) -> PodState:
-    """Return the state of a pod from its own fields."""
+    """Return the state of a bound pod from its own fields: deletion, phase and container statuses."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return PodState.LEAVING
@@ -65,9 +65,10 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the state that a pod enters next by itself, and after how long.
+    """Return the state that a pod enters next by itself, and after how long; None if it stays until something changes
+    it.
 
-    None if it stays as it is until something else changes it. pace: how long each state lasts.
+    pace: how long each state lasts.
     """
     match state_of(pod):
         case PodState.BOUND:
@@ -87,7 +88,9 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
 
 
 def missing_image(pod: Object, images: Collection[str] | None) -> str:
-    """Return the first image of the pod that is not in `images`, "" without one. images: that exist, None for all."""
+    """Return the first image of the pod that is not in `images`, "" if all are. images: that exist, None for all
+    images.
+    """
     if images is None:
         return ""
     spec = pod["spec"]
@@ -111,7 +114,8 @@ def exit_code(pod: Object) -> int:
 def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
     """Return the change of status when a pod enters a state, as a strategic merge patch.
 
-    stamp: now, RFC 3339. code: exit code, for ENDED. Raises ValueError for a state without a status.
+    stamp: now, RFC 3339. pod_ip, host_ip: for RUNNING and PULLING. code: exit code, for ENDED. Raises ValueError for a
+    state without a status.
     """
     match to:
         case PodState.PULLING:
@@ -158,7 +162,8 @@ def _number(pod: Object, annotation: str) -> float | None:
 def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
     """Return the conditions of a pod that has started.
 
-    stamp: now, RFC 3339. why: reason of the False ones, "" for none.
+    stamp: now, RFC 3339. ready: of the conditions Ready and ContainersReady. why: reason of the False ones, "" for
+      none.
     """
     states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}

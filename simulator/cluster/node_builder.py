@@ -29,7 +29,9 @@ class Place:
 
 
 def places(count: int) -> list[Place]:
-    """Return `count` nodes, eight under a leaf switch and four leaves under a spine."""
+    """Return `count` new nodes with names, addresses and switches: eight under a leaf switch, four leaves under a
+    spine.
+    """
     found = []
     for number in range(count):
         leaf = number // HOSTS_PER_LEAF
@@ -39,7 +41,9 @@ def places(count: int) -> list[Place]:
 
 
 def places_of(entries: Iterable[Entry]) -> list[Place]:
-    """Return a node for every host of a map, which names it by its address or by its name."""
+    """Return a node for every host of a map. A host that is an IP address gets a name, one that is a name gets an
+    address.
+    """
     map_places = []
     for number, entry in enumerate(entries):
         if _is_address(entry.host):
@@ -60,9 +64,10 @@ def map_text(all_places: Iterable[Place]) -> str:
 
 
 def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
-    """Return a ready node.
+    """Return a ready node as JSON values.
 
-    stamp: the time as RFC 3339. kubelet: host and port at which an API server reaches its kubelet.
+    gpus: its GPUs, which also decide its CPU and memory. stamp: the time as RFC 3339. kubelet: host and port at which
+    an API server reaches its kubelet, ("", 0) for none.
     """
     worth = gpus + _ROOM_FOR_OTHERS
     offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}

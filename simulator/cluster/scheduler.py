@@ -25,8 +25,8 @@ class ExtenderVerb(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question to the extender about these nodes."""
+class ExtenderCall:
+    """A call of the extender about these nodes."""
 
     verb: ExtenderVerb
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Waits:
 
 
 Outcome = Chosen | Waits
-Cycle = Generator[Question, ExtenderReply, Outcome]
+Cycle = Generator[ExtenderCall, ExtenderReply, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class ExtenderSettings:
     prioritizes: bool = True
 
 
-class ExtenderSilence(Exception):
-    """A failure of an extender that may not be ignored.
+class ExtenderFailed(Exception):
+    """A call of an extender, which may not be ignored, failed or had a wrong answer.
 
     The attempt ends, and the pod is tried again after its back-off.
     """
@@ -89,64 +89,72 @@ def cycle(
     cluster: Cluster,
     pod_info: PodInfo,
     cursor: Cursor,
-    dice: random.Random,
+    rng: random.Random,
     extender: ExtenderSettings | None = None,
     percentage: int = 0,
 ) -> Cycle:
-    """Find a node for one pod. Yields a Question for every call of the extender, and none without an extender.
+    """Run one scheduling cycle for a pod. A generator: yields each call of the extender, is sent the ExtenderReply, and
+    returns Chosen, or Waits with the reason.
 
-    Source: docs/facts/extender.md 1.4 and 1.5
+    Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties. percentage:
+    percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
         node_infos = yield from _nominated(cluster, pod_info, extender)
         if not node_infos:
-            node_infos = feasible(cluster, pod_info, cursor, dice, percentage)
+            node_infos = feasible(cluster, pod_info, cursor, rng, percentage)
             before = len(node_infos)
             node_infos = yield from _filtered(node_infos, extender)
             if not node_infos:
                 return Waits(Why.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
-    except ExtenderSilence as error:
+    except ExtenderFailed as error:
         return Waits(Why.SCHEDULER_ERROR, str(error))
     if len(node_infos) == 1:
         return Chosen(node_infos[0].name, 1)
     points: Mapping[str, int] = {}
     if extender is not None and extender.prioritizes:
         # A prioritize that fails is passed over without a word, whatever `ignorable` says.
-        points = (yield Question(ExtenderVerb.PRIORITIZE, _names(node_infos))).points
-    plain = scores(cluster, pod_info, node_infos)
+        points = (yield ExtenderCall(ExtenderVerb.PRIORITIZE, _names(node_infos))).points
+    plugin_scores = scores(cluster, pod_info, node_infos)
     weight = extender.weight if extender else 0
-    return Chosen(choose(node_infos, plain, points, weight, dice), len(node_infos))
+    return Chosen(choose(node_infos, plugin_scores, points, weight, rng), len(node_infos))
 
 
 def _nominated(
     cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
-) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
-    """Return the nominated node if it still has room and passes the extender; else no node."""
+) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
+    """Return the nominated node if it still has room and passes the extender; else no node.
+
+    A generator as cycle(): yields calls of the extender. A failed call counts as no node.
+    """
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
     try:
         return (yield from _filtered([node_info], extender))
-    except ExtenderSilence:
+    except ExtenderFailed:
         return ()  # the nominated node is only a first try: all nodes are looked at next
 
 
 def _filtered(
     node_infos: Sequence[NodeInfo], extender: ExtenderSettings | None
-) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
-    """Return the nodes that the extender lets pass. Raises ExtenderSilence if it does not answer as agreed."""
+) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
+    """Return the nodes that the extender lets pass; all nodes without an extender, or if it fails and is ignorable.
+
+    A generator as cycle(): yields calls of the extender. Raises ExtenderFailed if it fails and is not ignorable.
+    """
     if extender is None or not node_infos:
         return node_infos
-    reply = yield Question(ExtenderVerb.FILTER, _names(node_infos))
+    reply = yield ExtenderCall(ExtenderVerb.FILTER, _names(node_infos))
     by_name = {node_info.name: node_info for node_info in node_infos}
-    strangers = [name for name in reply.feasible_nodes if name not in by_name]
+    unknown_names = [name for name in reply.feasible_nodes if name not in by_name]
     failed = reply.failed or (
-        f"extender claims a filtered node which is not found: {strangers[0]}" if strangers else ""
+        f"extender claims a filtered node which is not found: {unknown_names[0]}" if unknown_names else ""
     )
     if failed:
         if extender.ignorable:
             return node_infos
-        raise ExtenderSilence(failed)
+        raise ExtenderFailed(failed)
     return [by_name[name] for name in reply.feasible_nodes]
 
 
@@ -156,15 +164,18 @@ def _names(node_infos: Iterable[NodeInfo]) -> tuple[str, ...]:
 
 
 def _no_node_message(nodes: int, before: int) -> str:
-    """Return why no node was found. nodes: number of all nodes. before: nodes that the filters let pass."""
+    """Return a sentence why no node was found. nodes: number of all nodes. before: nodes that the filters let pass."""
     if before:
         return f"0/{nodes} nodes are available: the extender refused the {before} that the filters let in."
     return f"0/{nodes} nodes are available: none holds the pod."
 
 
-def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random) -> Outcome:
-    """Run a whole cycle without an extender, as kube-scheduler does by default."""
-    questions = cycle(cluster, pod_info, cursor, dice)
+def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Cursor, rng: random.Random) -> Outcome:
+    """Run a whole cycle without an extender, as kube-scheduler does by default, and return its outcome.
+
+    cursor: where the node search starts; moved on. rng: breaks ties.
+    """
+    questions = cycle(cluster, pod_info, cursor, rng)
     try:
         next(questions)
     except StopIteration as end:
@@ -193,9 +204,9 @@ class Cursor:
 
 
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
-    """Return how many feasible nodes are enough.
+    """Return how many feasible nodes are enough, out of `nodes`.
 
-    percentage: percentageOfNodesToScore, 0 for the adaptive default.
+    percentage: percentageOfNodesToScore, 0 for the adaptive default. At least _LEAST_TO_FIND nodes are enough.
     """
     if nodes < _LEAST_TO_FIND:
         return nodes
@@ -204,13 +215,13 @@ def nodes_to_find(nodes: int, percentage: int = 0) -> int:
 
 
 def feasible(
-    cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random, percentage: int = 0
+    cluster: Cluster, pod_info: PodInfo, cursor: Cursor, rng: random.Random, percentage: int = 0
 ) -> list[NodeInfo]:
     """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
 
-    kube-scheduler's sixteen workers take chunks of nodes and race. `dice` decides the order of the chunks, and so among
-    nodes of equal score. Without that, ties fall to neighbours and the mean ring cost is 7 % too low
-    (tests/e2e/test_default_restated.py).
+    percentage: percentageOfNodesToScore, 0 for the adaptive default. kube-scheduler's sixteen workers take chunks of
+    nodes and race. `rng` decides the order of the chunks, and so among nodes of equal score. Without that, ties fall to
+    neighbours and the mean ring cost is 7 % too low (tests/e2e/test_default_restated.py).
     """
     order, fits, nominated = cluster.order(), cluster.fits(pod_info), cluster.has_nominated
     enough = nodes_to_find(len(order), percentage)
@@ -229,7 +240,7 @@ def feasible(
             found += 1
     if order:
         cursor.start = (cursor.start + checked) % len(order)
-    dice.shuffle(chunks)
+    rng.shuffle(chunks)
     return [node_info for each in chunks for node_info in each]
 
 
@@ -240,7 +251,9 @@ def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bo
 
 
 def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Return the weighted sum of the default plugins' scores for each node, in whole numbers."""
+    """Return the weighted sum of the default plugins' scores for each of the nodes, in whole numbers, in their
+    order.
+    """
     columns = [
         (_WEIGHTS["fit"], [_least_allocated(node_info, pod_info) for node_info in node_infos]),
         (_WEIGHTS["balance"], [_balanced(node_info, pod_info) for node_info in node_infos]),
@@ -251,20 +264,26 @@ def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) 
 
 
 def choose(
-    node_infos: Sequence[NodeInfo], plain: Sequence[int], points: Mapping[str, int], weight: int, dice: random.Random
+    node_infos: Sequence[NodeInfo],
+    plugin_scores: Sequence[int],
+    extender_scores: Mapping[str, int],
+    weight: int,
+    rng: random.Random,
 ) -> str:
     """Return the name of the best node.
 
-    points: the extender's scores by node. weight: of the extender in the configuration.
-
-    Among equal nodes, one that the extender named wins, chosen by a random number (1.35.4 gives only these one). Other
-    ties are decided by a heap, whose root is the first of the best in preorder. So without an extender no random number
-    is used.
+    plugin_scores: of the nodes, in their order. extender_scores: by node; a node may be absent. weight: of the extender
+      in
+    the configuration. Among equal nodes, one that the extender named wins, chosen by a random number (kube-scheduler
+    1.35.4
+    draws a random number only for nodes that the extender named). Other ties are decided by a heap, whose root is the
+    first
+    of the best in preorder. So without an extender no random number is used.
     """
     totals = [
-        (plain[i] + points.get(node_info.name, 0) * weight * _EXTENDER_SCALE, dice.getrandbits(62) + 1)
-        if node_info.name in points
-        else (plain[i], 0)
+        (plugin_scores[i] + extender_scores.get(node_info.name, 0) * weight * _EXTENDER_SCALE, rng.getrandbits(62) + 1)
+        if node_info.name in extender_scores
+        else (plugin_scores[i], 0)
         for i, node_info in enumerate(node_infos)
     ]
     best = max(totals)
@@ -272,7 +291,12 @@ def choose(
 
 
 def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -> int:
-    """Return the original index of the root of a heap built in place: a parent wins a tie, then the left child."""
+    """Return the index of the first item in preorder that equals `best`: the root of a heap that is built in place.
+
+    heap: the totals of the nodes, in their order. A parent wins a tie, then the left child. Raises ValueError if none
+      equals
+    `best`.
+    """
     waiting = [0]
     while waiting:
         at = waiting.pop()
@@ -285,7 +309,9 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
 
 
 def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Score by NodeResourcesFit, LeastAllocated, CPU and memory weighing the same. Unset requests get defaults."""
+    """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same; unset requests
+    have defaults.
+    """
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
         offered = node_info.offers.get(resource, 0)
@@ -296,7 +322,9 @@ def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 
 def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Score by BalancedAllocation over the CPU and memory really requested; 0 for a pod that requests neither."""
+    """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested; 0 if the pod
+    requests neither.
+    """
     if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0
     parts = [
@@ -309,7 +337,9 @@ def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 
 def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
-    """Score by TaintToleration: fewer PreferNoSchedule taints that the pod does not tolerate are better."""
+    """Return the score of TaintToleration for each node, 0 to 100: fewer PreferNoSchedule taints that are not tolerated
+    are better.
+    """
     counts = [
         sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())
         for node_info in node_infos
@@ -329,16 +359,18 @@ def _tolerated(taint: Taint, shape: PodShape) -> bool:
 
 
 def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
-    """Score by PodTopologySpread with the default constraints, for pods that a Service or a set selects."""
+    """Return the score of PodTopologySpread for each of the nodes, 0 to 100, with the default constraints.
+
+    Only pods that a Service or a set selects are spread; for others every score is 0.
+    """
     if pod_info.spread is None:
         return [0] * len(node_infos)
-    everywhere = {node_info.name: _kin(node_info, pod_info) for node_info in cluster.node_infos.values()}
+    everywhere = {
+        node_info.name: _count_selected_pods(node_info, pod_info) for node_info in cluster.node_infos.values()
+    }
     raw = [0.0] * len(node_infos)
     for key, max_skew in _SPREAD:
-        per_value: dict[str | None, int] = {node_info.label(key): 0 for node_info in node_infos}
-        for node_info in cluster.node_infos.values():
-            if node_info.label(key) in per_value:
-                per_value[node_info.label(key)] += everywhere[node_info.name]
+        per_value = _pods_by_value(cluster, {node_info.label(key) for node_info in node_infos}, key, everywhere)
         size = len(node_infos) if key == HOSTNAME else len(per_value)
         for i, node_info in enumerate(node_infos):
             if node_info.label(key) is not None:
@@ -349,7 +381,18 @@ def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo)
     return [MAX_SCORE * (most + least - value) // most if most else MAX_SCORE for value in rounded]
 
 
-def _kin(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Count the node's pods that the pod's selector selects."""
+def _pods_by_value(
+    cluster: Cluster, values: Iterable[str | None], key: str, pods_by_node: Mapping[str, int]
+) -> dict[str | None, int]:
+    """Return the number of pods on all nodes with each of these values of a node label. key: of the label."""
+    by_value = dict.fromkeys(values, 0)
+    for node_info in cluster.node_infos.values():
+        if node_info.label(key) in by_value:
+            by_value[node_info.label(key)] += pods_by_node[node_info.name]
+    return by_value
+
+
+def _count_selected_pods(node_info: NodeInfo, pod_info: PodInfo) -> int:
+    """Return the number of the node's pods that the pod's spread selector selects."""
     selector = set(pod_info.spread or ())
     return sum(p.namespace == pod_info.namespace and selector <= set(p.labels) for p in node_info.pods.values())

@@ -29,13 +29,12 @@ class _Waiter:
 class WaitingPods:
     """The waiting pods by priority, then by arrival.
 
-    backoff_s: the first and the longest pause after a refusal, in seconds.
-
     One heap has the pods that may be tried, another those whose pause is not over. An entry is ignored if its pod has
     changed since.
     """
 
     def __init__(self, backoff_s: tuple[float, float] = (1.0, 10.0)) -> None:
+        """Make an empty queue. backoff_s: (first, longest) pause after a failed try, in seconds."""
         self._first_s, self._longest_s = backoff_s
         self._waiters: dict[str, _Waiter] = {}
         self._ready: list[tuple[tuple[int, int], str]] = []
@@ -44,7 +43,9 @@ class WaitingPods:
         self._arrivals = 0
 
     def put(self, pod_info: PodInfo) -> None:
-        """Add a waiting pod, or update it."""
+        """Add a waiting pod, or update it. A changed pod may be tried once its pause is over, without waiting for a
+        change.
+        """
         known = self._waiters.get(pod_info.uid)
         if known is None:
             self._arrivals += 1
@@ -65,7 +66,9 @@ class WaitingPods:
         return waiter.pod_info if waiter is not None else None
 
     def next(self, now_s: float) -> PodInfo | None:
-        """Return the pod to try now; None when no pod may be tried yet."""
+        """Return the pod to try now, which stays in the queue; None if no pod may be tried yet. now_s: on any
+        monotonic clock.
+        """
         while self._later and self._later[0][0] <= now_s:
             _, uid = heapq.heappop(self._later)
             waiter = self._waiters.get(uid)
@@ -79,31 +82,34 @@ class WaitingPods:
             heapq.heappop(self._ready)
         return None
 
-    def refuse(self, uid: str, now_s: float, park: bool) -> None:
-        """Record that a try failed.
+    def note_failed_try(self, uid: str, now_s: float, until_change: bool) -> None:
+        """Record that a try failed: the pod waits for a pause, longer after each failure. Do nothing for an unknown
+          pod.
 
-        park: True if the pod must wait for a change, not only for its pause.
+        now_s: by the clock of `next`. until_change: True if the pod must also wait until wake() is called.
         """
         waiter = self._waiters.get(uid)
         if waiter is None:
             return
         waiter.not_before_s = now_s + min(self._first_s * 2**waiter.tries, self._longest_s)
         waiter.tries += 1
-        waiter.parked = park
-        if park:
+        waiter.parked = until_change
+        if until_change:
             self._parked.add(uid)
         else:
             heapq.heappush(self._later, (waiter.not_before_s, uid))
 
     def wake(self) -> None:
-        """Let parked pods be tried again once their pause is over, since something changed in the cluster."""
+        """Let pods that wait for a change be tried again once their pause is over, because something changed in the
+        cluster.
+        """
         for uid in self._parked:
             waiter = self._waiters[uid]
             waiter.parked = False
             heapq.heappush(self._later, (waiter.not_before_s, uid))
         self._parked.clear()
 
-    def pause_s(self, now_s: float) -> float | None:
+    def next_try_in_s(self, now_s: float) -> float | None:
         """Return the seconds until some pod may be tried, 0 for now; None if only a change of the cluster helps.
 
         now_s: by the clock of `next`.
@@ -141,16 +147,13 @@ class Gangs:
         self._members: dict[GangKey, dict[str, bool]] = {}  # uid -> has it a node?
 
     def put_group(self, dialect: Dialect, namespace: str, name: str, least: int) -> None:
-        """Add or update a PodGroup.
-
-        least: 0 when it is gone.
-        """
+        """Add or update a PodGroup. least: its minMember, 0 if it was deleted."""
         self._least[GangKey(namespace, name, dialect.value)] = least
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
-        """Add or update a pod that has not ended.
+        """Add or update a pod that has not ended. bound: True if it has a node.
 
-        bound: True if it has a node.
+        A pod whose gang this queue does not start together is not stored.
         """
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
@@ -160,7 +163,7 @@ class Gangs:
             self._members.setdefault(member.key, {})[uid] = bound
 
     def bind(self, uid: str, bound: bool) -> None:
-        """Record before a watch shows it that a member got a node, or that the node was taken back."""
+        """Record at once, before the watch shows it, whether a member has a node."""
         if (member := self._of.get(uid)) is not None:
             self._members[member.key][uid] = bound
 
@@ -174,7 +177,10 @@ class Gangs:
                 del self._members[member.key]
 
     def together(self, uid: str) -> list[str]:
-        """Return the pods to try together with this one, itself included, in the order of their ranks."""
+        """Return the uids of the pods to try together with this one, itself included, by role and rank.
+
+        Only this pod itself if it may start alone.
+        """
         member = self._of.get(uid)
         if member is None or self.lacking(uid) <= 1:
             return [uid]
@@ -182,9 +188,9 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """Return how many waiting members of a pod's gang must start at once; 0 or 1 lets the pod start alone.
+        """Return the gang's min minus its bound members, may be negative; 0 for a pod without a gang.
 
-        uid: of the pod.
+        uid: of the pod. If it is at most 1 the pod may start alone.
         """
         member = self._of.get(uid)
         if member is None:

@@ -59,15 +59,10 @@ class Sources:
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
     """Return how a container is started: command, environment, folder and mounts, with variables expanded.
 
-    Raises CannotStart. base: the environment that its image would bring.
+    base: the environment that its image would bring. sources: the objects that it may refer to. Raises CannotStart if
+    an object or key is missing, or if a feature is not supported.
     """
-    env = dict(base)
-    for each in container.get("envFrom") or ():
-        env.update(_all_of(each, sources))
-    for each in container.get("env") or ():
-        value = _value(pod, each, env, sources)
-        if value is not None:
-            env[each["name"]] = value
+    env = _environment(pod, container, base, sources)
     argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []
     return Launch(
         tuple(expanded(word, env) for word in argv),
@@ -78,8 +73,22 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
     )
 
 
+def _environment(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> dict[str, str]:
+    """Return the environment of a container. The arguments and errors are those of launch_of()."""
+    env = dict(base)
+    for each in container.get("envFrom") or ():
+        env.update(_all_of(each, sources))
+    for each in container.get("env") or ():
+        value = _value(pod, each, env, sources)
+        if value is not None:
+            env[each["name"]] = value
+    return env
+
+
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by variables. `$$` becomes a dollar sign, and an unknown name stays as written."""
+    """Return a text with `$(NAME)` replaced by variables. `$$` becomes a dollar sign; an unknown name stays as
+    written.
+    """
 
     def put_in(found: re.Match[str]) -> str:
         if found[1] == "$":
@@ -90,11 +99,26 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 
 
 def from_field(pod: Object, path: str) -> str:
-    """Return the text of a field as the downward API gives it. Raises CannotStart."""
-    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    """Return the text of a pod's field as the downward API gives it, "" for a field that is not set.
+
+    path: such as metadata.name. Raises CannotStart for a field that the downward API does not have.
+    """
+    meta = pod["metadata"]
     if (keyed := _KEYED.match(path)) is not None:
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
-    plain = {
+    single_fields = _single_fields(pod)
+    if path in single_fields:
+        return str(single_fields[path] or "")
+    if path in ("metadata.labels", "metadata.annotations"):
+        metadata_map = meta.get(path.removeprefix("metadata.")) or {}
+        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
+    raise CannotStart(f"the downward API has no field {path!r}")
+
+
+def _single_fields(pod: Object) -> dict[str, Any]:
+    """Return the fields of a pod that the downward API gives as one value, by path; None for one that is not set."""
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    return {
         "metadata.name": meta.get("name"),
         "metadata.namespace": meta.get("namespace"),
         "metadata.uid": meta.get("uid"),
@@ -105,16 +129,14 @@ def from_field(pod: Object, path: str) -> str:
         "status.podIP": status.get("podIP"),
         "status.podIPs": ",".join(each["ip"] for each in status.get("podIPs") or ()),
     }
-    if path in plain:
-        return str(plain[path] or "")
-    if path in ("metadata.labels", "metadata.annotations"):
-        metadata_map = meta.get(path.removeprefix("metadata.")) or {}
-        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
-    raise CannotStart(f"the downward API has no field {path!r}")
 
 
 def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
-    """Return a request or a limit in units of its divisor, rounded up. Raises CannotStart."""
+    """Return a request or a limit of a container in units of the divisor, rounded up, as text.
+
+    container: the default if `field_ref`, a resourceFieldRef, names none. "0" for an absent one. Raises CannotStart for
+    a malformed reference or quantity.
+    """
     of = container
     if field_ref.get("containerName"):
         everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
@@ -131,7 +153,10 @@ def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
 
 
 def referenced_object(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
-    """Return an object that is referred to; None when it is missing and optional. Raises CannotStart."""
+    """Return an object that a pod refers to; None if it is missing and optional. Raises CannotStart if it is missing.
+
+    source: the existing objects by name. kind: for the message.
+    """
     found = source.get(name)
     if found is None and not optional:
         raise CannotStart(f'{kind} "{name}" not found')
@@ -139,7 +164,10 @@ def referenced_object(source: Mapping[str, Object], kind: str, name: str, option
 
 
 def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
-    """Return the value of one variable; None if its optional source lacks it. Raises CannotStart."""
+    """Return the value of one variable; None if its optional source lacks it. Raises CannotStart.
+
+    each: the variable in the container's spec. env: the variables before it, for $(NAME).
+    """
     origin = each.get("valueFrom")
     if not origin:
         return expanded(str(each.get("value", "")), env)
@@ -168,7 +196,9 @@ def _owner_of(pod: Object, variable: Object) -> Object:
 
 
 def _all_of(each: Object, sources: Sources) -> dict[str, str]:
-    """Return the variables of one envFrom, with its prefix. Raises CannotStart."""
+    """Return the variables of one envFrom entry, with its prefix; {} if its optional object is missing. Raises
+    CannotStart.
+    """
     prefix = each.get("prefix") or ""
     for key, kind, source in (
         ("configMapRef", "configmap", sources.config_maps),
@@ -186,7 +216,7 @@ def texts(source: Object) -> dict[str, str]:
 
 
 def contents(source: Object) -> dict[str, bytes]:
-    """Return the values of a ConfigMap or a Secret as bytes."""
+    """Return the values of a ConfigMap or a Secret as bytes, by key. Base64 is decoded."""
     coded = source.get("binaryData") if source.get("kind") != "Secret" else source.get("data")
     plain = source.get("data") if source.get("kind") != "Secret" else source.get("stringData")
     files = {name: str(text).encode() for name, text in (plain or {}).items()}
@@ -196,7 +226,7 @@ def contents(source: Object) -> dict[str, bytes]:
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
     """Return one volume mount with variables expanded in its subPath.
 
-    Raises CannotStart if the subPath leaves the volume.
+    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume.
     """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
@@ -263,7 +293,10 @@ def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
 
 
 def after(before: Readiness, good: bool, probe: ReadinessProbe) -> Readiness:
-    """Return what one more answer makes of it. good: the status was 200 to 399."""
+    """Return the readiness after one more probe.
+
+    before: after the last one. good: True if the status was 200 to 399. It changes only after enough equal results.
+    """
     row = before.row + 1 if before.last is good else 1
     if row < (probe.successes if good else probe.failures):
         return Readiness(before.ready, good, row)

@@ -34,9 +34,9 @@ def hostname(pod: Object) -> str:
 
 
 def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> str:
-    """Return the hosts file of a pod.
+    """Return the text of the hosts file of a pod: itself, and the pods behind Services.
 
-    pods, services: all that exist, of any namespace.
+    pods, services: all that exist, of any namespace. A malformed Service is skipped.
     """
     own = (pod.get("status") or {}).get("podIP") or ""
     namespace = pod["metadata"]["namespace"]
@@ -50,7 +50,9 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
 
 
 def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
-    """Yield the lines of /etc/hosts for the services of a namespace. An invalid service is skipped."""
+    """Yield the lines of /etc/hosts for all Services, as a pod in `namespace` finds them. A malformed Service is
+    skipped.
+    """
     for service in services:
         try:
             yield from list(_lines_of(service, namespace, pods))
@@ -59,7 +61,7 @@ def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object
 
 
 def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:
-    """Yield the lines of /etc/hosts for the pods behind a Service."""
+    """Yield the lines of /etc/hosts for the pods behind a Service, as a pod in `namespace` finds them."""
     spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
     selector = spec.get("selector") or {}
     headless = spec.get("clusterIP") == "None"
@@ -82,7 +84,9 @@ def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool
 
 
 def _is_shown(pod: Object, unready_too: bool) -> bool:
-    """Return True if a pod has an address that DNS publishes. unready_too: also pods that are not ready."""
+    """Return True if DNS publishes a pod: it has an address and has not ended. unready_too: also pods that are not
+    ready.
+    """
     status = pod.get("status") or {}
     if not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):
         return False

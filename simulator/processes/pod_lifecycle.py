@@ -71,7 +71,7 @@ class PodLifecycle:
     policy: str  # Always, OnFailure or Never
     containers: tuple[Container, ...]  # init containers first
     backoff_s: tuple[float, float]  # the second pause before a restart, and the longest
-    leaves_s: float | None = None  # when its deletion began, None before
+    deletion_began_s: float | None = None  # when its deletion began, None before
     grace_s: float = 0.0  # how long it may take to end, in seconds
 
     def named(self, name: str) -> Container:
@@ -89,7 +89,7 @@ class PodLifecycle:
 def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
     """Return the lifecycle of a pod that was just bound: no container has started.
 
-    backoff_s: the second pause before a restart, and the longest, in seconds.
+    backoff_s: (delay before the second restart, maximum delay), in seconds; the first restart has no delay.
     """
     spec = pod["spec"]
     first = [
@@ -105,8 +105,8 @@ def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -
 
 
 def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
-    """Return the names of the containers to start now; empty if none is due, or the pod is being deleted."""
-    if lifecycle.leaves_s is not None or is_over(lifecycle):
+    """Return the names of the containers to start now; [] if none is due, or if the pod is being deleted."""
+    if lifecycle.deletion_began_s is not None or is_over(lifecycle):
         return []
     due = [
         each
@@ -117,24 +117,27 @@ def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
 
 
 def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
-    """Return the signals to send now: (name of the container, SIGTERM or SIGKILL). Each is due once.
+    """Return the signals to send now: (name of the container, SIGTERM or SIGKILL).
 
-    Sidecars get SIGTERM last, once all other containers have ended.
+    A signal that was recorded by record_signal() is not due again. Sidecars get SIGTERM last, once all other containers
+    have ended. SIGKILL is due at the end of the grace period.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
-    if lifecycle.leaves_s is not None and now_s >= lifecycle.leaves_s + lifecycle.grace_s:
+    if lifecycle.deletion_began_s is not None and now_s >= lifecycle.deletion_began_s + lifecycle.grace_s:
         return [(each.name, KILL) for each in running if each.last_signal != KILL]
-    if lifecycle.leaves_s is None and not _mains_are_done(lifecycle):
+    if lifecycle.deletion_began_s is None and not _mains_are_done(lifecycle):
         return []
-    others = [each for each in running if each.part is not Part.SIDECAR] if lifecycle.leaves_s is not None else []
+    others = (
+        [each for each in running if each.part is not Part.SIDECAR] if lifecycle.deletion_began_s is not None else []
+    )
     ending = others or [each for each in running if each.part is Part.SIDECAR]
     return [(each.name, TERM) for each in ending if not each.last_signal]
 
 
 def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
-    """Return the time at which a start or signal becomes due without any event; None if none does."""
-    if lifecycle.leaves_s is not None:
-        until_s = lifecycle.leaves_s + lifecycle.grace_s
+    """Return the time at which a start or signal becomes due without any event; None if nothing becomes due."""
+    if lifecycle.deletion_began_s is not None:
+        until_s = lifecycle.deletion_began_s + lifecycle.grace_s
         return until_s if until_s > now_s else None
     later = [each.not_before_s for each in _runnable_containers(lifecycle) if each.not_before_s > now_s]
     return min(later, default=None)
@@ -151,7 +154,7 @@ def is_at_rest(lifecycle: PodLifecycle) -> bool:
 
 
 def phase(lifecycle: PodLifecycle) -> str:
-    """Return the phase of the pod, as its status has it."""
+    """Return the phase of the pod for its status: Pending, Running, Succeeded or Failed."""
     if _init_failed(lifecycle):
         return "Failed"
     if _mains_are_done(lifecycle):
@@ -164,7 +167,7 @@ def phase(lifecycle: PodLifecycle) -> str:
 
 def is_ready(lifecycle: PodLifecycle) -> bool:
     """Return True if every container that should be running runs, and its readiness probe has succeeded."""
-    return lifecycle.leaves_s is None and all(
+    return lifecycle.deletion_began_s is None and all(
         each.state is ContainerState.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
     )
 
@@ -178,7 +181,9 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
-    """Return the lifecycle after a container has started. answers: False if it has a readiness probe."""
+    """Return the lifecycle after a container has started. name: of the container. answers: False if it has a
+    readiness probe.
+    """
     before = lifecycle.named(name)
     restart = 1 if before.end else 0
     started = Container(
@@ -188,20 +193,23 @@ def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool
 
 
 def record_failed_start(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
-    """Return the lifecycle after a container could not be started, so that it is tried again after a pause.
+    """Return the lifecycle after a container could not be started; it is tried again after a pause.
 
-    why: a reason of a kubelet, such as ErrImagePull.
+    why: a reason of a kubelet, such as ErrImagePull. message: for people.
     """
     pause_s = lifecycle.backoff_s[0]
     return _with(lifecycle, replace(lifecycle.named(name), why=why, message=message, not_before_s=now_s + pause_s))
 
 
 def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
-    """Return the lifecycle after a container's process has ended. code: exit code. message: its termination message."""
+    """Return the lifecycle after a container's process has ended, with its back-off if the container restarts.
+
+    code: exit code, 128 + n for signal n. message: its termination message.
+    """
     before = lifecycle.named(name)
     end = ContainerEnd(code, before.began_s, now_s, message)
     ended_container = replace(before, state=ContainerState.ENDED, end=end, last_signal="")
-    if lifecycle.leaves_s is not None or not _restarts_after_end(lifecycle, ended_container):
+    if lifecycle.deletion_began_s is not None or not _restarts_after_end(lifecycle, ended_container):
         return _with(lifecycle, ended_container)
     crashes = 0 if now_s - before.began_s >= _RESET_S else before.crashes
     pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
@@ -218,18 +226,22 @@ def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecyc
     return _with(lifecycle, replace(lifecycle.named(name), last_signal=signal))
 
 
-def begin_end(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
-    """Return the lifecycle after the pod's deletion was requested. If requested again, only a shorter grace counts."""
-    if lifecycle.leaves_s is None:
-        return replace(lifecycle, leaves_s=now_s, grace_s=grace_s)
-    return replace(lifecycle, grace_s=min(lifecycle.grace_s, now_s + grace_s - lifecycle.leaves_s))
+def begin_deletion(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
+    """Return the lifecycle after the pod's deletion was requested. If it is requested again, only a shorter grace
+    counts.
+
+    grace_s: seconds from now_s.
+    """
+    if lifecycle.deletion_began_s is None:
+        return replace(lifecycle, deletion_began_s=now_s, grace_s=grace_s)
+    return replace(lifecycle, grace_s=min(lifecycle.grace_s, now_s + grace_s - lifecycle.deletion_began_s))
 
 
 # Inside.
 
 
 def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
-    """Return the containers that do not run but should, by their order and restart policy. Pauses are ignored."""
+    """Return the containers that do not run but should, by their order and restart policy. Back-off is ignored."""
     if is_over(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
@@ -250,7 +262,9 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
 
 
 def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
-    """Yield the unfinished init containers, in order. The first of them delays all others."""
+    """Yield the init containers and sidecars that have not finished or started, in order. The first delays all
+    others.
+    """
     for each in lifecycle.of(Part.INIT, Part.SIDECAR):
         is_done = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
         if each.part is Part.SIDECAR:
@@ -265,7 +279,9 @@ def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
 
 
 def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
-    """Return True if an ended container is to be started again."""
+    """Return True if an ended container is to be started again, by its role, its exit code and the pod's restart
+    policy.
+    """
     code = each.end.code if each.end else 0
     if each.part is Part.SIDECAR:
         return not _mains_are_done(lifecycle)
@@ -286,7 +302,8 @@ def _mains_are_done(lifecycle: PodLifecycle) -> bool:
     """Return True if all main containers have ended and none restarts."""
     mains = list(lifecycle.of(Part.MAIN))
     return all(
-        each.state is ContainerState.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
+        each.state is ContainerState.ENDED
+        and not (_restarts_after_end(lifecycle, each) and lifecycle.deletion_began_s is None)
         for each in mains
     )
 
@@ -297,9 +314,9 @@ def _with(lifecycle: PodLifecycle, new: Container) -> PodLifecycle:
 
 
 def status_of(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> dict[str, Any]:
-    """Return the whole status of a pod as a patch. Conditions that do not belong to a kubelet stay.
+    """Return the whole status of a pod as a patch.
 
-    now_s: time of conditions that change.
+    now_s: time of conditions that change. pod_ip, host_ip: addresses, "" if unknown.
     """
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
     pod_phase = phase(lifecycle)
@@ -341,7 +358,7 @@ def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, has_
 def _condition(before: Mapping[str, Any], kind: str, is_true: bool, now_s: float, has_ended: bool) -> dict[str, Any]:
     """Return one condition of a pod. Its transition time changes only with its status.
 
-    before: the stored condition, {} for none. kind: its type. has_ended: the pod has ended.
+    before: the stored condition, {} for none. kind: its type. has_ended: True if the pod has ended.
     """
     status = "True" if is_true else "False"
     since = before.get("lastTransitionTime") if before.get("status") == status else None
@@ -351,7 +368,7 @@ def _condition(before: Mapping[str, Any], kind: str, is_true: bool, now_s: float
 
 
 def _container_status(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
-    """Return the containerStatus of a container. images: by name of the container."""
+    """Return the containerStatus of a container for the pod's status. images: by name of the container."""
     is_running = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
     is_completed = each.part is Part.INIT and each.end is not None and each.end.code == 0

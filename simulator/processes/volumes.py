@@ -53,7 +53,7 @@ class Volume:
 
 
 def wanted_objects(pod: Object) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of the ConfigMaps, Secrets and claims that a pod refers to, in volumes and environments."""
+    """Return the names of (ConfigMaps, Secrets, claims) that a pod refers to, in volumes and environments."""
     volumes = pod["spec"].get("volumes") or []
     sources = [*volumes, *(source for each in volumes for source in value_at(each, "projected", "sources") or ())]
     containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
@@ -76,7 +76,8 @@ def _names(objects: Sequence[Object], *path: str) -> set[str]:
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     """Return a volume of a pod with the files that it shows.
 
-    Raises CannotStart. sources: the ConfigMaps, Secrets and claims that the pod refers to.
+    volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Raises CannotStart if
+    an object or key is missing, or if the type of the volume is not supported.
     """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
@@ -100,7 +101,11 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
 
 
 def _folder_of(persistent: Object | None, claim: str) -> str:
-    """Return the folder of the PersistentVolume to which a claim is bound; None is for a claim without one."""
+    """Return the folder of the PersistentVolume to which a claim is bound.
+
+    persistent: the PersistentVolume; None for a claim that is not bound. claim: its name. Raises CannotStart if it is
+    not bound, or if the volume is neither hostPath nor local.
+    """
     if persistent is None:
         raise CannotStart(f'persistentvolumeclaim "{claim}" is not bound to a volume')
     for source in ("hostPath", "local"):
@@ -110,9 +115,9 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
-    """Yield (path, file) of a configMap, secret or downwardAPI source.
+    """Yield (path in the volume, file) of a configMap, secret or downwardAPI source.
 
-    mode: default file mode. Raises CannotStart for another source.
+    mode: default file mode. Raises CannotStart for another source, and for a missing object or key.
     """
     if (reference := source.get("configMap")) is not None:
         yield from _referenced_files(sources.config_maps, reference, "configmap", mode)
@@ -128,7 +133,11 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
 def _referenced_files(
     objects: Mapping[str, dict[str, Any]], reference: Object, kind: str, mode: int
 ) -> Iterator[tuple[str, File]]:
-    """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises CannotStart."""
+    """Yield (path, file) of all keys of a referenced object, or of the listed keys at their own paths.
+
+    objects: the existing ones by name. kind: for messages. mode: default file mode. Raises CannotStart for a missing
+    object or key that is not optional.
+    """
     name = reference.get("secretName") or reference.get("name", "")
     found = referenced_object(objects, kind, name, bool(reference.get("optional")))
     data, mode = contents(found) if found else {}, reference.get("defaultMode") or mode
@@ -147,7 +156,7 @@ def _referenced_files(
 def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
     """Yield (path, file) of each field of a pod that a downwardAPI volume lists.
 
-    mode: default file mode. Raises CannotStart.
+    mode: default file mode. Raises CannotStart for an unknown field.
     """
     for item in reference.get("items") or ():
         if (field_ := item.get("fieldRef")) is not None:

@@ -18,7 +18,7 @@ from turnout.autoscaler.scaling.resize_cost import after_change_s
 from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import Queue
 from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, JobRun, WorkerPod, shape_of
-from turnout.simulator.replay.model import Eviction, Ran, ReplayRules, Submission
+from turnout.simulator.replay.model import Eviction, JobResult, ReplayRules, Submission
 
 
 class Event(IntEnum):
@@ -30,17 +30,17 @@ class Event(IntEnum):
 
 
 class ReplayWorld:
-    """The whole state at the moment `now_s`.
-
-    running: by name, in the order of starts. waiting: in turn.
-    """
+    """The whole state of the replayed cluster at the moment `now_s`."""
 
     def __init__(self, submissions: Sequence[Submission], rules: ReplayRules) -> None:
+        """Make a cluster in which nothing has been submitted yet. Raises ValueError for a job that an empty cluster
+        cannot hold.
+        """
         self.rules, self.now_s = rules, 0.0
         self.free = list(rules.nodes)
-        self.running: dict[str, JobRun] = {}
-        self.waiting: list[JobRun] = []
-        self.ended: dict[str, Ran] = {}
+        self.running: dict[str, JobRun] = {}  # by name, in the order of starts
+        self.waiting: list[JobRun] = []  # in the order in which they may start
+        self.ended: dict[str, JobResult] = {}
         self.evictions: list[Eviction] = []
         self.worked_gpu_s = 0.0
         self._window_s = max(each.at_s for each in submissions)
@@ -56,20 +56,20 @@ class ReplayWorld:
     # Time.
 
     def next_s(self) -> float | None:
-        """Return the time of the next event; None if none is left."""
+        """Return the time of the next event, in seconds since the begin of the replay; None if none is left."""
         while self._events and self._is_outdated(self._events[0]):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
 
     def advance(self, to_s: float) -> None:
-        """Carry out all events up to the time `to_s`, then run the scheduler."""
+        """Carry out all events up to the time `to_s`, in seconds, then run the scheduler."""
         self.now_s = to_s
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
                 submission = self._coming.pop(name)
-                life = JobRun(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
-                insort(self.waiting, life, key=lambda each: each.submission.turn)
+                job_run = JobRun(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
+                insort(self.waiting, job_run, key=lambda each: each.submission.turn)
             elif event is Event.END:
                 self._end(self.running.pop(name))
             else:
@@ -77,154 +77,171 @@ class ReplayWorld:
         self.schedule()
 
     def _is_outdated(self, event: tuple[float, Event, str, int]) -> bool:
-        """Return True if an event concerns a job that has ended, or an end that was computed anew since.
+        """Return True if an event concerns a job that has ended, or an end that was computed again since.
 
-        event: (time, kind, job, version).
+        event: (time, kind, job, version of the job's end).
         """
         _, kind, name, version = event
-        life = self.running.get(name)
+        job_run = self.running.get(name)
         if kind is Event.ARRIVAL:
             return False
-        return life is None or (kind is Event.END and version != life.version)
+        return job_run is None or (kind is Event.END and version != job_run.version)
 
-    def _end(self, life: JobRun) -> None:
+    def _end(self, job_run: JobRun) -> None:
         """End a job: count its work, free its GPUs, and record its run time."""
-        self.worked_gpu_s += life.progress(self.now_s, self._window_s)
-        for pod in life.pods:
-            self._give(life, pod)
-        self.ended[life.submission.name] = life.ran(self.now_s)
+        self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
+        for pod in job_run.pods:
+            self._free_gpus(job_run, pod)
+        self.ended[job_run.submission.name] = job_run.ran(self.now_s)
 
-    def _remove_leavers(self, life: JobRun) -> None:
-        """Free the GPUs of the job's pods whose grace time is over."""
-        for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
-            self._give(life, pod)
-            life.pods.remove(pod)
-        life.last_state = None
+    def _remove_leavers(self, job_run: JobRun) -> None:
+        """Remove the job's pods whose grace time is over, and free their GPUs."""
+        for pod in [pod for pod in job_run.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
+            self._free_gpus(job_run, pod)
+            job_run.pods.remove(pod)
+        job_run.last_state = None
 
-    def _give(self, life: JobRun, pod: WorkerPod) -> None:
+    def _free_gpus(self, job_run: JobRun, pod: WorkerPod) -> None:
         """Free the GPUs of a pod, if it has a node."""
         if pod.row is not None:
-            self.free[pod.row] += life.submission.gpus
+            self.free[pod.row] += job_run.submission.gpus
 
     # The scheduler.
 
     def schedule(self) -> None:
-        """Start gangs in turn, each at its min. Only with backfill may one pass another that does not fit."""
+        """Start waiting gangs in turn, each at its min, and place new workers of running jobs.
+
+        Only with backfill may a gang pass an older one that does not fit.
+        """
         left: list[JobRun] = []
-        for at, life in enumerate(self.waiting):
-            rows = place(self.free, life.submission.gpus, life.submission.least)
+        for at, job_run in enumerate(self.waiting):
+            rows = place(self.free, job_run.submission.gpus, job_run.submission.least)
             if rows is not None:
-                self._start(life, rows)
+                self._start(job_run, rows)
                 continue
-            left.append(life)
+            left.append(job_run)
             if not self.rules.backfill:
                 left += self.waiting[at + 1 :]
                 break
         self.waiting = left
-        for life in self.running.values():
-            if any(pod.row is None for pod in life.pods):  # the autoscaler never lets that happen; others do
-                self._find_nodes(life)
+        for job_run in self.running.values():
+            if any(pod.row is None for pod in job_run.pods):  # the autoscaler never lets that happen; others do
+                self._find_nodes(job_run)
 
-    def _start(self, life: JobRun, rows: Sequence[int]) -> None:
+    def _start(self, job_run: JobRun, rows: Sequence[int]) -> None:
         """Start a job on these rows of nodes, one pod each, and plan its end."""
-        life.started_s = life.at_s = life.idle_until_s = self.now_s
-        life.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
-        life.last_state = None
-        self.running[life.submission.name] = life
-        self._plan_end(life)
+        job_run.started_s = job_run.at_s = job_run.idle_until_s = self.now_s
+        job_run.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
+        job_run.last_state = None
+        self.running[job_run.submission.name] = job_run
+        self._plan_end(job_run)
 
-    def _find_nodes(self, life: JobRun) -> None:
-        """Place workers above the min that wait for a node, one by one, where there is room."""
+    def _find_nodes(self, job_run: JobRun) -> None:
+        """Place workers of a running job that have no node, one by one, while there is room. The job then restarts."""
         found_place = False
-        for pod in (pod for pod in life.pods if pod.row is None):
-            rows = place(self.free, life.submission.gpus, 1)
+        for pod in (pod for pod in job_run.pods if pod.row is None):
+            rows = place(self.free, job_run.submission.gpus, 1)
             if rows is None:
                 break
             if not found_place:
-                self.worked_gpu_s += life.progress(self.now_s, self._window_s)
-            pod.row, found_place, life.last_state = rows[0], True, None
+                self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
+            pod.row, found_place, job_run.last_state = rows[0], True, None
         if found_place:
-            self._restart(life)
+            self._restart(job_run)
 
-    def _restart(self, life: JobRun) -> None:
-        """Restart a job after a resize. A job that only starts loses what it has run and loads nothing again."""
-        ran_s = self.now_s - (life.started_s or 0.0)
+    def _restart(self, job_run: JobRun) -> None:
+        """Restart a job after a resize, and plan its end again.
+
+        A job that has run for at most min(start_s, restart_s) begins its work again, and pays no restart.
+        """
+        ran_s = self.now_s - (job_run.started_s or 0.0)
         if ran_s <= min(self.rules.start_s, self.rules.restart_s):
-            life.left_s, life.idle_until_s = life.submission.work_s, self.now_s
+            job_run.left_s, job_run.idle_until_s = job_run.submission.work_s, self.now_s
         else:
-            life.restarts += 1
-            life.idle_until_s = self.now_s + self.rules.restart_s
-        self._plan_end(life)
+            job_run.restarts += 1
+            job_run.idle_until_s = self.now_s + self.rules.restart_s
+        self._plan_end(job_run)
 
-    def _plan_end(self, life: JobRun) -> None:
+    def _plan_end(self, job_run: JobRun) -> None:
         """Plan the end of a job again; the event of an earlier plan is then outdated."""
-        life.version += 1
-        heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.submission.name, life.version))
+        job_run.version += 1
+        heapq.heappush(
+            self._events, (max(self.now_s, job_run.ends_s()), Event.END, job_run.submission.name, job_run.version)
+        )
 
     # The autoscaler.
 
     def observation(self) -> Observation:
-        """Return the observation that the autoscaler decides on now."""
-        lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.submission.name)
-        jobs = [life.job_state() for life in lives]
+        """Return the observation that the autoscaler decides on now: visible jobs, the queue and the free room."""
+        lives = sorted(
+            (*self.running.values(), *self.visible_waiting_jobs()), key=lambda job_run: job_run.submission.name
+        )
+        jobs = [job_run.job_state() for job_run in lives]
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)
         return Observation(tuple(jobs), {QUEUE: Queue(used={GPU: used})}, room)
 
-    def let_through(self) -> list[JobRun]:
-        """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""
+    def visible_waiting_jobs(self) -> list[JobRun]:
+        """Return the waiting jobs that the autoscaler sees, in turn.
+
+        A strict queue hides those behind the first that does not fit.
+        """
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
         fitting = list(self.startable_jobs())
         return self.waiting[: len(fitting) + 1]
 
     def startable_jobs(self) -> Iterator[JobRun]:
-        """Yield the waiting jobs that would fit, one after another, if all elastic workers above the mins had left."""
-        bare = list(self.free)
-        for life in self.running.values() if self.waiting else ():
-            for pod in life.pods:
-                if pod.row is not None and (pod.index >= life.submission.least or pod.gone_s is not None):
-                    bare[pod.row] += life.submission.gpus
-        for life in self.waiting:
-            if place(bare, life.submission.gpus, life.submission.least) is None:
+        """Yield the waiting jobs, in turn, that would fit together if all elastic workers above the mins had left.
+
+        It stops at the first job that does not fit.
+        """
+        free_without_elastic = list(self.free)
+        for job_run in self.running.values() if self.waiting else ():
+            for pod in job_run.pods:
+                if pod.row is not None and (pod.index >= job_run.submission.least or pod.gone_s is not None):
+                    free_without_elastic[pod.row] += job_run.submission.gpus
+        for job_run in self.waiting:
+            if place(free_without_elastic, job_run.submission.gpus, job_run.submission.least) is None:
                 return
-            yield life
+            yield job_run
 
     def carry_out(self, steps: Sequence[Step], policy: Policy) -> bool:
-        """Apply the autoscaler's steps to the jobs. Return True if a size changed."""
+        """Apply the autoscaler's steps to the jobs, then run the scheduler. Return True if a size changed."""
         changes = [step for step in steps if step.changes]
         for step in changes:
-            life = self.running[step.key.name]
-            gained_s = after_change_s(life.job_state().job, policy, self.now_s + EPOCH_S, step.at_start)
-            life.resize_budget = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
-            self._resize(life, step)
+            job_run = self.running[step.key.name]
+            gained_s = after_change_s(job_run.job_state().job, policy, self.now_s + EPOCH_S, step.at_start)
+            job_run.resize_budget = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
+            self._resize(job_run, step)
         if changes:
             self.schedule()
         return bool(changes)
 
-    def _resize(self, life: JobRun, step: Step) -> None:
-        """Apply a step to a job: add pods, or let the last pods leave after the grace time.
+    def _resize(self, job_run: JobRun, step: Step) -> None:
+        """Set the size of a job. Growth adds pods without a node; the job restarts later, when they get nodes.
 
-        If the number of living pods changes, the job restarts.
+        A shrink drops the last pods: at once without a node, after the grace period with one; the job restarts at once
+        if it loses such pods. A shrink that makes room for another job is recorded as an eviction.
         """
-        self.worked_gpu_s += life.progress(self.now_s, self._window_s)
-        before, life.last_state = life.living, None
-        if step.target > life.replicas:
-            life.pods += [WorkerPod(index, None, self.now_s) for index in range(life.replicas, step.target)]
+        self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
+        before, job_run.last_state = job_run.living, None
+        if step.target > job_run.replicas:
+            job_run.pods += [WorkerPod(index, None, self.now_s) for index in range(job_run.replicas, step.target)]
         else:
             gone_s = self.now_s + self.rules.grace_s
-            life.pods = [pod for pod in life.pods if pod.row is not None or pod.index < step.target]
-            for pod in (pod for pod in life.pods if pod.index >= step.target and pod.gone_s is None):
+            job_run.pods = [pod for pod in job_run.pods if pod.row is not None or pod.index < step.target]
+            for pod in (pod for pod in job_run.pods if pod.index >= step.target and pod.gone_s is None):
                 pod.gone_s = gone_s
             if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None:
-                life.robbed += 1
-                surplus = life.replicas - step.target
-                self.evictions.append(Eviction(self.now_s, life.submission.name, surplus, step.beneficiary.name))
-            heapq.heappush(self._events, (gone_s, Event.GONE, life.submission.name, 0))
-            if life.living != before:
-                self._restart(life)
-        life.replicas = step.target
+                job_run.shrinks_for_others += 1
+                surplus = job_run.replicas - step.target
+                self.evictions.append(Eviction(self.now_s, job_run.submission.name, surplus, step.beneficiary.name))
+            heapq.heappush(self._events, (gone_s, Event.GONE, job_run.submission.name, 0))
+            if job_run.living != before:
+                self._restart(job_run)
+        job_run.replicas = step.target
 
 
 def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> None:
@@ -236,9 +253,11 @@ def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> Non
 
 
 def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
-    """Take room for a whole gang and return the row of each worker.
+    """Take room for a whole gang and return the row of the node of each worker; nodes with the least free GPUs come
+    first.
 
-    When it does not fit, take nothing and return None.
+    free: free GPUs of each node, which is changed. gpus: of one worker. If the gang does not fit, take nothing and
+    return None.
     """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None

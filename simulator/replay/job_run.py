@@ -9,7 +9,7 @@ from turnout.autoscaler.model import JobState, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Order, ResizeBudget
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
-from turnout.simulator.replay.model import Ran, Submission
+from turnout.simulator.replay.model import JobResult, Submission
 
 EPOCH_S = 1_000_000.0  # a replay begins at 0, which means "never" to the autoscaler
 QUEUE = "replayed"
@@ -41,7 +41,7 @@ class JobRun:
     told_curve: bool = True  # True: its curve is known
     version: int = 0  # stands in its end event, so that an outdated end is recognised
     restarts: int = 0
-    robbed: int = 0
+    shrinks_for_others: int = 0
     last_state: JobState | None = None
 
     @property
@@ -60,7 +60,10 @@ class JobRun:
         return self.submission.speed(self.living) / self.submission.speed(self.submission.least)
 
     def progress(self, now_s: float, window_s: float) -> float:
-        """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window."""
+        """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window.
+
+        now_s, window_s: seconds since the begin of the replay. 0 for a job that has not started.
+        """
         if self.started_s is None or now_s <= self.at_s:
             return 0.0
         began = min(max(self.at_s, self.idle_until_s), now_s)
@@ -69,11 +72,13 @@ class JobRun:
         return max(0.0, min(now_s, window_s) - began) * self.living * self.submission.gpus
 
     def ends_s(self) -> float:
-        """Return when the job ends if nothing changes."""
+        """Return the time at which the job ends if nothing changes, in seconds since the begin of the replay."""
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
     def job_state(self) -> JobState:
-        """Return the state of the job as an observation has it."""
+        """Return the state of the job as an observation has it. It is cached in `last_state` until that is set to
+        None.
+        """
         if self.last_state is None:
             workers = tuple(
                 Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
@@ -81,10 +86,10 @@ class JobRun:
             self.last_state = JobState(self._as_job(), workers)
         return self.last_state
 
-    def ran(self, now_s: float) -> Ran:
+    def ran(self, now_s: float) -> JobResult:
         """Return the result of the job, which ends now."""
         assert self.started_s is not None
-        return Ran(self.submission, self.started_s, now_s, self.restarts, self.robbed)
+        return JobResult(self.submission, self.started_s, now_s, self.restarts, self.shrinks_for_others)
 
     def _as_job(self) -> Job:
         """Return the job as an observation has it."""

@@ -68,14 +68,14 @@ class ReplayRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class JobResult:
     """The result of one job."""
 
     submitted: Submission
     started_s: float
     ended_s: float
     restarts: int = 0  # changes of its size
-    robbed: int = 0  # changes that made room for another job
+    shrinks_for_others: int = 0  # changes that made room for another job
 
     @property
     def waited_s(self) -> float:
@@ -103,7 +103,7 @@ class Tape:
     """The result of a whole replay."""
 
     rules: ReplayRules
-    ran: tuple[Ran, ...]  # in the order of submissions
+    ran: tuple[JobResult, ...]  # in the order of submissions
     evictions: tuple[Eviction, ...] = ()
     worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission
     decisions: int = 0  # decisions made

@@ -13,7 +13,7 @@ from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import EPOCH_S
-from turnout.simulator.replay.model import Ran, ReplayRules, Submission, Tape
+from turnout.simulator.replay.model import JobResult, ReplayRules, Submission, Tape
 
 Decide = Callable[[Observation, Policy, float], list[Step]]
 Watch = Callable[[ReplayWorld], None]
@@ -29,12 +29,12 @@ def replay(
     decides: Decide = decide,
     watch: Watch | None = None,
 ) -> Tape:
-    """Replay all submissions. Raises ValueError for a job that an empty cluster cannot hold.
+    """Replay all submissions to the last end, and return the results.
 
-    policy: None leaves the autoscaler out, and every job keeps its min. watch: called at each event.
-
-    The autoscaler looks at the first tick after an event, again after a change, and when a job's time has come. Between
-    these moments its observation could not have changed.
+    policy: of the autoscaler; None leaves the autoscaler out, and every job keeps its min. decides: makes the
+    decisions. watch: called at each event. The autoscaler decides at the first tick after an event, again after a
+    change, and when a pause of a job is over. Between these moments its observation could not have changed. Raises
+    ValueError for a job that an empty cluster cannot hold.
     """
     world = ReplayWorld(submissions, rules)
     look_s, decisions = math.inf, 0
@@ -54,10 +54,10 @@ def replay(
 
 
 def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
-    """Let the autoscaler decide and carry out its steps.
+    """Let the autoscaler decide, and carry out its steps; repeatedly if a look takes no time (tick_s is 0).
 
-    Return the time at which it has to decide again if nothing happens before. idle: the history of idle room, which is
-    updated.
+    Return the time at which it has to decide again if nothing happens before, inf for never. idle: the history of idle
+    room, which is updated.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.observation(), now_s), policy, now_s)
@@ -72,9 +72,9 @@ def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, i
 
 
 def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
-    """Return the time of the autoscaler's next decision, for the jobs that only a pause or cooldown holds back.
+    """Return the time of the autoscaler's next decision, for the jobs that only a pause or cooldown delays.
 
-    Infinite if there is no such job.
+    steps: of its last decision. Infinite if there is no such job.
     """
     due = math.inf
     for step in steps:
@@ -151,11 +151,11 @@ class Compared:
         return 1 - len(helped) / len(self.lent.ran)
 
     def capture(self, oracle: Tape) -> float:
-        """Return the share of an oracle's gain in mean completion time; 1 where there is nothing to gain."""
+        """Return the gain in mean completion time as a share of an oracle's gain; 1 if the oracle gains nothing."""
         most_s = self.without.mean_took_s - oracle.mean_took_s
         return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
 
-    def _pairs(self) -> list[tuple[Ran, Ran]]:
+    def _pairs(self) -> list[tuple[JobResult, JobResult]]:
         """Return the results of each job, without and with the autoscaler."""
         return list(zip(self.without.ran, self.lent.ran, strict=True))
 

@@ -22,7 +22,7 @@ def cluster(name: str) -> tuple[TraceRow, ...] | None:
 
 
 def speeds() -> tuple[Table, ...]:
-    """Return measured speeds on A100 for every model and batch size; none when the files are missing.
+    """Return measured speeds on A100 for every model and batch size; () if the files are missing.
 
     Raises BadTrace.
     """

@@ -32,7 +32,10 @@ class BadTrace(Exception):
 
 
 def rows_of(text: str) -> tuple[TraceRow, ...]:
-    """Return the jobs of a trace by their time. Raises BadTrace."""
+    """Return the jobs of a trace (CSV), in the order of their submission. Jobs without GPUs or duration are left out.
+
+    Raises BadTrace for another text.
+    """
     try:
         rows = [
             TraceRow(float(line["submission_time"]), f"job-{number:06}", int(line["num_gpu"]), float(line["duration"]))
@@ -44,7 +47,11 @@ def rows_of(text: str) -> tuple[TraceRow, ...]:
 
 
 def tables_of(text: str) -> tuple[Table, ...]:
-    """Return one table per batch size of a model: the speed for each number of GPUs. Raises BadTrace."""
+    """Return one table for each batch size of a model (CSV): (GPUs, speed), ascending. Raises BadTrace for another
+    text.
+
+    Tables with fewer than two sizes are left out.
+    """
     try:
         found = [
             tuple(
@@ -83,22 +90,22 @@ class Labels:
     tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
-def labelled(rows: Iterable[TraceRow], labels: Labels, dice: Random) -> tuple[Submission, ...]:
-    """Return submissions with random sizes and curves, in the order of their time."""
+def labelled(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
+    """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0."""
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
-    return tuple(_to_submission(row, began_s, labels, dice) for row in ordered)
+    return tuple(_to_submission(row, began_s, labels, rng) for row in ordered)
 
 
-def _to_submission(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
+def _to_submission(row: TraceRow, began_s: float, labels: Labels, rng: Random) -> Submission:
     """Convert a row of a trace to a submission.
 
-    Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row.
+    Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row, in seconds.
     """
     gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
     least = row.gpus // gpus
-    most = least * labels.factor if dice.random() < labels.elastic else least
-    curve = _curve(dice.choice(labels.tables), gpus) if labels.tables else ()
+    most = least * labels.factor if rng.random() < labels.elastic else least
+    curve = _curve(rng.choice(labels.tables), gpus) if labels.tables else ()
     return Submission(row.name, row.at_s - began_s, row.took_s, least, most, gpus, curve=curve)
 
 
@@ -107,27 +114,33 @@ def _curve(table: Table, gpus: int) -> Table:
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 
-def draw_trace(jobs: int, gpus: int, load: float, dice: Random) -> tuple[TraceRow, ...]:
-    """Draw a stream that needs the share `load` of `gpus` GPUs: days and nights, many short and few long jobs."""
+def draw_trace(jobs: int, gpus: int, load: float, rng: Random) -> tuple[TraceRow, ...]:
+    """Draw a random stream of jobs: days and nights, many short and few long jobs.
+
+    jobs: their number. gpus: of the cluster. load: the share of the cluster's GPU time that the jobs need, > 0.
+    """
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]
     rows = []
     for _ in range(jobs):
-        took_s = min(10 * _DAY_S, 300 + dice.lognormvariate(7.5, 1.4))
-        rows.append((dice.choices(sizes, often)[0], took_s))
+        took_s = min(10 * _DAY_S, 300 + rng.lognormvariate(7.5, 1.4))
+        rows.append((rng.choices(sizes, often)[0], took_s))
     requested_gpu_s = sum(size * took_s for size, took_s in rows)
-    times = _times(jobs, requested_gpu_s / (gpus * load), dice)
+    times = _times(jobs, requested_gpu_s / (gpus * load), rng)
     return tuple(
         TraceRow(at_s, f"job-{number:06}", size, took_s)
         for number, (at_s, (size, took_s)) in enumerate(zip(times, rows, strict=True))
     )
 
 
-def _times(jobs: int, span_s: float, dice: Random) -> Iterator[float]:
-    """Yield ascending times in a span; by day three times as many as by night."""
+def _times(jobs: int, span_s: float, rng: Random) -> Iterator[float]:
+    """Return an iterator of ascending random times in a span; by day three times as many as by night.
+
+    jobs: the number of times. span_s: seconds from 0.
+    """
     found: list[float] = []
     while len(found) < jobs:
-        at_s = dice.random() * span_s
-        if dice.random() < 0.5 - 0.25 * math.cos(2 * math.pi * at_s / _DAY_S):
+        at_s = rng.random() * span_s
+        if rng.random() < 0.5 - 0.25 * math.cos(2 * math.pi * at_s / _DAY_S):
             found.append(at_s)
     return iter(sorted(found))

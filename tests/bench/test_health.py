@@ -1,10 +1,10 @@
-"""DLRover's rule as its facts tell it, and that each rule is scored by what is true of a floor."""
+"""DLRover's rule as its facts tell it, and that each rule is scored by what is true of a cluster."""
 
 import pytest
 
 from hack.bench.health.dlrover import blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes
-from hack.bench.health.trials import Said, Scene, innocents, ours, theirs, tried
+from hack.bench.health.trials import Findings, Scene, innocents, judge_with_both_rules, ours, theirs
 
 
 def some(*found):
@@ -17,7 +17,7 @@ def pairs(groups):
 
 # docs/facts/dlrover.md 2.3
 @pytest.mark.parametrize(
-    ("floor", "second", "bad"),
+    ("cluster", "second", "bad"),
     [
         pytest.param(SimulatedNodes(4, dead=some(1)), {"03,12", "02,13"}, [1], id="one of four"),
         pytest.param(SimulatedNodes(5, dead=some(4)), {"04,123", "023,14"}, [4], id="one of five"),
@@ -35,14 +35,14 @@ def pairs(groups):
         pytest.param(SimulatedNodes(4, cut=some((0, 1))), {"03,12", "02,13"}, [], id="a link: nothing"),
     ],
 )
-def test_whom_dlrover_blames(floor, second, bad):
-    found = blamed(floor)
+def test_whom_dlrover_blames(cluster, second, bad):
+    found = blamed(cluster)
     assert list(found.bad) == bad
     assert {pairs(groups) for groups in found.rounds[1:]} <= second
 
 
 @pytest.mark.parametrize(
-    ("floor", "slow"),
+    ("cluster", "slow"),
     [
         pytest.param(SimulatedNodes(6, far=some(1), compute_s=0.0), [1], id="one with a slow network"),
         pytest.param(SimulatedNodes(4, far=some(1, 3), compute_s=0.0), [], id="half of them raise the median"),
@@ -50,9 +50,9 @@ def test_whom_dlrover_blames(floor, second, bad):
         pytest.param(SimulatedNodes(6, tired=some(1), collective_s=0.05), [1], id="one that is slow alone"),
     ],
 )
-def test_whom_dlrover_calls_slow(floor, slow):
-    assert list(blamed(floor).slow) == slow
-    assert not blamed(floor).bad
+def test_whom_dlrover_calls_slow(cluster, slow):
+    assert list(blamed(cluster).slow) == slow
+    assert not blamed(cluster).bad
 
 
 def test_a_floor_without_faults_has_one_round():
@@ -60,26 +60,26 @@ def test_a_floor_without_faults_has_one_round():
 
 
 FLOOR = SimulatedNodes(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
-EXACT = Said(some(0), some(2), some(4), some((6, 7)))
+EXACT = Findings(some(0), some(2), some(4), some((6, 7)))
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong", "missed"),
+    ("findings", "wrong", "missed"),
     [
         pytest.param(EXACT, 0, 0, id="all of it"),
-        pytest.param(Said(some(), some(), some()), 0, 4, id="nothing"),
-        pytest.param(Said(some(0, 1), some(2), some(4), some((6, 7))), 1, 0, id="one more"),
-        pytest.param(Said(some(0), some(2), some(4), some((1, 3))), 2, 1, id="another link: both of its ends"),
+        pytest.param(Findings(some(), some(), some()), 0, 4, id="nothing"),
+        pytest.param(Findings(some(0, 1), some(2), some(4), some((6, 7))), 1, 0, id="one more"),
+        pytest.param(Findings(some(0), some(2), some(4), some((1, 3))), 2, 1, id="another link: both of its ends"),
     ],
 )
-def test_what_is_said_is_scored_by_what_is_true(said, wrong, missed):
-    assert (said.wrong(FLOOR), said.missed(FLOOR)) == (wrong, missed)
-    assert said.exact(FLOOR) == (said is EXACT)
+def test_what_is_said_is_scored_by_what_is_true(findings, wrong, missed):
+    assert (findings.wrong(FLOOR), findings.missed(FLOOR)) == (wrong, missed)
+    assert findings.exact(FLOOR) == (findings is EXACT)
 
 
 def test_a_trial_scores_both():
-    trial = tried(Scene("small", 16, dead=2, tired=1, far=1, cut=1).floor(seed=3))
-    assert ours(trial).exact(trial.floor)
+    trial = judge_with_both_rules(Scene("small", 16, dead=2, tired=1, far=1, cut=1).draw_cluster(seed=3))
+    assert ours(trial).exact(trial.cluster)
     assert innocents([ours(trial)], [trial]) == 0
-    assert theirs(trial).missed(trial.floor) >= 1, "it does not look for links"
-    assert trial.suspects >= {f"n{number}" for number in trial.floor.dead}
+    assert theirs(trial).missed(trial.cluster) >= 1, "it does not look for links"
+    assert trial.suspects >= {f"n{number}" for number in trial.cluster.dead}

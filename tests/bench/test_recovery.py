@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hack.bench.recovery import jobs, restarts
-from hack.bench.recovery.acts import Act, Recovery, Trial, may_begin, went_on
+from hack.bench.recovery.acts import Act, Recovery, Trial, may_begin, measure_recovery
 from hack.bench.recovery.events import OURS, QUICK, outcome
 from hack.bench.recovery.phase_times import LOST, WORDS, Fault, Mark, fault, middle, stepped
 from hack.bench.rendezvous.mount_namespace import Names
@@ -66,18 +66,20 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
     ],
 )
 def test_how_a_job_went_on(act, after, found):
-    assert went_on([*BEFORE, *after], act, 3.5) == found
+    assert measure_recovery([*BEFORE, *after], act, 3.5) == found
 
 
 def test_a_growing_job_stands_still_only_from_its_last_step_before():
     old = round_(1, 2, 0, [1, 2, 3, 9], "fresh", "ab")
-    assert went_on([*old, *round_(2, 3, 4, [11])], Act.GROWS, 3.5) == Recovery(7.5, 2, 0, ("memory", "buddy"), 3)
+    assert measure_recovery([*old, *round_(2, 3, 4, [11])], Act.GROWS, 3.5) == Recovery(
+        7.5, 2, 0, ("memory", "buddy"), 3
+    )
 
 
 def test_a_smaller_world_that_trains_on_the_way_does_not_stand_still():
     """A world that is too small still makes new steps."""
     after = [*round_(2, 1, 3, [5, 6], homes="a"), *round_(3, 2, 5, [8], homes="ab")]
-    assert went_on([*BEFORE, *after], Act.GIVES_WAY, 3.5) == Recovery(4.5, 2, 0, ("memory",), 2)
+    assert measure_recovery([*BEFORE, *after], Act.GIVES_WAY, 3.5) == Recovery(4.5, 2, 0, ("memory",), 2)
 
 
 @pytest.mark.parametrize(

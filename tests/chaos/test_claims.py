@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.chaos.demo.claims import Act, check_end, check_resume, losses_of, sparkline
-from hack.chaos.history import Record, Terms
+from hack.chaos.history import JobPlan, Record
 
 ACT = Act("a worker's process killed", at_s=5.0, max_repeated_steps=1)
 
@@ -89,7 +89,7 @@ def done(model, samples=(0, 1)):
     ],
 )
 def test_what_is_claimed_of_the_end(records, true):
-    terms = Terms(1, 3, samples=2, batch=2, epochs=1, model=(0.5, 1.0))
+    terms = JobPlan(1, 3, samples=2, batch=2, epochs=1, model=(0.5, 1.0))
     assert [claim.true for claim in check_end(records, terms)] == true
 
 

@@ -1,4 +1,4 @@
-"""The laws of a training's history: every history that may be obeys them, and each breach that is planted is found."""
+"""The invariants of a training's history: a possible history satisfies all, and each planted violation is found."""
 
 import json
 from dataclasses import asdict, replace
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hack.chaos.history import Record, Terms, read
-from hack.chaos.invariants import Invariant, Violation, breaches
+from hack.chaos.history import JobPlan, Record, read
+from hack.chaos.invariants import Invariant, Violation, find_violations
 
 SAMPLES, BATCH, EPOCHS = 12, 4, 2
 STEPS = EPOCHS * SAMPLES // BATCH
 MODEL = (0.25, -1.5)
-TERMS = Terms(1, 3, SAMPLES, BATCH, EPOCHS, MODEL, frozenset({"API"}))
+TERMS = JobPlan(1, 3, SAMPLES, BATCH, EPOCHS, MODEL, frozenset({"API"}))
 
 
 def homes(*names):
@@ -73,11 +73,11 @@ def whole():
 
 
 def found(records, terms=TERMS):
-    return {breach.law for breach in breaches(records, terms)}
+    return {violation.invariant for violation in find_violations(records, terms)}
 
 
 def test_a_history_that_may_be_obeys_all_laws():
-    assert breaches(whole().records, TERMS) == ()
+    assert find_violations(whole().records, TERMS) == ()
 
 
 def changed(which, **to):
@@ -146,9 +146,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("records", "law"), PLANTED)
-def test_a_planted_breach_is_found(records, law):
-    assert law in found(records)
+@pytest.mark.parametrize(("records", "invariant"), PLANTED)
+def test_a_planted_violation_is_found(records, invariant):
+    assert invariant in found(records)
 
 
 def lost(start, saved=True, faults=1, kept=True, committed=0):
@@ -203,7 +203,7 @@ def stories(draw):
 
 @given(stories())
 def test_no_story_that_may_be_is_blamed(records):
-    assert breaches(records, TERMS) == ()
+    assert find_violations(records, TERMS) == ()
 
 
 @given(stories(), st.data())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.kube.client.plain_kubeconfig import Access, kubeconfig_path, read_access, read_namespace
+from turnout.kube.client.plain_kubeconfig import ClusterAccess, kubeconfig_path, read_cluster_access, read_namespace
 
 FOLDER = Path("/home/ana/.kube")
 PEM = base64.b64encode(b"-----BEGIN-----").decode()
@@ -33,18 +33,20 @@ def no_proxy(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "access"),
     [
-        pytest.param(config(user={"token": "t"}), Access("https://api:6443", "t"), id="a token"),
+        pytest.param(config(user={"token": "t"}), ClusterAccess("https://api:6443", "t"), id="a token"),
         pytest.param(
-            config(user={"tokenFile": "t"}), Access("https://api:6443", token_file=FOLDER / "t"), id="a file beside it"
+            config(user={"tokenFile": "t"}),
+            ClusterAccess("https://api:6443", token_file=FOLDER / "t"),
+            id="a file beside it",
         ),
         pytest.param(
             config({"certificate-authority": "/ca"}),
-            Access("https://api:6443", authority=Path("/ca")),
+            ClusterAccess("https://api:6443", authority=Path("/ca")),
             id="an authority",
         ),
         pytest.param(
             config({"certificate-authority-data": PEM}, {"client-certificate-data": PEM, "client-key": "key"}),
-            Access(
+            ClusterAccess(
                 "https://api:6443",
                 authority="-----BEGIN-----",
                 certificate=b"-----BEGIN-----",
@@ -54,18 +56,18 @@ def no_proxy(monkeypatch):
         ),
         pytest.param(
             config({"insecure-skip-tls-verify": True, "tls-server-name": "kube"}),
-            Access("https://api:6443", verify=False, server_name="kube"),
+            ClusterAccess("https://api:6443", verify=False, server_name="kube"),
             id="nobody is verified, by another name",
         ),
         pytest.param(
             config({"server": "http://127.0.0.1:80/path", "extensions": []}),
-            Access("http://127.0.0.1:80/path"),
+            ClusterAccess("http://127.0.0.1:80/path"),
             id="path",
         ),
     ],
 )
 def test_plain_credentials_are_read(given, access):
-    assert read_access(given, FOLDER, None) == access
+    assert read_cluster_access(given, FOLDER, None) == access
 
 
 @pytest.mark.parametrize(
@@ -91,13 +93,13 @@ def test_plain_credentials_are_read(given, access):
     ],
 )
 def test_everything_else_is_left_to_the_library(given):
-    assert read_access(given, FOLDER, None) is None
+    assert read_cluster_access(given, FOLDER, None) is None
 
 
 def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert read_access(config(), FOLDER, None) is None
-    assert read_access(config({"server": "https://127.0.0.1:6443"}), FOLDER, None) is not None
+    assert read_cluster_access(config(), FOLDER, None) is None
+    assert read_cluster_access(config({"server": "https://127.0.0.1:6443"}), FOLDER, None) is not None
 
 
 @pytest.mark.parametrize(

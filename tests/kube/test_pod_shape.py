@@ -6,7 +6,7 @@ import pytest
 from tests.kit import world
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import MAX_AMOUNT, admits, requests_of, shape_of
+from turnout.kube.pod_shape import MAX_AMOUNT, admits, pod_requests, shape_of
 
 
 def pod(spec):
@@ -81,7 +81,7 @@ def sidecar(requests):
     ],
 )
 def test_what_a_pod_takes(spec, asked):
-    assert dict(requests_of(pod(spec))) == {**asked, "pods": 1}
+    assert dict(pod_requests(pod(spec))) == {**asked, "pods": 1}
 
 
 @pytest.mark.parametrize("quantity", ["many", "", "NaN", "0x10", "1" * 200])

@@ -69,7 +69,7 @@ def test_noise_is_never_more_than_skipped(raw):
 
 def test_a_failure_in_the_stream_keeps_its_code_and_its_wait():
     line = KindDecoder(Pod).line(event("ERROR", failed(429, "slow down", 9, "TooMany")))
-    assert (line.action, line.status.code, line.status.details.retry_after_seconds) == (WatchAction.FAULT, 429, 9)
+    assert (line.action, line.status.code, line.status.details.retry_after_seconds) == (WatchAction.ERROR, 429, 9)
 
 
 def test_a_deletion_needs_only_to_say_who():

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from hack.images.wheels import SOURCES
 from hack.images.wheels import build as built
-from hack.lint.architecture import FLOORS
+from hack.lint.architecture import LAYERS
 from tests.kit.wheels import ROOT, environment, run
 from turnout.cli.programs import EXTRAS
 from turnout.kube.version import commit_of, installed_build
@@ -232,13 +232,13 @@ def test_the_wheel_takes_one_name_and_has_all_rooms_below_it(wheel):
     with zipfile.ZipFile(wheel) as opened:
         names = [name.split("/") for name in opened.namelist()]
     assert {parts[0] for parts in names if not parts[0].endswith(".dist-info")} == {"turnout"}
-    assert {parts[1] for parts in names if parts[0] == "turnout" and len(parts) > 2} == set(FLOORS)
+    assert {parts[1] for parts in names if parts[0] == "turnout" and len(parts) > 2} == set(LAYERS)
 
 
 @pytest.fixture
 def beside_strangers(tmp_path):
     """A user's folder, whose modules have the names of our rooms. Who imports one of them for ours ends at once."""
-    for room in FLOORS:
+    for room in LAYERS:
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text(f"raise SystemExit('the {room} of the user was imported')\n")
     (tmp_path / "train.py").write_text(TRAINS)

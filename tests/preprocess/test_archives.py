@@ -8,7 +8,7 @@ import pytest
 
 from tests.preprocess import corpus
 from turnout.preprocess.archives import FREE_EXPANSION_BYTES, ArchiveFault, ArchiveLimits, blocks
-from turnout.preprocess.model import FaultReason, Form
+from turnout.preprocess.model import FaultReason, InputFormat
 
 LIMITS = ArchiveLimits(block_bytes=400, max_document_bytes=10_000, max_expansion=200)
 DOCUMENTS = corpus.texts(40)
@@ -17,7 +17,7 @@ MEMBERS = [(f"{number}.txt", text.encode()) for number, text in enumerate(DOCUME
 JSON_ARRAY = b"[" + b",".join(b'"%d"' % number for number in range(40)) + b"]"
 
 
-def read(form: Form, content: bytes, limits: ArchiveLimits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
+def read(form: InputFormat, content: bytes, limits: ArchiveLimits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
     taken = []
     try:
         taken.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
@@ -30,12 +30,12 @@ def read(form: Form, content: bytes, limits: ArchiveLimits = LIMITS) -> tuple[li
 @pytest.mark.parametrize(
     ("form", "content"),
     [
-        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(LINES), id="gzip"),
-        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(LINES[:3000]) + corpus.gz(LINES[3000:]), id="gzip of two members"),
-        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(LINES), id="Zstandard"),
-        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(LINES[:3000]) + corpus.zst(LINES[3000:]), id="two frames"),
+        pytest.param(InputFormat.GZIP_JSON_LINES, corpus.gz(LINES), id="gzip"),
+        pytest.param(InputFormat.GZIP_JSON_LINES, corpus.gz(LINES[:3000]) + corpus.gz(LINES[3000:]), id="two members"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(LINES), id="Zstandard"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(LINES[:3000]) + corpus.zst(LINES[3000:]), id="two frames"),
         pytest.param(
-            Form.TAR_ZSTD_JSON_LINES,
+            InputFormat.TAR_ZSTD_JSON_LINES,
             corpus.tar([("a", corpus.zst(corpus.lines(DOCUMENTS)))]),
             id="a tar of Zstandard",
         ),
@@ -52,16 +52,19 @@ def test_lines_come_whole_and_in_blocks(form, content):
 @pytest.mark.parametrize(
     ("form", "content", "documents"),
     [
-        pytest.param(Form.TEXT, b"one\ntwo", [b"one\ntwo"], id="a text file is one document"),
-        pytest.param(Form.ZIP_TEXT, corpus.zipped(MEMBERS), [text for _, text in MEMBERS], id="members of a zip"),
+        pytest.param(InputFormat.TEXT, b"one\ntwo", [b"one\ntwo"], id="a text file is one document"),
+        pytest.param(InputFormat.ZIP_TEXT, corpus.zipped(MEMBERS), [text for _, text in MEMBERS], id="files of a zip"),
         pytest.param(
-            Form.TAR_GZIP_TEXT, corpus.gz(corpus.tar(MEMBERS)), [text for _, text in MEMBERS], id="members of a tar.gz"
+            InputFormat.TAR_GZIP_TEXT,
+            corpus.gz(corpus.tar(MEMBERS)),
+            [text for _, text in MEMBERS],
+            id="members of a tar.gz",
         ),
         pytest.param(
-            Form.ZSTD_TEXTS, corpus.dat(DOCUMENTS), [text.encode() for text in DOCUMENTS], id="lengths and texts"
+            InputFormat.ZSTD_TEXTS, corpus.dat(DOCUMENTS), [text.encode() for text in DOCUMENTS], id="lengths and texts"
         ),
         pytest.param(
-            Form.ZSTD_JSON_ARRAY, corpus.zst(JSON_ARRAY), [b"%d" % number for number in range(40)], id="an array"
+            InputFormat.ZSTD_JSON_ARRAY, corpus.zst(JSON_ARRAY), [b"%d" % number for number in range(40)], id="an array"
         ),
     ],
 )
@@ -70,10 +73,10 @@ def test_texts_come_one_by_one(form, content, documents):
 
 
 WHOLE = {
-    Form.GZIP_JSON_LINES: corpus.gz(LINES),
-    Form.ZSTD_JSON_LINES: corpus.zst(LINES),
-    Form.TAR_GZIP_TEXT: corpus.gz(corpus.tar(MEMBERS)),
-    Form.ZSTD_TEXTS: corpus.dat(DOCUMENTS),
+    InputFormat.GZIP_JSON_LINES: corpus.gz(LINES),
+    InputFormat.ZSTD_JSON_LINES: corpus.zst(LINES),
+    InputFormat.TAR_GZIP_TEXT: corpus.gz(corpus.tar(MEMBERS)),
+    InputFormat.ZSTD_TEXTS: corpus.dat(DOCUMENTS),
 }
 
 
@@ -88,9 +91,10 @@ def test_a_cut_archive_is_reported_after_its_documents(form, part):
         assert all(block.endswith(b"\n") for block in taken)
 
 
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, id=form.value) for form in Form if form not in (Form.TEXT, Form.JSON_LINES)]
-)
+UNPACKED = (InputFormat.TEXT, InputFormat.JSON_LINES)
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, id=form.value) for form in InputFormat if form not in UNPACKED])
 def test_garbage_is_no_archive(form):
     taken, fault = read(form, b"no archive at all, whatever its name says" * 30)
     assert taken == []
@@ -103,10 +107,10 @@ BOMB = b"\0" * (FREE_EXPANSION_BYTES + (1 << 20))
 @pytest.mark.parametrize(
     ("form", "content", "reason"),
     [
-        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(BOMB), FaultReason.EXPANSION_LIMIT, id="gzip"),
-        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(BOMB), FaultReason.EXPANSION_LIMIT, id="Zstandard"),
+        pytest.param(InputFormat.GZIP_JSON_LINES, corpus.gz(BOMB), FaultReason.EXPANSION_LIMIT, id="gzip"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(BOMB), FaultReason.EXPANSION_LIMIT, id="Zstandard"),
         pytest.param(
-            Form.ZIP_TEXT, corpus.zipped([("a", BOMB)]), FaultReason.DOCUMENT_TOO_LONG, id="one member of a zip"
+            InputFormat.ZIP_TEXT, corpus.zipped([("a", BOMB)]), FaultReason.DOCUMENT_TOO_LONG, id="one member of a zip"
         ),
     ],
 )
@@ -118,13 +122,13 @@ def test_a_bomb_is_bounded(form, content, reason):
 def test_a_zip_of_many_members_is_bounded():
     members = [(str(number), b"\0" * (FREE_EXPANSION_BYTES // 8)) for number in range(9)]
     taken, fault = read(
-        Form.ZIP_TEXT, corpus.zipped(members), LIMITS._replace(max_document_bytes=FREE_EXPANSION_BYTES // 8)
+        InputFormat.ZIP_TEXT, corpus.zipped(members), LIMITS._replace(max_document_bytes=FREE_EXPANSION_BYTES // 8)
     )
     assert (len(taken), fault) == (8, FaultReason.EXPANSION_LIMIT)
 
 
 def test_a_line_without_end_is_bounded():
-    taken, fault = read(Form.GZIP_JSON_LINES, corpus.gz(b'{"text":"a"}\n' + b"x" * 2_000_000))
+    taken, fault = read(InputFormat.GZIP_JSON_LINES, corpus.gz(b'{"text":"a"}\n' + b"x" * 2_000_000))
     assert (taken, fault) == ([b'{"text":"a"}\n'], FaultReason.DOCUMENT_TOO_LONG)
 
 
@@ -137,4 +141,4 @@ def test_a_line_without_end_is_bounded():
     ],
 )
 def test_a_wrong_length_is_reported(content, reason):
-    assert read(Form.ZSTD_TEXTS, corpus.zst(content)) == ([], reason)
+    assert read(InputFormat.ZSTD_TEXTS, corpus.zst(content)) == ([], reason)

@@ -432,7 +432,7 @@ class TestObjectStorage:
 
     def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
         _, memory = self._options(tmp_path)
-        with suppress(ValueError), storage.whole_file("memory://data/x") as file:
+        with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
             file.write(b"half")
             raise ValueError("midway")
         assert not memory.exists("/data/x")

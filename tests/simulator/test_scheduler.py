@@ -134,11 +134,11 @@ def test_the_queue_goes_by_priority_then_arrival():
 def test_a_refused_pod_waits_for_a_change_and_for_its_pause():
     queue = WaitingPods(backoff_s=(1.0, 10.0))
     queue.put(pod_info("p"))
-    queue.refuse("p", 100.0, park=True)
-    assert (queue.next(105.0), queue.pause_s(105.0)) == (None, None)
+    queue.note_failed_try("p", 100.0, until_change=True)
+    assert (queue.next(105.0), queue.next_try_in_s(105.0)) == (None, None)
     queue.wake()
     assert queue.next(100.5) is None
-    assert queue.pause_s(100.5) == pytest.approx(0.5)
+    assert queue.next_try_in_s(100.5) == pytest.approx(0.5)
     assert queue.next(101.0).uid == "p"
 
 
@@ -147,6 +147,6 @@ def test_the_pause_doubles_up_to_its_bound():
     queue.put(pod_info("p"))
     pauses = []
     for _ in range(6):
-        queue.refuse("p", 0.0, park=False)
-        pauses.append(queue.pause_s(0.0))
+        queue.note_failed_try("p", 0.0, until_change=False)
+        pauses.append(queue.next_try_in_s(0.0))
     assert pauses == [1, 2, 4, 8, 10, 10]

@@ -26,7 +26,7 @@ JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/node
 
 @dataclass(slots=True)
 class Cluster:
-    """Objects by collection and uid, as of now. waiting: its pods without a node, by uid."""
+    """Objects by collection and uid, as of now."""
 
     objects: dict[str, dict[str, Raw]] = field(
         default_factory=lambda: {each: {} for each in (JOBS, PODS, NODES, QUOTAS)}
@@ -34,21 +34,26 @@ class Cluster:
     version: int = 0
 
     def put(self, path: str, raw: Raw) -> Raw:
-        """Store an object's next version."""
+        """Set the next resource version in an object, store it in the collection `path` under its UID, and return
+        it.
+        """
         self.version += 1
         raw["metadata"]["resourceVersion"] = str(self.version)
         self.objects[path][raw["metadata"]["uid"]] = raw
         return raw
 
 
-def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Cluster:
-    """Return nodes that are full of jobs with 1 to 4 workers of 1, 2, 4 or 8 GPUs. waiters: further jobs that wait."""
+def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
+    """Return a cluster whose nodes are full of jobs.
+
+    The jobs have up to MOST workers of 1, 2, 4 or 8 GPUs. waiters: number of further jobs, of which no pod has a node.
+    """
     made = Cluster()
     for number in range(nodes):
         made.put(NODES, node(number))
     for number in range(NAMESPACES):
         made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
-    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, dice)):
+    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
         job = made.put(JOBS, indexed_job(number, len(on), least, MOST, gpus))
         for index, at in enumerate(on):
             made.put(PODS, worker(job, index, gpus, at))
@@ -59,14 +64,14 @@ def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Clust
     return made
 
 
-def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, list[int]]]:
+def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
     """Return (minimum, GPUs of a worker, node of each worker) of every job.
 
     All jobs get two workers; then they grow while there is room, as in a cluster that lends idle GPUs.
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
-        least, gpus = dice.randint(1, 2), dice.choice((1, 2, 4, 8))
+        least, gpus = rng.randint(1, 2), rng.choice((1, 2, 4, 8))
         made.append((least, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
     while True:
         grew = False
@@ -96,14 +101,14 @@ class _Room:
 
 
 def node(number: int, beat: int = 0) -> Raw:
-    """Return a ready node of 8 GPUs, with what an API server tells of it besides."""
+    """Return a ready node of 8 GPUs, with all metadata that an API server returns. beat: number of its heartbeat."""
     made = bench_objects.node(number, beat)
     made["metadata"] |= _meta(node_name(number), "", f"n-{number}")
     return made
 
 
 def quota(namespace: str, gpus: int) -> Raw:
-    """Make the quota of one team."""
+    """Return the ResourceQuota of one team, for `gpus` GPUs."""
     return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
 
 
@@ -126,16 +131,17 @@ def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw
 
 
 def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Raw:
-    """Return one pod of a job. on: number of its node, None for a pending pod. life: number of earlier pods with its
-    index.
+    """Return one pod of a job.
+
+    on: number of its node, None for a pending pod. life: number of earlier pods with its index.
     """
-    told = job["metadata"]
-    name = f"{told['name']}-{index}-{life:05d}"
-    marks = {"batch.kubernetes.io/job-name": told["name"], "job-name": told["name"], labels.JOB_INDEX: str(index)}
-    meta = _meta(name, told["namespace"], f"{told['uid']}-{index}-{life}")
+    owner = job["metadata"]
+    name = f"{owner['name']}-{index}-{life:05d}"
+    marks = {"batch.kubernetes.io/job-name": owner["name"], "job-name": owner["name"], labels.JOB_INDEX: str(index)}
+    meta = _meta(name, owner["namespace"], f"{owner['uid']}-{index}-{life}")
     meta |= {"labels": {"app": "train", **marks}, "annotations": {labels.JOB_INDEX: str(index)}}
     meta["ownerReferences"] = [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": told["name"], "uid": told["uid"], "controller": True}
+        {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"], "controller": True}
     ]
     spec = pod_spec(gpus)
     return {
@@ -146,7 +152,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
 
 
 def pod_spec(gpus: int) -> Raw:
-    """Make the spec of a training pod, with env, mounts and a toleration."""
+    """Return the spec of a training pod, with environment, mounts and a toleration."""
     return {**bench_objects.pod("", gpus)["spec"], "restartPolicy": "Never"}
 
 
@@ -161,29 +167,36 @@ def _meta(name: str, namespace: str, uid: str) -> Raw:
     return {**named, "uid": uid, "creationTimestamp": CREATED, "managedFields": wrote}
 
 
-def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
-    """Yield endless changes: pods that report or are replaced, jobs whose status changes, heartbeats of nodes."""
+def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
+    """Yield changes of the cluster without end: pods report or are replaced, jobs' statuses change, nodes send
+    heartbeats.
+
+    Each is (collection, type of the watch event, object); it is also stored in `cluster`.
+    """
     pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
     numbers, lives = len(cluster.objects[NODES]), 0
     while True:
         lives += 1
-        draw = dice.random()
+        draw = rng.random()
         if draw < 0.5:
-            raw = cluster.objects[PODS][dice.choice(pods)]
+            raw = cluster.objects[PODS][rng.choice(pods)]
             report = {"type": "Ready", "status": "True", "lastTransitionTime": str(lives)}
             yield PODS, "MODIFIED", cluster.put(PODS, {**raw, "status": {**raw["status"], "conditions": [report]}})
         elif draw < 0.7:
-            yield from _replaced(cluster, pods, dice, lives)
+            yield from _replaced(cluster, pods, rng, lives)
         elif draw < 0.85:
-            raw = cluster.objects[JOBS][dice.choice(jobs)]
+            raw = cluster.objects[JOBS][rng.choice(jobs)]
             yield JOBS, "MODIFIED", cluster.put(JOBS, {**raw, "status": {**raw["status"], "failed": lives}})
         else:
-            yield NODES, "MODIFIED", cluster.put(NODES, node(dice.randrange(numbers), lives))
+            yield NODES, "MODIFIED", cluster.put(NODES, node(rng.randrange(numbers), lives))
 
 
-def _replaced(cluster: Cluster, pods: list[str], dice: random.Random, life: int) -> Iterator[Change]:
-    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound."""
-    at = dice.randrange(len(pods))
+def _replaced(cluster: Cluster, pods: list[str], rng: random.Random, life: int) -> Iterator[Change]:
+    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound.
+
+    pods: uids of all pods; the replaced one is changed in place. life: part of the new pod's name.
+    """
+    at = rng.randrange(len(pods))
     gone = cluster.objects[PODS].pop(pods[at])
     cluster.version += 1
     gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(cluster.version)}}

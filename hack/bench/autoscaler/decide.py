@@ -40,7 +40,9 @@ SCENES = ("at rest", "a hundred wait", "a tenth is free")
 
 
 def measure(scale: Scale) -> Outcome:
-    """Time decisions on clusters of several seeds; then time an autoscaler that reads changes."""
+    """Time decisions on clusters of several seeds; then time an autoscaler that reads changes. Return tables and
+    targets.
+    """
     rows = []
     for scene in SCENES:
         times, steps = zip(*_timed(scene, scale.pick(RUNS, 10, 1)), strict=True)
@@ -66,26 +68,31 @@ def _ms(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
-    """Run an autoscaler that reads `changes` changes of a full cluster in which a few jobs always wait."""
-    dice = random.Random(1)
-    full = cluster.built(jobs, nodes, dice, WAITERS)
+    """Run an autoscaler in its own process, which reads `changes` changes of a full cluster in which a few jobs
+    always wait.
+    """
+    rng = random.Random(1)
+    full = cluster.built(jobs, nodes, rng, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
-        feeder.write(Path(folder), full, islice(cluster.changes(full, dice), changes))
-        told = feeder.told(Path(folder))
-    rate = told["changes"] / told["took_s"]
-    rows = [(word, *_ms(told[name]), len(told[name])) for name, word in FED.items()]
-    more = {"changes a second": rate, **{f"fed {name}": told[name] for name in ("start_s", "mib", "peak_mib", "pods")}}
+        feeder.write(Path(folder), full, islice(cluster.changes(full, rng), changes))
+        measured = feeder.run_fed_autoscaler(Path(folder))
+    rate = measured["changes"] / measured["took_s"]
+    rows = [(word, *_ms(measured[name]), len(measured[name])) for name, word in FED.items()]
+    more = {
+        "changes a second": rate,
+        **{f"fed {name}": measured[name] for name in ("start_s", "mib", "peak_mib", "pods")},
+    }
     return Outcome(
         "fed",
         [Table("an autoscaler that is fed: milliseconds of CPU time", {"part": "", **MS, "times": "d"}, rows)],
         [
             Target("changes a second, a look after each burst", rate, ">=", 1000),
-            Target("peak MiB of the process", told["peak_mib"], "<=", 400),
+            Target("peak MiB of the process", measured["peak_mib"], "<=", 400),
         ],
         [
-            f"Fed: {told['jobs']:,} jobs, {told['pods']:,} pods, {told['nodes']:,} nodes, taken in within "
-            f"{told['start_s']:.1f} s; then {told['changes']:,} changes in {told['took_s']:.1f} s; "
-            f"{told['peak_mib']:.0f} MiB at most, of which {told['before_mib']:.0f} before the first list."
+            f"Fed: {measured['jobs']:,} jobs, {measured['pods']:,} pods, {measured['nodes']:,} nodes, taken in within "
+            f"{measured['start_s']:.1f} s; then {measured['changes']:,} changes in {measured['took_s']:.1f} s; "
+            f"{measured['peak_mib']:.0f} MiB at most, of which {measured['before_mib']:.0f} before the first list."
         ],
         more=more,
     )
@@ -111,15 +118,15 @@ def _as_seen_anew(room: Capacity) -> Capacity:
     return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
 
 
-def _cluster(scene: str, dice: random.Random) -> Observation:
-    """Make a full cluster of elastic jobs, changed as the scene requires."""
+def _cluster(scene: str, rng: random.Random) -> Observation:
+    """Return a full cluster of elastic jobs, changed as the scene requires."""
     shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
     takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
     free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
     next_free = _filler(free, takes)
-    jobs = [_job(number, dice, shapes, next_free) for number in range(JOBS)]
+    jobs = [_job(number, rng, shapes, next_free) for number in range(JOBS)]
     if scene == "a tenth is free":
-        jobs = [_smaller(each, takes, free) if dice.random() < 0.1 else each for each in jobs]
+        jobs = [_smaller(each, takes, free) if rng.random() < 0.1 else each for each in jobs]
     if scene == "a hundred wait":
         jobs[:100] = [_waiting(each) for each in jobs[:100]]
         free[:, 0] = 0
@@ -135,13 +142,15 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
 
 
 def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
-    """Return a function that returns the next node for a pod of a shape and takes its room; None once all are full.
+    """Return a function that returns the row of the next node with room for a pod and takes the room.
 
-    free: free amounts of each node, which the function changes. takes: amounts of a pod of each shape.
+    It returns None once all nodes are full for the shape. free: free amounts of each node, which the function changes.
+    takes: amounts that a pod of each shape takes.
     """
     at = dict.fromkeys(takes, 0)
 
     def next_free(shape: PodShape) -> int | None:
+        """Return the first node with room for a pod of this shape, and take the room; None if there is none."""
         while at[shape] < len(free):
             row = at[shape]
             if (free[row] >= takes[shape]).all():
@@ -154,16 +163,19 @@ def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[Po
 
 
 def _job(
-    number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
+    number: int, rng: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
 ) -> JobState:
-    """Return a random elastic job with as many workers as find a node; a job without any is suspended."""
-    shape, least = dice.choice(shapes), dice.randint(1, 2)
-    size = least + dice.randint(0, 2)
+    """Return a random elastic job with as many workers as find a node; a job without any is suspended.
+
+    number: of the job, part of its name. next_free: as `_filler` returns it.
+    """
+    shape, least = rng.choice(shapes), rng.randint(1, 2)
+    size = least + rng.randint(0, 2)
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
     key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
     created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
     life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
-    bounds = Bounds(min(least, max(1, len(rows))), size + dice.randint(0, 4))
+    bounds = Bounds(min(least, max(1, len(rows))), size + rng.randint(0, 4))
     job = Job(
         key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
     )
@@ -179,6 +191,6 @@ def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray
 
 
 def _waiting(seen: JobState) -> JobState:
-    """Make a job wait: none of it runs, and another job has the capacity."""
+    """Return the job without workers, so that it waits for its minimum."""
     least = seen.job.bounds.least
     return replace(seen, job=replace(seen.job, replicas=least), workers=())

@@ -43,7 +43,7 @@ PER_S = 2000.0  # changes that are offered
 
 
 def write(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
-    """Write the answers of an API server to a folder: lists of the cluster, and the changes that follow."""
+    """Write what the autoscaler reads into a folder: the lists of the cluster, then the changes that follow them."""
     encode = msgspec.json.encode
     for path, objects in cluster.objects.items():
         items = [*objects.values()]
@@ -55,8 +55,12 @@ def write(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
             file.write(path.encode() + b" " + encode({"type": word, "object": raw}) + b"\n")
 
 
-def told(folder: Path) -> dict[str, Any]:
-    """Run an autoscaler that is fed from a folder, in a process of its own, and read what it measured."""
+def run_fed_autoscaler(folder: Path) -> dict[str, Any]:
+    """Run this module in a process of its own, which feeds an autoscaler from a folder. Return its measurements by
+    name.
+
+    Raises CalledProcessError, and TimeoutExpired after GIVE_UP_S.
+    """
     command = [sys.executable, "-m", "hack.bench.autoscaler.feeder", str(folder)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=GIVE_UP_S)
     return dict(json.loads(ended.stdout.splitlines()[-1]))
@@ -72,7 +76,9 @@ class Files:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = PAGE
     ) -> AsyncIterator[bytes]:
-        """Yield each page of a list; nothing for a collection that is not in the folder."""
+        """Yield each page of a list, as an API server would; one empty page for a collection that is not in the
+        folder.
+        """
         file = self._folder / _file(path)
         if not file.exists():
             yield b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -82,14 +88,17 @@ class Files:
                 yield line
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Yield each change of a collection when `play` comes to it."""
+        """Yield each change of a collection when `play` sends it, without end."""
         lines = self._lines.setdefault(path, asyncio.Queue())
         while True:
             yield await lines.get()
             lines.task_done()
 
     async def play(self, per_s: float) -> int:
-        """Send all changes, at most `per_s` a second; each burst waits until the last was read. Return their number."""
+        """Send all changes to the watches, at most `per_s` a second; return their number.
+
+        Each burst waits until the autoscaler has read the last one.
+        """
         sent, began_s = 0, time.perf_counter()
         with (self._folder / "changes").open("rb") as changes:
             while burst := [*islice(changes, BURST)]:
@@ -111,7 +120,7 @@ class TimedCache(Cache):
     def observation(
         self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Return the cache's observation, and record how long it took."""
+        """Return the cache's observation and record its CPU time. Arguments as of the cache."""
         began_s = time.thread_time()
         seen = super().observation(now_s, age_s, whole, steady_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -125,7 +134,9 @@ class TimedController(AutoscalerController):
     looked: asyncio.Event
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """Run the controller's decision loop once, and record how long it took."""
+        """Run the controller's decision loop once and record its CPU time. Arguments and result as of the
+        controller.
+        """
         began_s = time.thread_time()
         written = await super().look(now_s, jumped_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -141,7 +152,7 @@ class Times:
 
     @contextmanager
     def time(self) -> Iterator[None]:
-        """Keep the time of a decision."""
+        """Record the CPU time of the block, in seconds."""
         began_s = time.thread_time()
         yield
         self.took_s.append(time.thread_time() - began_s)

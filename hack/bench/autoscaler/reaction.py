@@ -63,7 +63,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def one_plane(size: Size, plan: Plan) -> Results:
-    """Run the measurement on a new control plane, which is stopped afterwards."""
+    """Run the measurement on a new control plane, which is stopped afterwards. Return the times."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         return await measured(plane, size, plan, random.Random(1))
@@ -72,7 +72,9 @@ async def one_plane(size: Size, plan: Plan) -> Results:
 
 
 async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
-    """Run the measurement on a control plane without a cluster: create the cluster and measure reactions."""
+    """Create the cluster on an empty control plane, start the autoscaler, and measure how soon jobs shrink for
+    gangs.
+    """
     async with opened(plane, size, rng) as testbed:
         times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
         start_s = await testbed.start_autoscaler()

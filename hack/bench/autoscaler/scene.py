@@ -72,14 +72,16 @@ def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
 
 
 def gang(name: str, size: Size) -> list[Raw]:
-    """Pods without a node that nobody known owns; koordinator's annotations, which need no PodGroup."""
+    """Return the pending pods of a gang that no known controller owns, with koordinator's annotations; it has no
+    PodGroup.
+    """
     count = str(size.asked)
     notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: count, labels.KOORD_TOTAL: count}
     return [_pod(f"{name}-{rank}", size.gpus, annotations=notes) for rank in range(size.asked)]
 
 
 def group(name: str, size: Size, phase: str) -> Raw:
-    """Return a PodGroup of Volcano in this phase, without pods."""
+    """Return a PodGroup of Volcano in this phase, without pods, and with an owner that would create them."""
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {

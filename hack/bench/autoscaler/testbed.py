@@ -53,9 +53,9 @@ _event = msgspec.json.Decoder(_Event)
 
 @dataclass(slots=True)
 class Observed:
-    """The objects that the watches have shown, and when.
+    """What the watches have shown, and when.
 
-    first_s: of each pod and PodGroup by name; shrunk: (job, size, when).
+    first_s: when each pod and PodGroup was first seen, by name, monotonic seconds. shrunk: (job, new size, time).
     """
 
     first_s: dict[str, float] = field(default_factory=dict)
@@ -66,21 +66,24 @@ class Observed:
     marker: str = ""
 
     def note(self, event: _Event, now_s: float) -> None:
-        """Take in one line of a watch of pods or PodGroups, which arrived at `now_s`."""
+        """Record an event of the watch of pods or PodGroups: an object that was not seen before.
+
+        now_s: when it arrived. A new object is also passed to `on_pod`.
+        """
         name = event.object.metadata.name
         if event.type == "ADDED" and name not in self.first_s:
             self.first_s[name] = now_s
             self.on_pod(name)
 
     def note_job(self, event: _Event, now_s: float) -> None:
-        """Take in one line of the watch of jobs, which arrived at `now_s`."""
+        """Record an event of the watch of jobs: a smaller size, or another value of the annotation MARKER."""
         name, size = event.object.metadata.name, event.object.spec.parallelism
         if size < self.sizes.get(name, size):
             self.shrunk.put_nowait((name, size, now_s))
         self.sizes[name] = size
-        told = event.object.metadata.annotations.get(MARKER, "")
-        if told != self.marker:
-            self.marker = told
+        marker = event.object.metadata.annotations.get(MARKER, "")
+        if marker != self.marker:
+            self.marker = marker
             self.anchored.put_nowait(now_s)
 
 
@@ -96,7 +99,7 @@ class Testbed:
     # The autoscaler.
 
     async def start_autoscaler(self) -> float:
-        """Start the autoscaler and wait until it leads. Return the seconds."""
+        """Start the autoscaler and wait until it leads. Return how many seconds that took."""
         began_s = time.monotonic()
         (self._port,) = free_ports(1)
         argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
@@ -125,7 +128,9 @@ class Testbed:
     # What is timed, in seconds.
 
     async def floor(self, times: int) -> list[float]:
-        """Return the seconds from creating a pod until a watch shows it, `times` times."""
+        """Create a pod `times` times. Return, for each, the seconds until a watch shows it: the lower bound of a
+        reaction.
+        """
         took = []
         for at in range(times):
             pod = scene.members(f"floor-{at}", self._size, [""])[0]
@@ -136,7 +141,10 @@ class Testbed:
         return took
 
     async def trivial(self, times: int) -> list[float]:
-        """Measure as `react` does, with a watcher that patches a job as soon as a pod appears, without any decision."""
+        """Create a pod `times` times; return, for each, the seconds from its first event until a job was patched.
+
+        The patch comes from a watcher that decides nothing: what a reaction costs without the autoscaler's work.
+        """
         took, tasks = [], set[asyncio.Task[Any]]()
 
         def patch(name: str) -> None:
@@ -175,13 +183,16 @@ class Testbed:
             began_s = sorted([await self._first_s(name) for name in firsts])
         await made
         for name, (job, size, _) in zip(names, shrunk, strict=True):
-            await self._obey(name, job, size, form)
+            await self._shrink_job_and_start_gang(name, job, size, form)
         return [ended_s - began for began, (_, _, ended_s) in zip(began_s, shrunk, strict=True)]
 
     # In place of controllers.
 
-    async def _obey(self, gang: str, job: str, size: int, form: str) -> None:
-        """Delete the pods above a job's size, and run a gang's pods in their place."""
+    async def _shrink_job_and_start_gang(self, gang: str, job: str, size: int, form: str) -> None:
+        """Delete the job's pods with an index of `size` or more, and bind the gang's pods to their nodes.
+
+        form: "pods": the gang's pods exist already; else they are created, and its PodGroup is set to Running.
+        """
         names = [f"{job}-{index}" for index in range(size, self._size.workers)]
         places = [pod["spec"]["nodeName"] for pod in [await self._api.get(f"{PODS}/{name}") for name in names]]
         for name in names:
@@ -194,7 +205,7 @@ class Testbed:
         await self._api.patch(f"{GROUPS}/{gang}", {"status": {"phase": "Running"}})
 
     async def _first_s(self, name: str) -> float:
-        """Return when an existing object was first seen by a watch; wait for it."""
+        """Return when an object was first seen by a watch, monotonic seconds; wait for it up to GIVE_UP_S."""
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 if name in self._seen.first_s:
@@ -204,7 +215,7 @@ class Testbed:
 
 @asynccontextmanager
 async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIterator[Testbed]:
-    """Open a testbed with its cluster and its watches, until the block ends."""
+    """Create the cluster and start the watches; stop them at the end of the block. rng: chooses pauses."""
     async with plane.api() as api:
         await api.create(scene.group_crd())
         await api.create_all(scene.nodes(size))

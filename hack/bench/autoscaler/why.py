@@ -132,7 +132,7 @@ class _Nobody:
 
 
 async def _lists(client: Client, *, together: bool) -> float:
-    """Return the seconds to list all of `paths()`. together: all lists at once, otherwise one after another."""
+    """List all of `paths()`, and return the seconds. together: all lists at once, otherwise one after another."""
 
     async def one(path: str) -> None:
         with suppress(NotFound):
@@ -149,7 +149,10 @@ async def _lists(client: Client, *, together: bool) -> float:
 
 
 async def _look(client: Client, job: str) -> float:
-    """Return the seconds of a complete explanation inside this process. job: as kind/namespace/name."""
+    """Explain one job inside this process, and return the seconds. job: as kind/namespace/name.
+
+    Raises RuntimeError if the job does not wait.
+    """
     began_s = time.perf_counter()
     settings = Settings()
     view = await look(client, settings, "default")
@@ -161,9 +164,9 @@ async def _look(client: Client, job: str) -> float:
 
 
 async def _process(compiled: str, *argv: str) -> float:
-    """Return the seconds of a Python process with these arguments.
+    """Run Python with these arguments, and return the seconds. Raises RuntimeError for a failure or an empty answer.
 
-    Raises RuntimeError for a failure or an empty answer.
+    compiled: folder of the bytecode cache.
     """
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     began_s = time.perf_counter()

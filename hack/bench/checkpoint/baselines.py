@@ -40,7 +40,7 @@ class TorchSave:
         """Do nothing: torch.save needs no preparation."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write the whole state to a file."""
+        """Write the whole state to the file, in place of an earlier one. step: unused."""
         import torch
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class TorchSave:
         """Do nothing: there is no background work."""
 
     def load(self) -> dict[str, Any]:
-        """Read the whole state from the file."""
+        """Return the whole state from the file."""
         import torch
 
         state: dict[str, Any] = torch.load(self._path, weights_only=True)
@@ -69,11 +69,11 @@ class Dcp:
         self._like: dict[str, Any] = {}
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Keep the keys and shapes: DCP loads into a state that has them already."""
+        """Remember the state's keys and shapes: DCP loads into tensors that exist already."""
         self._like = state
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write all of it."""
+        """Write the whole state to the folder by dcp.save. step: unused."""
         import torch.distributed.checkpoint as dcp
 
         dcp.save(state, checkpoint_id=self._folder)
@@ -82,7 +82,7 @@ class Dcp:
         """Do nothing: there is no background work."""
 
     def load(self) -> dict[str, Any]:
-        """Load the state into new, empty tensors."""
+        """Load the state into new, empty tensors of the shapes that `prepare` got, and return it."""
         import torch
         import torch.distributed.checkpoint as dcp
 
@@ -119,7 +119,7 @@ class DcpAsync(Dcp):
             self._stager = DefaultStager(StagingOptions(False, False, False, False))
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Copy the whole state, and write it in a thread."""
+        """Wait for the last save, copy the whole state, and start a thread that writes it. step: unused."""
         import torch.distributed.checkpoint as dcp
 
         self.wait()  # it must not write into what is still being written from
@@ -131,7 +131,7 @@ class DcpAsync(Dcp):
             self._future.result()
 
     def close(self) -> None:
-        """Free the stager's memory."""
+        """Wait for the last save, free the stager's memory, and remove the folder."""
         self.wait()
         self._future = None
         if self._stager is not None:

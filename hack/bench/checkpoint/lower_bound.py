@@ -35,7 +35,7 @@ class Warm:
         self._memory.close()
 
     def holds(self, tensors: Iterable[Any]) -> bool:
-        """Return True if the memory has the bytes of these tensors, one after another."""
+        """Return True if the memory has the bytes of these tensors, one after another from its start."""
         at = self.address
         for tensor in tensors:
             if ctypes.string_at(at, tensor.nbytes) != ctypes.string_at(tensor.data_ptr(), tensor.nbytes):
@@ -45,7 +45,10 @@ class Warm:
 
 
 class Copy:
-    """A memcpy of tensors, one after the other, to an address, or back from it."""
+    """A memcpy of tensors, one after the other, to an address, or with `backwards` from it into the tensors.
+
+    threads: that copy equal shares in parallel.
+    """
 
     def __init__(self, tensors: Sequence[Any], address: int, threads: int, *, backwards: bool = False) -> None:
         lengths = [tensor.nbytes for tensor in tensors]
@@ -76,7 +79,7 @@ class Copy:
 
 
 def split(pieces: Sequence[Piece], shares: int) -> list[list[Piece]]:
-    """Split pieces into shares of equal size, to within a page; their order stays."""
+    """Split pieces (target, source, bytes) into `shares` lists of equal size, to within a page. Their order stays."""
     total = sum(length for _, _, length in pieces)
     cuts = [total * at // shares // _PAGE * _PAGE for at in range(shares)] + [total]
     return [list(_between(pieces, begin, end)) for begin, end in pairwise(cuts)]
@@ -93,5 +96,6 @@ def _between(pieces: Sequence[Piece], begin: int, end: int) -> Iterable[Piece]:
 
 
 def _copy(pieces: Sequence[Piece]) -> None:
+    """Copy pieces (target address, source address, bytes) one by one."""
     for target, source, length in pieces:
         ctypes.memmove(target, source, length)

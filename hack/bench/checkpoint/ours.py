@@ -20,7 +20,10 @@ class Ours:
         self._checkpointer.wait()
 
     def save(self, step: int, state: dict[str, Any], *, disk: bool = False, overlap: Any = ()) -> None:
-        """Save to memory, or with overlap before the next step of the optimizer. disk: persist it, too."""
+        """Save the state in memory. disk: also write it to the folder in the background.
+
+        overlap: optimizers whose tensors are copied while training continues, () to copy everything before the return.
+        """
         self._checkpointer.save(step, state, disk=disk, overlap=overlap)
 
     def wait(self) -> None:
@@ -32,7 +35,7 @@ class Ours:
         return self.newest()[1]
 
     def newest(self) -> tuple[int, dict[str, Any]]:
-        """Load the newest state, and give its step."""
+        """Load the newest state; return (step, state). Raises RuntimeError if nothing was saved."""
         found = self._checkpointer.load()
         if found is None:
             raise RuntimeError("nothing was saved")
@@ -40,7 +43,7 @@ class Ours:
         return found.step, state
 
     def persisted(self) -> int:
-        """Give the newest step in storage; -1 for none."""
+        """Return the newest step in storage; -1 for none."""
         return self._checkpointer.stats().persisted
 
     def close(self) -> None:

@@ -60,16 +60,16 @@ class SceneResult:
         self.times_s.setdefault(name, []).append(took_s)
 
     def best_s(self, name: str) -> float:
-        """Give the shortest time; NaN if there is none."""
+        """Return the shortest time of a saver in seconds; NaN without any."""
         return min(self.times_s.get(name, ()), default=float("nan"))
 
     def median_s(self, name: str) -> float:
-        """Give the median time; NaN if there is none."""
+        """Return the median time of a saver in seconds; NaN without any."""
         return median(self.times_s.get(name) or [float("nan")])
 
 
 def took_s(call: Callable[[], object]) -> float:
-    """Give the seconds that a call takes."""
+    """Call the function and return the seconds that it took."""
     began_s = time.perf_counter()
     call()
     return time.perf_counter() - began_s

@@ -48,22 +48,24 @@ WORLDS = {
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """One run: what each scene saw, by its name."""
+    """One run: the result of each scene."""
 
-    seen: Mapping[str, SceneResult]
+    scenes: Mapping[str, SceneResult]  # by name
 
     def over(self, scene: str, name: str, beneath: str) -> float:
-        """Give the ratio of two best times of one scene; NaN if one is missing."""
-        best_s, least_s = (self.seen[scene].best_s(each) for each in (name, beneath))
+        """Return the best time of `name` in a scene divided by that of `beneath`; NaN if one is missing."""
+        best_s, least_s = (self.scenes[scene].best_s(each) for each in (name, beneath))
         return best_s / least_s if least_s > 0 else math.nan
 
     def taken(self) -> float:
-        """Give the share of requested saves that were taken during a persist; NaN if none was requested."""
-        figures = self.seen["persisted"].figures
+        """Return the share of requested saves that succeeded during a persist; NaN if none was requested."""
+        figures = self.scenes["persisted"].figures
         return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
 
     def in_other_worlds(self) -> float:
-        """Give the worst ratio to floor 1 over all pairs of world sizes; NaN if one is missing."""
+        """Return the worst ratio of our load to the copy by one thread, over all pairs of world sizes; NaN if one is
+        missing.
+        """
         ratios = [self.over("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
 
@@ -111,46 +113,50 @@ class Results:
         ]
 
     def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
-        """Make a table with a row per name. beneath: what a row is compared with; "" for all that are not named."""
+        """Return a table of one scene with a row per name.
+
+        beneath: the name with which each row is compared, by name; "" for all names that are not listed.
+        """
         rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
-        size = f"{self.seen[scene].state_bytes / 1e6:,.0f} MB"
+        size = f"{self.scenes[scene].state_bytes / 1e6:,.0f} MB"
         return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
     def _row(self, scene: str, name: str, beneath: str) -> Sequence[object]:
         """Return the row of one saver: times in ms, and the ratio to the saver `beneath`."""
-        seen = self.seen[scene]
-        times = seen.times_s.get(name, [])
-        equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
+        result = self.scenes[scene]
+        times = result.times_s.get(name, [])
+        equal = "loaded again, equal" if result.figures.get(of(name, EQUAL)) else ""
         said = equal if times else BROKE
-        best_ms, median_ms = seen.best_s(name) * 1e3, seen.median_s(name) * 1e3
+        best_ms, median_ms = result.best_s(name) * 1e3, result.median_s(name) * 1e3
         return (name, len(times), best_ms, median_ms, self.over(scene, name, beneath), f"x {beneath}", said)
 
     def _worlds(self) -> Table:
-        """Return the table of loads by another number of ranks than the saving one."""
-        seen = self.seen["worlds"]
+        """Return the table of loads by another number of ranks than the saving one, a row for each pair of numbers."""
+        result = self.scenes["worlds"]
         rows = []
         for each in self._pairs():
             ours = pair(OURS, *each)
-            best_ms = [seen.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
+            best_ms = [result.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
             ratios = [self.over("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
-            times = len(seen.times_s.get(ours, ()))
+            times = len(result.times_s.get(ours, ()))
             said = "" if times else BROKE
-            rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, seen.median_s(ours) * 1e3, *ratios, said))
+            rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, result.median_s(ours) * 1e3, *ratios, said))
         equal = ", loaded equal to dcp.load" if self._equal_in_other_worlds() == 1 else ""
-        title = f"load what another number of ranks saved: {seen.state_bytes / 1e6:,.0f} MB{equal}"
+        title = f"load what another number of ranks saved: {result.state_bytes / 1e6:,.0f} MB{equal}"
         return Table(title, WORLDS, rows)
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """List the pairs of world sizes that were measured."""
-        names = self.seen["worlds"].times_s
+        """List the measured pairs (ranks that saved, ranks that load)."""
+        names = self.scenes["worlds"].times_s
         sizes = range(1, MOST_RANKS + 1)
         return [(one, other) for one in sizes for other in sizes if pair(floor(1), one, other) in names]
 
     def _equal_in_other_worlds(self) -> float:
-        return self.seen["worlds"].figures.get(of(OURS, EQUAL), math.nan)
+        """Return 1 if loads in other worlds were equal to dcp.load, NaN if they were not compared."""
+        return self.scenes["worlds"].figures.get(of(OURS, EQUAL), math.nan)
 
     def missing(self) -> list[str]:
-        """Tell what could not be measured."""
+        """Return a line for each saver that failed: scene, name and reason."""
         return sorted(
-            f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()
+            f"{scene}, {name}: {why}" for scene, result in self.scenes.items() for name, why in result.faults.items()
         )

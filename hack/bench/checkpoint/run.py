@@ -103,7 +103,7 @@ def _ended(number: int, frame: object) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder. A scene that was killed may have children that write until they end."""
+    """Delete a folder, and try again while children of a killed scene still write into it."""
     until_s = time.monotonic() + REMOVE_S
     while folder.exists() and time.monotonic() < until_s:
         shutil.rmtree(folder, ignore_errors=True)

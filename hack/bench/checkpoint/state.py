@@ -35,14 +35,17 @@ class Size:
 
 
 def make(size: Size, seed: int = 7) -> dict[str, Any]:
-    """Return a state with different values everywhere, whose memory is written."""
+    """Return a state of model, optimizer, scheduler and random numbers, with different values everywhere.
+
+    All memory is written, so that no save pays for page faults.
+    """
     import torch
 
-    dice = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shapes = size.shapes()
 
     def values() -> dict[str, Any]:
-        return {name: torch.rand(shape, generator=dice) for name, shape in shapes.items()}
+        return {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
 
     optimizer: dict[str, Any] = {name: values() for name in _MOMENTS}
     optimizer |= {"lr": 3e-4, "betas": [0.9, 0.95], "fused": None, "decoupled": True}
@@ -50,13 +53,13 @@ def make(size: Size, seed: int = 7) -> dict[str, Any]:
         "model": values(),
         "optimizer": optimizer,
         "scheduler": {"last_epoch": 12, "kind": "cosine"},
-        "rng": dice.get_state(),
+        "rng": generator.get_state(),
         "step": 0,
     }
 
 
 def tensors(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every tensor with its path of names."""
+    """Yield (path, tensor) of every tensor in the state, depth first. The path joins the keys by "/"."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from tensors(value, f"{path}{name}/")
@@ -65,7 +68,7 @@ def tensors(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 
 def bytes_of(state: Mapping[str, Any]) -> int:
-    """Give the bytes of all tensors together."""
+    """Return the number of bytes of all tensors together."""
     return sum(tensor.nbytes for _, tensor in tensors(state))
 
 
@@ -84,7 +87,7 @@ def differ(one: object, other: object, path: str = "") -> str:
 
 
 def _bits(tensor: Any) -> Any:
-    """Give the bytes as one row, since a NaN equals no NaN but its bytes do."""
+    """Return a tensor's bytes as one row of bytes, so that two NaN with equal bits compare equal."""
     import torch
 
     return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -49,18 +49,19 @@ class Audit:
         self._policy.write_text(json.dumps({**policy, "omitStages": ["RequestReceived"]}))
 
     def flags(self) -> tuple[str, ...]:
-        """Give the API server's flags."""
+        """Return the API server's flags for the audit log."""
         never = 1 << 16  # MiB, until a new file is begun
         files = (f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}")
         return (*files, f"--audit-log-maxsize={never}")
 
     def at(self) -> int:
-        """Give the place up to which it is written now."""
+        """Return the present size of the log in bytes, for `since`; 0 if it does not exist yet."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def since(self, at: int, agent: str) -> Counter[str]:
-        """Count the requests since a position of the log, by "verb resource". agent: beginning of the sender's user
-        agent.
+        """Count the requests of one program, as "verb resource".
+
+        at: position in the log, bytes; earlier requests are not counted. agent: how the program's user agent begins.
         """
         with self._log.open("rb") as log:
             log.seek(at)
@@ -75,5 +76,5 @@ class Audit:
 
 
 def writes(counted: Counter[str]) -> int:
-    """How many of these requests change anything."""
+    """Return how many of these requests, counted by "verb resource", change something."""
     return sum(count for name, count in counted.items() if name.partition(" ")[0] not in READS)

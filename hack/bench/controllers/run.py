@@ -58,7 +58,10 @@ async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
 
 
 async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: int) -> tuple[float, float]:
-    """Give the median seconds until a deleted job's children are gone, beside each of two controllers."""
+    """Return, for both controllers, the median seconds until a deleted job's children are gone: (theirs, ours).
+
+    again: number of the repetition; it decides which controller is first.
+    """
     found = {}
     for side in sides if again % 2 == 0 else reversed(sides):
         found[side.name] = median(await deletions(side, api, size))

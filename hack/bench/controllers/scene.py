@@ -35,7 +35,7 @@ class Size:
 
     @property
     def pods(self) -> int:
-        """How many pods all jobs have."""
+        """Return the number of pods of all jobs."""
         return self.jobs * self.workers
 
 
@@ -45,7 +45,7 @@ SMALLEST = Size(jobs=4, workers=2, lost=2, deleted=1, steady=4, steady_s=1.0, tu
 
 
 def cluster() -> Iterator[Raw]:
-    """Give the namespace and the nodes, whose kubelets kwok plays."""
+    """Yield the namespace and the nodes, whose kubelets kwok simulates."""
     yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     yield from gpu_nodes(NODES)
 

@@ -88,7 +88,7 @@ class Ours(Side):
     looks, waiting = "turnout_controller_decide_seconds_count", "turnout_controller_workqueue_depth"
 
     async def start(self) -> None:
-        """Start it and wait until it leads."""
+        """Start our controllers, and wait until they lead."""
         (port,) = free_ports(1)
         self._metrics = f"http://127.0.0.1:{port}/metrics"
         argv = [sys.executable, "-m", "turnout.controllers", "--kinds=PyTorchJob", f"--namespace={NAMESPACE}"]

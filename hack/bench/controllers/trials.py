@@ -69,12 +69,9 @@ async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, 
 
 
 async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Random) -> Trial:
-    """Run one controller through all measurements: create the jobs, lose pods, delete the jobs.
+    """Start one controller, run it through all measurements, and stop it: create the jobs, lose pods, delete the jobs.
 
-    Return the measurements.
-
-    The controller is started and stopped here. No job, pod or Service is left. rng: chooses the lost pods and the
-    pauses.
+    Returns the measurements. No job, pod or Service is left. rng: chooses the lost pods and the pauses.
     """
     await side.start()
     try:
@@ -130,9 +127,8 @@ async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> t
 
 
 async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
-    """Create jobs and wait until all run.
-
-    Return the seconds. workers: of each job. Raises TimeoutError after GIVE_UP_S.
+    """Create jobs and wait until all run. Return the seconds. workers: of each job. Raises TimeoutError after
+    GIVE_UP_S.
     """
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -195,7 +191,7 @@ async def _time_deletion_of_all(api: Api) -> float:
 
 
 async def _wait_until_empty(api: Api, path: str) -> None:
-    """Get the list at `path` again and again until it has no items."""
+    """Get the list at `path` repeatedly until it has no items. The caller limits the time."""
     while True:
         if not (await api.get(path))["items"]:
             return
@@ -203,9 +199,9 @@ async def _wait_until_empty(api: Api, path: str) -> None:
 
 
 async def _measure_rest(side: Side, audit: Audit, for_s: float) -> tuple[float, int]:
-    """Watch a controller for some seconds.
+    """Watch a controller that has nothing to do. Return (CPU cores used on average, number of its writes).
 
-    Return the CPU cores that it used on average, and the number of its writes.
+    for_s: length of the measurement.
     """
     at, before_s, began_s = audit.at(), side.usage().cpu_s, time.monotonic()
     await asyncio.sleep(for_s)

@@ -59,6 +59,7 @@ async def all_running(api: Api, count: int, workers: int, within_s: float) -> No
     done = asyncio.Event()
 
     def note(line: bytes, _: float) -> None:
+        """Count a job as running, or no longer, by one line of the watch."""
         event = _job.decode(line)
         status, name = event.object.status, event.object.metadata.name
         active = sum(each.active for each in status.replica_statuses.values())
@@ -91,7 +92,7 @@ class Pods:
         return seen
 
     def note(self, line: bytes, now_s: float) -> None:
-        """Take in one line of the watch; set the future of a pod that it replaces."""
+        """Record one line of the watch; resolve the future of a pod that it replaces. now_s: when the line arrived."""
         event = _pod.decode(line)
         name, uid = event.object.metadata.name, event.object.metadata.uid
         if event.type == "DELETED":
@@ -120,7 +121,7 @@ async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIte
 
 @asynccontextmanager
 async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
-    """Pass everything that exists, then each change, to `note` while the block runs."""
+    """Pass each line of a watch to `note` while the block runs, beginning with everything that exists."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_follow(api, path, note))
         try:

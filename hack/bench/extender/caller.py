@@ -32,9 +32,8 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
-        """Send a request.
-
-        Return the body of the answer and the seconds. Raises RuntimeError unless the status is 2xx.
+        """Send a request and wait for its answer. Return (body, seconds). Raises RuntimeError unless the status is
+        2xx.
         """
         head = (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -93,7 +92,9 @@ def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
-    """Wait until `look()` returns a text, and return it. Raises RuntimeError if the process ends or START_S is over."""
+    """Call `look` until it returns a text, and return the text. Raises RuntimeError if the process ends or START_S
+    is over.
+    """
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s and process.poll() is None:
         if found := look():

@@ -39,7 +39,7 @@ class Times:
         self.taken_s = array("d")
 
     def labels(self, *_: str) -> Times:
-        """Give the same series for every verb and phase: the order of requests tells them apart."""
+        """Return this same series for all labels. The order of the requests tells verbs and phases apart."""
         return self
 
     def observe(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
-    """Run the server with nothing to say until SIGTERM."""
+    """Serve a no-op extender, which answers at once, until SIGTERM. port_file: gets the port."""
     async with Listeners(Noop(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
         await run_until_signal()
@@ -89,7 +89,7 @@ class Churn:
         kinds = {kind.resource: kind for kind in ROWS}
         self._store, self._nodes = store, nodes
         self._node, self._pod = kinds["nodes"], kinds["pods"]
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         store.create(kinds["configmaps"], cluster.MAP_NAMESPACE, cluster.topology_map(nodes))
         for number in range(nodes):
             store.create(self._node, "", cluster.node(number))
@@ -100,7 +100,7 @@ class Churn:
         self._made = pods
 
     async def run(self, events_per_s: float) -> None:
-        """Make changes at this rate until cancelled."""
+        """Change pods and nodes so that `events_per_s` watch events arise per second, until cancelled."""
         start_s, done = time.monotonic(), 0
         while True:
             await asyncio.sleep(PACE_S)
@@ -109,13 +109,13 @@ class Churn:
                 done += self._change(done)
 
     def _change(self, number: int) -> int:
-        """Make one change, or two that belong together. Return the number of events."""
+        """Make the change of this number: one, or two that belong together. Return how many watch events it causes."""
         if number % 4 == 0:
-            which = self._dice.randrange(self._nodes)
+            which = self._rng.randrange(self._nodes)
             beat = cluster.node(which, number)
             self._store.update(self._node, "", cluster.node_name(which), beat, "status")
             return 1
-        at = self._dice.randrange(len(self._standing))
+        at = self._rng.randrange(len(self._standing))
         name, on = self._standing[at]
         if number % 4 == 1:
             status = {"phase": "Running", "podIP": f"10.1.{number % 250}.{at % 250}"}
@@ -141,7 +141,11 @@ def _show(file: Path, text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one of the three programs."""
+    """Run the API, the extender or the no-op, as the first argument says, until SIGTERM. Return 0.
+
+    argv: the program, a file, and further arguments. For the API the file is the kubeconfig; for the others it gets the
+    times of all requests at the end.
+    """
     logs.setup("warning")
     what, file, *rest = argv
     metrics = TimedMetrics()

@@ -67,10 +67,12 @@ def topology_map(nodes: int) -> Raw:
     return {"metadata": {"name": MAP_NAME}, "data": {YAML_KEY: "\n".join(lines) + "\n"}}
 
 
-def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
-    """Give the node of each existing one-GPU pod: 40 % of the nodes are empty, the others are filled unevenly."""
-    used = dice.sample(range(nodes), nodes * 3 // 5)
-    return dice.sample([number for number in used for _ in range(GPUS_PER_NODE)], pods)
+def busy_nodes(nodes: int, pods: int, rng: random.Random) -> list[int]:
+    """Draw the node of each of `pods` running pods with one GPU. 40 % of the nodes are empty; the others are filled
+    unevenly.
+    """
+    used = rng.sample(range(nodes), nodes * 3 // 5)
+    return rng.sample([number for number in used for _ in range(GPUS_PER_NODE)], pods)
 
 
 def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
@@ -106,12 +108,12 @@ def gangs(seed: int) -> Iterator[Gang]:
 
     Every fourth has to stay under one spine. Every twelfth is larger than the leaf that it asks for, and waits.
     """
-    dice, number = random.Random(seed), 0
+    rng, number = random.Random(seed), 0
     while True:
         number += 1
         name = f"gang-{seed}-{number}"
         if number % 12 == 0:
             yield Gang(name, HOSTS_PER_LEAF + 1, GPUS_PER_NODE, 1)
             continue
-        pods, gpus = dice.choice([(4, 8), (8, 1), (8, 4), (8, 8), (16, 8), (32, 2)])
+        pods, gpus = rng.choice([(4, 8), (8, 1), (8, 4), (8, 8), (16, 8), (32, 2)])
         yield Gang(name, pods, gpus, 2 if number % 4 == 0 else 0)

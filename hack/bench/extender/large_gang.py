@@ -59,9 +59,9 @@ COLUMNS = {
 
 
 def measure(pods: int, questions: int) -> LargeGang:
-    """Ask about pods of one gang one after another, then after each binding about another tenant's pod.
+    """Time filter requests about pods of one large gang, then about another tenant's pod after each binding.
 
-    questions: of each kind.
+    pods: size of the gang. questions: number of requests of each kind.
     """
     nodes = -(-pods // GPUS_PER_NODE) + SPARE_NODES
     plans, names = _plans(nodes), [node_name(number) for number in range(nodes)]
@@ -91,7 +91,7 @@ def _plans(nodes: int) -> Plans:
 
 
 def _show(view: ClusterView, gang: Gang) -> list[Raw]:
-    """Show a gang to the view, and return its pods."""
+    """Put a gang's PodGroup and pods into the view; return the pods."""
     pods = [pod(f"{gang.name}-{index}", gang.gpus, gang=gang, index=index) for index in range(gang.pods)]
     for each in pods:
         each["metadata"]["uid"] = each["metadata"]["name"]
@@ -101,7 +101,11 @@ def _show(view: ClusterView, gang: Gang) -> list[Raw]:
 
 
 def _ask(plans: Plans, member: Raw, names: list[str]) -> tuple[float, str]:
-    """Ask filter about a pod, and believe the answer. Returns the time in ms, and the node."""
+    """Ask filter about a pod, and store the chosen node in the view. Return (milliseconds, node); node "" if none is
+    kept.
+
+    names: candidate nodes.
+    """
     now_s, seen = time.monotonic(), plans.view.pods[member["metadata"]["uid"]]
     began_s = time.perf_counter()
     answer = answer_filter(plans, seen, names, Rules(), now_s)
@@ -113,7 +117,7 @@ def _ask(plans: Plans, member: Raw, names: list[str]) -> tuple[float, str]:
 
 
 def _bind(view: ClusterView, member: Raw, node_of_pod: str) -> None:
-    """Show a pod on its node."""
+    """Put the pod into the view as bound to its node."""
     if node_of_pod:
         member["spec"]["nodeName"] = node_of_pod
         view.put_pod(msgspec.convert(member, Pod))

@@ -25,7 +25,7 @@ SMALLEST = (Size(64, 128, 1, 40), Size(96, 192, 1, 40), Size(128, 256, 1, 40))
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure every size, smallest first."""
+    """Measure every size of the scale, smallest first, and return the tables and the targets."""
     measured = [measure(size) for size in scale.pick(FULL, QUICK, SMALLEST)]
     large = [
         large_gang.measure(pods, scale.pick(200, 50, 8)) for pods in scale.pick(LARGE_GANGS, LARGE_GANGS, (64, 256))

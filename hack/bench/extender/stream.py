@@ -93,7 +93,11 @@ def measure(size: Size) -> Measured:
 def _processes(
     size: Size, folder: Path
 ) -> Iterator[tuple[Caller, Caller, Caller, Caller, subprocess.Popen[bytes], float]]:
-    """Callers of the API, ours, the no-op and the pages of ours; the process of ours and how long it took to start."""
+    """Start the API, the extender, and the no-op; end them with the block.
+
+    Yields callers of (the API, the extender, the no-op, the extender's pages), the extender's process, and the seconds
+    of its start.
+    """
     with ExitStack() as stack:
 
         def caller(url: str) -> Caller:
@@ -124,10 +128,12 @@ class _Stream:
         self._size, self._api, self._ours, self._noop = size, api, ours, noop
         self._names = [json.dumps(cluster.node_name(n)).encode() for n in range(size.nodes)]
         self._gangs, self._living = cluster.gangs(11), deque[Gang]()
-        self._dice = Random(5)
+        self._rng = Random(5)
 
     def send(self, run: Run, requests: int) -> Run:
-        """Send new gangs until this many requests are answered."""
+        """Create new gangs and place their pods until this many requests are answered; return `run` with their
+        times.
+        """
         while len(run.ours.loopback_s) < requests:
             gang = next(self._gangs)
             if len(self._living) == LIVING:
@@ -140,7 +146,7 @@ class _Stream:
         return run
 
     def _arrive(self, gang: Gang) -> Sequence[Raw]:
-        """Create a gang's PodGroup and pods. Return the pods."""
+        """Create a gang's PodGroup and pods on the API; return the pods."""
         self._api.json("POST", _GROUPS, cluster.pod_group(gang))
         return [
             self._api.json("POST", _PODS, cluster.pod(f"{gang.name}-{index}", gang.gpus, "", gang, index))
@@ -153,8 +159,11 @@ class _Stream:
         self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
 
     def _place(self, run: Run, pod: Raw) -> bool:
-        """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept."""
-        turn = self._dice.randrange(len(self._names))
+        """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept.
+
+        Returns False if our extender kept no node.
+        """
+        turn = self._rng.randrange(len(self._names))
         names = b",".join(self._names[turn:] + self._names[:turn])
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(pod).encode(), names)
         filtered, scored = (self._ask(run, verb, body) for verb in ("/filter", "/prioritize"))
@@ -176,7 +185,7 @@ class _Stream:
 
 
 def _check_advised(pages: Caller) -> None:
-    """Raise RuntimeError if an answer was neutral because of a fault: its time would mean nothing."""
+    """Raise RuntimeError if the extender gave a neutral answer because of a fault: its times would mean nothing."""
     page = pages.call("GET", "/metrics", b"")[0].decode()
     lines = (line for line in page.splitlines() if line.startswith("turnout_extender_errors_total"))
     faults = [line for line in lines if float(line.rpartition(" ")[2]) > 0]
@@ -185,7 +194,7 @@ def _check_advised(pages: Caller) -> None:
 
 
 def _handler_times(file: Path) -> list[float]:
-    """Give the sums of decode, plan and encode of each request, in seconds."""
+    """Return the seconds of decode, plan and encode together, for each request in the file."""
     phases = array("d")
     phases.frombytes(file.read_bytes())
     return [sum(phases[at : at + 3]) for at in range(0, len(phases), 3)]

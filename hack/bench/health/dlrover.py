@@ -18,29 +18,29 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
-    """The nodes that it calls faulty and slow. rounds: the groups of each."""
+    """The nodes that DLRover's check calls faulty and slow. rounds: the groups of each round."""
 
     bad: Numbers
     slow: Numbers
     rounds: tuple[tuple[Numbers, ...], ...]
 
 
-def blamed(floor: SimulatedNodes) -> Blamed:
-    """Run DLRover's check on these nodes: two rounds, or one if the first finds nothing. Return the blamed nodes."""
-    passed, best_s = dict.fromkeys(range(floor.nodes), False), dict.fromkeys(range(floor.nodes), FAILED_S)
+def blamed(cluster: SimulatedNodes) -> Blamed:
+    """Run DLRover's check on a simulated cluster: two rounds, or one if the first finds nothing."""
+    passed, best_s = dict.fromkeys(range(cluster.nodes), False), dict.fromkeys(range(cluster.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()
     for pair in (_neighbours, _fastest_with_slowest):
         groups = pair(best_s)
         rounds.append(groups)
         for group in groups:
-            found = floor.measure(tuple(f"n{number}" for number in group), len(rounds))
+            found = cluster.measure(tuple(f"n{number}" for number in group), len(rounds))
             together_s = found.collective_s
             for number, alone_s in zip(group, found.compute_s, strict=True):
                 if together_s is not None and alone_s is not None:
                     passed[number] = True
                     best_s[number] = min(best_s[number], alone_s + together_s)
         bad, slow = [number for number in passed if not passed[number]], _stragglers(best_s)
-        if not bad + slow or (bad and floor.nodes <= _ALONE):
+        if not bad + slow or (bad and cluster.nodes <= _ALONE):
             break
     return Blamed(tuple(bad), tuple(slow), tuple(rounds))
 
@@ -50,7 +50,10 @@ def _neighbours(best_s: dict[int, float]) -> tuple[Numbers, ...]:
 
 
 def _fastest_with_slowest(best_s: dict[int, float]) -> tuple[Numbers, ...]:
-    """Return groups of two nodes, the fastest with the slowest. A leftover node joins the last group."""
+    """Return groups of two nodes, the fastest with the slowest, and so on. A leftover node joins the last group.
+
+    best_s: each node's best time so far.
+    """
     ordered = sorted(best_s, key=lambda number: best_s[number])
     half = len(ordered) // 2
     pairs = [(ordered[at], ordered[-1 - at]) for at in range(half)]

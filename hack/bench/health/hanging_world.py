@@ -37,9 +37,10 @@ class World:
         await self._processes.warm()
 
     async def train(self, steps: int, hangs: int = -1, where: str = "-", *, limit_s: float) -> float:
-        """Run a world to its end, or until the stacks of a hang are taken. Gives when a rank last made progress.
+        """Run the training script on all ranks to its end, or until the stacks of a hang are taken.
 
-        limit_s: raises TimeoutError past it.
+        Returns when a rank last made progress, monotonic seconds. hangs, where: the rank that hangs and the place; -1
+        for none. limit_s: raises TimeoutError after it.
         """
         watched, self.said, self._taken = StepCounters(self._folder, self._ranks), [], asyncio.Event()
         watching = HangMonitor(HangPolicy(folder=str(self.stacks)), self._say, self._limits)
@@ -69,11 +70,11 @@ class World:
             self._taken.set()
 
     def told(self, what: str) -> list[float]:
-        """Give when this was reported."""
+        """Return the times at which the monitor reported this event, monotonic seconds."""
         return [at_s for at_s, said in self.said if said == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:
-        """Return how to start each rank of the training script. arguments: of the script."""
+        """Return, for each rank, how its process is started. arguments: of the training script."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])

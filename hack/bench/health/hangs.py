@@ -47,7 +47,10 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def _run(folder: Path, scale: Scale) -> Outcome:
-    """Measure false alarms in real training, then hangs in several places, then the merge of many stacks."""
+    """Measure false alarms in real training, then hangs in several places, then the merge of many stacks.
+
+    folder: for files. Returns the tables and targets.
+    """
     world = World(folder, RANKS, HangLimits())
     quickly = World(folder, RANKS, HangLimits(floor_s=1.0))
     try:
@@ -79,7 +82,9 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
 
 
 def _recorded(record: Sequence[float]) -> dict[str, float]:
-    """Return figures of the recorded steps: their number and times, and the false alarms of a replay."""
+    """Return figures of the recorded steps by name: number, times, and the false alarms of a replay. record: pairs
+    of times.
+    """
     times_s = sorted(took_s for _, took_s, is_step in _spans(record) if is_step)
     return {
         "steps": float(len(times_s)),
@@ -91,13 +96,15 @@ def _recorded(record: Sequence[float]) -> dict[str, float]:
 
 
 def _spans(record: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """Give each step or phase: when it ended since the start, how long it took, and whether it was a step."""
+    """Return (seconds from the start to its end, seconds that it took, True for a step) for each step or phase of a
+    record.
+    """
     ends = [abs(at_s) - abs(record[0]) for at_s in record]
     return [(end, end - start, at > 0) for (start, end), at in zip(itertools.pairwise(ends), record[1:], strict=True)]
 
 
 def _alarms(record: Sequence[float], scale: float) -> int:
-    """Count false alarms, checked as often as an agent does."""
+    """Replay the record and count false alarms, with a check as often as an agent does. scale: factor of all times."""
     limits, watch, alarms, counts, beats, turns, now_s, turn_s = (
         HangLimits(),
         ProgressWatch(),
@@ -124,11 +131,14 @@ def _alarms(record: Sequence[float], scale: float) -> int:
 
 
 async def _trials(world: World, times: int) -> dict[str, float]:
-    """Make ranks hang in several places in turn; give who is named, and how long after the last step."""
-    dice, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
+    """Let one rank hang in each trial, in several places in turn. Return figures by name.
+
+    They are: the share of trials that name the right rank, and the longest delays in seconds.
+    """
+    rng, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
     for trial in range(times):
         rank, where = trial % RANKS, PLACES[trial // RANKS % len(PLACES)]
-        last_s = await world.train(dice.randint(200, 400), rank, where, limit_s=120)
+        last_s = await world.train(rng.randint(200, 400), rank, where, limit_s=120)
         named += _apart(world.stacks) == str(rank)
         delays_s.append(world.told("process_hung")[0] - last_s)
         stacks_s.append(world.told("stacks_taken")[0] - world.told("process_hung")[0])
@@ -141,7 +151,10 @@ def _apart(stacks: Path) -> str:
 
 
 def _replayed(record: Sequence[float]) -> dict[str, float]:
-    """Replay the recorded steps, scaled up: a hang after any of them, and false alarms without one."""
+    """Replay the recorded steps with all times scaled up, so that rare steps take LONG_S. Return figures by name.
+
+    They are: the worst delay of a hang, in units of a rare step, and the number of false alarms.
+    """
     times_s = [took_s for _, took_s, is_step in _spans(record) if is_step]
     rare_s = {at: nearest_rank(times_s[:at], LIMIT_QUANTILE) for at in range(RELIABLE_STEPS, len(times_s), 500)}
     scale = LONG_S / min(rare_s.values())
@@ -155,7 +168,7 @@ def _replayed(record: Sequence[float]) -> dict[str, float]:
 
 
 def _merged(stacks: Path) -> dict[str, float]:
-    """Time a merge of real stacks, repeated for many more ranks, of which one differs."""
+    """Time a merge of real stacks, copied to MERGED ranks of which one differs. Return the best seconds by name."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     apart = int(_apart(stacks) or 0)
     usual = found[(apart + 1) % RANKS]

@@ -12,7 +12,7 @@ from math import log2
 
 from hack.bench.health import trials
 from hack.bench.health.hangs import measure
-from hack.bench.health.trials import Said, Scene, Trial, extra_groups, innocents
+from hack.bench.health.trials import Findings, Scene, Trial, extra_groups, innocents
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
@@ -28,28 +28,29 @@ class Results:
 
     scene: Scene
     trials: Sequence[Trial]
-    ours: Sequence[Said]
-    theirs: Sequence[Said]
+    ours: Sequence[Findings]
+    theirs: Sequence[Findings]
 
-    def exact(self, said: Sequence[Said]) -> int:
+    def exact(self, findings: Sequence[Findings]) -> int:
         """Count the trials in which all faults are reported, and nothing else."""
-        return sum(each.exact(trial.floor) for each, trial in zip(said, self.trials, strict=True))
+        return sum(each.exact(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
-    def missed(self, said: Sequence[Said]) -> int:
+    def missed(self, findings: Sequence[Findings]) -> int:
         """Count the faults that are not reported."""
-        return sum(each.missed(trial.floor) for each, trial in zip(said, self.trials, strict=True))
+        return sum(each.missed(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
     def table(self) -> Table:
-        """Return a row for each rule."""
+        """Return a table with a row for each rule."""
         scene, extra = self.scene, extra_groups(self.trials)
         rounds = [len(each.rounds) for each in self.trials], [len(each.theirs.rounds) for each in self.trials]
         rows = [
-            (f"{scene.nodes:,} nodes, {rule}", *(self.exact(said) / len(said), self.missed(said)),
-             *(innocents(said, self.trials), max(ran), sum(more) / len(more), max(more)))
-            for rule, said, ran, more in zip(("ours", "dlrover"), (self.ours, self.theirs), rounds, extra, strict=True)
+            (f"{scene.nodes:,} nodes, {rule}", *(self.exact(findings) / len(findings), self.missed(findings)),
+             *(innocents(findings, self.trials), max(ran), sum(more) / len(more), max(more)))
+            for rule, findings, ran, more
+            in zip(("ours", "dlrover"), (self.ours, self.theirs), rounds, extra, strict=True)
         ]  # fmt: skip
-        told = f"{scene.dead} bad, {scene.tired + scene.far} slow, {scene.cut} link of {scene.nodes:,}"
-        return Table(f"{told}: {len(self.trials)} floors", COLUMNS, rows)
+        title = f"{scene.dead} bad, {scene.tired + scene.far} slow, {scene.cut} link of {scene.nodes:,}"
+        return Table(f"{title}: {len(self.trials)} floors", COLUMNS, rows)
 
 
 def run(scale: Scale) -> Outcome:
@@ -59,7 +60,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _nodes(times: int) -> Outcome:
-    """Check simulated nodes with faults in each scene. Return tables and targets. times: trials of each scene."""
+    """Check `times` simulated clusters in each scene with both rules. Return tables and targets."""
     found = [_found(scene, times) for scene in SCENES]
     issue = found[0]
     a_suspect = max(len(each.extra) / len(each.suspects) for each in issue.trials)
@@ -85,5 +86,5 @@ def _nodes(times: int) -> Outcome:
 
 
 def _found(scene: Scene, floors: int) -> Results:
-    tried = [trials.tried(scene.floor(seed)) for seed in range(floors)]
-    return Results(scene, tried, [trials.ours(each) for each in tried], [trials.theirs(each) for each in tried])
+    judged = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
+    return Results(scene, judged, [trials.ours(each) for each in judged], [trials.theirs(each) for each in judged])

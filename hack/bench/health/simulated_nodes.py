@@ -42,26 +42,25 @@ class SimulatedNodes:
         return tuple(f"n{number}" for number in range(self.nodes))
 
     def measure(self, group: Group, run: int = 0) -> Measured:
-        """Return what this group would measure. run: number of the round, which seeds the noise."""
+        """Return what this group would measure. run: number of the round, which seeds the noise of 10 %."""
         numbers = [int(name[1:]) for name in group]
-        dice = Random(f"{self.seed} {run} {group}")
+        rng = Random(f"{self.seed} {run} {group}")
         compute = tuple(
             None
             if number in self.broken
-            else self.compute_s * dice.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
+            else self.compute_s * rng.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
             for number in numbers
         )
         inside = {(one, other) for one in numbers for other in numbers}
         if not {*numbers}.isdisjoint(self.dead | self.broken) or inside & self.cut or len(numbers) < 2:
             return Measured(group, compute, None)
         slow = not {*numbers}.isdisjoint(self.far) or inside & self.thin
-        pair_s = self.collective_s * dice.uniform(0.9, 1.1) * (self.factor if slow else 1)
+        pair_s = self.collective_s * rng.uniform(0.9, 1.1) * (self.factor if slow else 1)
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
     def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
-        """Run a whole check.
-
-        Return its verdict and the groups of each round. Raises RuntimeError after `most` rounds.
+        """Run a whole check by our rule. Return (verdict, the groups of each round). Raises RuntimeError after
+        `most` rounds.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups(check), Verdict):
@@ -73,7 +72,9 @@ class SimulatedNodes:
 
 
 def numbers(findings: tuple[Finding, ...], *causes: FaultCause) -> list[tuple[int, ...]]:
-    """List the nodes that findings name, for these causes or for all."""
+    """List the numbers of the nodes of each finding, sorted. causes: only findings with one of them; all without
+    any.
+    """
     return sorted(
         tuple(int(name[1:]) for name in each.nodes) for each in findings if not causes or each.cause in causes
     )

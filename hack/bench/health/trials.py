@@ -18,21 +18,21 @@ MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: doc
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """How many nodes there are; how many of them are bad, slow alone, slow with others; how many links are cut."""
+    """A size of cluster, and the numbers of faults in it."""
 
     name: str
     nodes: int
-    dead: int
-    tired: int = 0
-    far: int = 0
-    cut: int = 0
+    dead: int  # nodes whose network fails
+    tired: int = 0  # nodes that compute slowly
+    far: int = 0  # nodes with a slow network
+    cut: int = 0  # links that fail
 
-    def floor(self, seed: int) -> SimulatedNodes:
-        """Draw a cluster with faults at random places; no node has two faults."""
-        dice = Random(f"{self.name} {seed}")
-        links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
+    def draw_cluster(self, seed: int) -> SimulatedNodes:
+        """Return a cluster with faults at random places; no node has two faults."""
+        rng = Random(f"{self.name} {seed}")
+        links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
-        faulty = dice.sample(whole, self.dead + self.tired + self.far)
+        faulty = rng.sample(whole, self.dead + self.tired + self.far)
         return SimulatedNodes(
             self.nodes,
             dead=frozenset(faulty[: self.dead]),
@@ -47,9 +47,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One floor, checked by both. decided_s: what the decisions of ours took."""
+    """One cluster, checked by both. decided_s: what the decisions of ours took."""
 
-    floor: SimulatedNodes
+    cluster: SimulatedNodes
     verdict: Verdict
     rounds: tuple[Groups, ...]
     theirs: Blamed
@@ -57,61 +57,61 @@ class Trial:
 
     @property
     def extra(self) -> Groups:
-        """Give Turnout's groups after the first round."""
+        """Return our rule's groups after the first round."""
         return tuple(chain(*self.rounds[1:]))
 
     @property
     def suspects(self) -> set[str]:
-        """Give all nodes that were in a first-round group with a fault."""
-        floor = self.floor
-        faulty = {f"n{number}" for number in floor.dead | floor.tired | floor.far | {*chain(*floor.cut)}}
+        """Return the names of all nodes that were in a first-round group with a fault."""
+        cluster = self.cluster
+        faulty = {f"n{number}" for number in cluster.dead | cluster.tired | cluster.far | {*chain(*cluster.cut)}}
         return {*chain(*(group for group in self.rounds[0] if not faulty.isdisjoint(group)))}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The findings of one rule on one set of nodes.
+class Findings:
+    """The findings of one rule on one simulated cluster."""
 
-    slow: (node, whether its network is slow); only ours tells that.
-    """
+    bad: frozenset[int]  # numbers of the nodes
+    tired: frozenset[int]  # nodes that compute slowly
+    far: frozenset[int]  # nodes with a slow network
+    cut: frozenset[tuple[int, ...]] = frozenset()  # bad links; only our rule reports them
+    more: bool = False  # the rule also reports undecided groups or slow links, which no scene has
 
-    bad: frozenset[int]
-    tired: frozenset[int]
-    far: frozenset[int]
-    cut: frozenset[tuple[int, ...]] = frozenset()
-    more: bool = False  # undecided groups, slow links: there are none of these
-
-    def exact(self, floor: SimulatedNodes) -> bool:
+    def exact(self, cluster: SimulatedNodes) -> bool:
         """Return True if all faults are reported, and nothing else."""
-        return self.wrong(floor) == 0 == self.missed(floor) and not self.more
+        return self.wrong(cluster) == 0 == self.missed(cluster) and not self.more
 
-    def wrong(self, floor: SimulatedNodes) -> int:
-        """Count the nodes that are blamed wrongly; both ends of a link."""
-        ends = {*chain(*self.cut - floor.cut)}
-        return len((self.bad - floor.dead) | (self.tired - floor.tired) | (self.far - floor.far) | ends)
+    def wrong(self, cluster: SimulatedNodes) -> int:
+        """Count the nodes that are blamed wrongly; for a wrong link both ends."""
+        ends = {*chain(*self.cut - cluster.cut)}
+        return len((self.bad - cluster.dead) | (self.tired - cluster.tired) | (self.far - cluster.far) | ends)
 
-    def missed(self, floor: SimulatedNodes) -> int:
-        """Count the faults that are not reported."""
+    def missed(self, cluster: SimulatedNodes) -> int:
+        """Count the faults of the cluster that are not reported."""
         return sum(
-            map(len, (floor.dead - self.bad, floor.tired - self.tired, floor.far - self.far, floor.cut - self.cut))
+            map(
+                len,
+                (cluster.dead - self.bad, cluster.tired - self.tired, cluster.far - self.far, cluster.cut - self.cut),
+            )
         )
 
 
-def tried(floor: SimulatedNodes) -> Trial:
-    """Check the nodes by our rule and by DLRover's."""
-    check, decided_s, rounds = Check(floor.names), 0.0, list[Groups]()
+def judge_with_both_rules(cluster: SimulatedNodes) -> Trial:
+    """Check the cluster by our rule and by DLRover's, and return both results."""
+    check, decided_s, rounds = Check(cluster.names), 0.0, list[Groups]()
     while True:
         began_s = time.perf_counter()
         answer = next_groups(check)
         decided_s += time.perf_counter() - began_s
         if isinstance(answer, Verdict):
-            return Trial(floor, answer, tuple(rounds), blamed(floor), decided_s)
+            return Trial(cluster, answer, tuple(rounds), blamed(cluster), decided_s)
         rounds.append(answer)
-        check = check.after(tuple(floor.measure(group, len(rounds)) for group in answer))
+        check = check.after(tuple(cluster.measure(group, len(rounds)) for group in answer))
 
 
-def ours(trial: Trial) -> Said:
-    """Return our verdict in the form in which both rules are compared."""
+def ours(trial: Trial) -> Findings:
+    """Return our rule's verdict in the form in which both rules are compared."""
     verdict = trial.verdict
     bad, tired, far = (
         frozenset(number for (number,) in numbers(those, *causes))
@@ -122,25 +122,28 @@ def ours(trial: Trial) -> Said:
         )
     )
     more = bool(verdict.undecided or verdict.slow_links)
-    return Said(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
+    return Findings(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
 
 
-def theirs(trial: Trial) -> Said:
-    """Read DLRover's verdict. Whether a slow node is slow alone or with others it does not tell: either is right."""
-    slow, floor = frozenset(trial.theirs.slow), trial.floor
-    return Said(frozenset(trial.theirs.bad), slow - floor.far, slow & floor.far)
+def theirs(trial: Trial) -> Findings:
+    """Return DLRover's verdict in that form.
+
+    It does not tell if a slow node computes slowly or has a slow network: each counts as reported correctly.
+    """
+    slow, cluster = frozenset(trial.theirs.slow), trial.cluster
+    return Findings(frozenset(trial.theirs.bad), slow - cluster.far, slow & cluster.far)
 
 
-def innocents(said: Sequence[Said], trials: Sequence[Trial]) -> int:
+def innocents(findings: Sequence[Findings], trials: Sequence[Trial]) -> int:
     """Count the healthy nodes that are blamed in any of these trials."""
-    return sum(each.wrong(trial.floor) for each, trial in zip(said, trials, strict=True))
+    return sum(each.wrong(trial.cluster) for each, trial in zip(findings, trials, strict=True))
 
 
 def extra_groups(trials: Sequence[Trial]) -> tuple[list[int], list[int]]:
-    """Count the groups after the first round of each trial: Turnout's, and DLRover's."""
+    """Return the number of groups after the first round of each trial: (by our rule, by DLRover's)."""
     return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
 
 
 def idle(trial: Trial) -> list[Group]:
-    """Give the groups of later rounds without a suspect node."""
+    """Return our groups of later rounds that have no suspect node."""
     return [group for group in trial.extra if trial.suspects.isdisjoint(group)]

@@ -18,6 +18,7 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
     """Decide for each job as the HorizontalPodAutoscaler would. policy: its cooldown is the pause before a shrink.
 
     Each job sees the change of the one before, which real autoscalers do not: they would all grow into the same room.
+    seen: the jobs and the free capacity. now_s: seconds since 1970.
     """
     free, steps = int(seen.room.free[:, seen.room.names.index(GPU)].sum()), []
     for each in seen.jobs:
@@ -28,7 +29,11 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
 
 
 def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
-    """Return the step of one job. ratio: of its metric to the target, 1 for no change."""
+    """Return the step of one job by the HPA's rule: size times ratio, within the job's bounds.
+
+    The job stays as it is if it waits, if the ratio is near 1, and within the cooldown after a resize if it would
+    shrink. ratio: of its metric to the target.
+    """
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
     if seen.is_waiting or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:

@@ -37,7 +37,10 @@ Results = Mapping[Scene, Sequence[Result]]
 
 
 def run(scale: Scale) -> Outcome:
-    """Replay every scene on every cluster; scenes whose labels are random are replayed with several seeds."""
+    """Replay every scene on every cluster and return the tables and the targets.
+
+    Scenes whose elastic labels are random are replayed with several seeds.
+    """
     quick, jobs = scale is not Scale.FULL, scale.pick(0, QUICK_JOBS, 8)
     names = clusters()
     tasks = [
@@ -60,7 +63,7 @@ def _row(found: Result) -> tuple[object, ...]:
 
 
 def _targets(of: Results) -> Iterator[Target]:
-    """Yield the targets of waiting jobs and of the gain, from the results of each scene."""
+    """Yield the targets on waiting jobs and on the gain in GPU use. of: results of all scenes."""
     strict = [each for scene, rows in of.items() if not (scene.backfill or scene.hpa) for each in rows]
     passing, held = of[scenes.BACKFILL], of[scenes.HEADROOM]
     share = sum(each.late for each in passing) / sum(each.jobs for each in passing)
@@ -77,7 +80,7 @@ def _targets(of: Results) -> Iterator[Target]:
 
 
 def _harm_targets(of: Results) -> Iterator[Target]:
-    """Yield the targets of single jobs, and those that compare with the HPA."""
+    """Yield the targets on slowed single jobs, and those that compare with the HPA. of: results of all scenes."""
     for scene, cost in ((scenes.ALL, "60 s"), (scenes.SLOW, "250 s")):
         for each in of[scene]:
             what = f"jobs that end > 60 s later, restart {cost}, {each.task.cluster}"
@@ -95,7 +98,9 @@ def _worst(rows: Sequence[Result]) -> float:
 
 
 def _notes(names: Sequence[str], rows: Sequence[Result], quick: bool) -> Iterator[str]:
-    """Yield notes: missing traces, what was replayed, and the settings."""
+    """Yield the notes: which traces are missing, what was replayed, and the settings. names: of the replayed
+    clusters. quick: only the first jobs of each were replayed.
+    """
     missing = [name for name in CLUSTERS if name not in names]
     if missing:
         where = f"{trace_files.folder()} ({trace_files.VARIABLE} names another)"

@@ -96,7 +96,9 @@ def clusters() -> list[str]:
 
 
 def replayed(task: Task) -> Result:
-    """Replay a task without the autoscaler, with it, and, if its scene asks for it, with the oracle."""
+    """Replay a task without the autoscaler and with it, and with the oracle if the scene asks for one. Return the
+    result of all.
+    """
     scene = task.scene
     jobs, rules = _jobs(task), _rules(task)
     without = replay(jobs, rules)
@@ -124,18 +126,20 @@ def replayed(task: Task) -> Result:
 
 
 def _jobs(task: Task) -> Sequence[Submission]:
-    """Return the jobs of a task, with random elastic labels."""
-    scene, dice = task.scene, Random(task.seed)
-    rows = _rows(task, dice)
+    """Return the jobs of a task with elastic labels, drawn at random from the task's seed."""
+    scene, rng = task.scene, Random(task.seed)
+    rows = _rows(task, rng)
     labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
-    return labelled(rows[: task.jobs] if task.jobs else rows, labels, dice)
+    return labelled(rows[: task.jobs] if task.jobs else rows, labels, rng)
 
 
-def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
-    """Return the rows of a task's trace, or of a generated stream; empty if the trace is not on this machine."""
+def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
+    """Return the rows of the task's trace, or a generated stream if the task has no trace. [] if the trace is not on
+    this machine.
+    """
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
-        return draw_trace(task.jobs or 5000, gpus, load, dice)
+        return draw_trace(task.jobs or 5000, gpus, load, rng)
     return trace_files.cluster(task.cluster[1:]) or ()
 
 
@@ -149,7 +153,7 @@ def _rules(task: Task) -> ReplayRules:
 
 
 def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: Scene) -> Tape:
-    """Replay the jobs with lending, by our autoscaler or by the HPA."""
+    """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened."""
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}

@@ -43,7 +43,10 @@ class Load:
 
 @contextmanager
 def started(*flags: str) -> Iterator[tuple[float, str, int]]:
-    """Start a local cluster in a new folder. Yield the seconds until it was ready, its URL and its process ID."""
+    """Start a local cluster in a new folder, with these further flags. Yield (seconds until it was ready, URL, pid).
+
+    It is stopped at the end of the block.
+    """
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
@@ -60,7 +63,7 @@ def started(*flags: str) -> Iterator[tuple[float, str, int]]:
 
 
 def start_s() -> float:
-    """How long `turnout local up` takes to a local cluster that is ready, its extender included."""
+    """Return the seconds from the call of `turnout local up` until the local cluster and its extender are ready."""
     with started() as (took_s, _, _):
         return took_s
 
@@ -72,7 +75,7 @@ def filled(nodes: int, pods: int) -> Load:
 
 
 async def _fill(url: str, pid: int, pods: int) -> Load:
-    """Create pods while watchers follow them. Return the figures. pid: of the local cluster."""
+    """Create `pods` pods while watchers follow them. Return the figures. pid: of the local cluster, for its memory."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "hack.bench.local_cluster.watchers", url, str(WATCHERS), str(pods)),
         stdout=asyncio.subprocess.PIPE,
@@ -105,6 +108,7 @@ async def _create(url: str, pods: int) -> None:
     numbers = iter(range(pods))
 
     async def some(session: aiohttp.ClientSession) -> None:
+        """Create pods one after the other until all are created."""
         for number in numbers:
             async with session.post(url, data=json.dumps(_pod(number)), headers=_JSON) as answer:
                 if answer.status != 201:

@@ -32,7 +32,7 @@ class Watcher(asyncio.Protocol):
         transport.write(f"GET {self.path}{_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
     def data_received(self, data: bytes) -> None:
-        """Count the pods in the bytes of a watch, also those that two blocks share."""
+        """Count the running pods in received bytes, also those that two blocks share. Called by asyncio."""
         self.begun.set()
         self.bytes += len(data)
         block = self._tail + data
@@ -49,7 +49,7 @@ class Watcher(asyncio.Protocol):
 
 
 async def watch(url: str, how_many: int, pods: int) -> None:
-    """Run watches until each has seen `pods` running pods or was closed by the server."""
+    """Run `how_many` watches until each has seen `pods` running pods or was closed; print the times as JSON."""
     loop = asyncio.get_running_loop()
     watchers, parts = [], urlsplit(url)
     address = parts.hostname or "", parts.port or 0

@@ -58,14 +58,18 @@ WATCH = """async ([prefix, count]) => {
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure the answers, the browser and the viewers."""
+    """Measure the answers of the page's server, the page in a browser, and the load of viewers."""
     nodes, jobs = scale.pick((5_000, 1_000), (5_000, 1_000), (64, 8))
     changes, viewers, seconds = scale.pick((100, 50, 30.0), (20, 50, 10.0), (2, 2, 1.0))
     return asyncio.run(_measure(nodes, jobs, changes, viewers, seconds))
 
 
 async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: float) -> Outcome:
-    """Measure the page's server with viewers, then its page in Chromium. Return tables and targets."""
+    """Start the page's server with a synthetic cluster, and measure it with viewers and in Chromium.
+
+    changes: number of changed jobs that the browser waits for. viewers: their number. seconds: for which they follow
+    the stream.
+    """
     async with _server(nodes, jobs) as (address, pid):
         sizes = await _sizes(address)
         load = await _viewers(address, pid, viewers, seconds)
@@ -93,7 +97,9 @@ async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: f
 
 @asynccontextmanager
 async def _server(nodes: int, jobs: int) -> AsyncIterator[tuple[str, int]]:
-    """Run the server as a process of its own, so that its CPU time and memory are its own."""
+    """Run the page's server in a process of its own, so that its CPU time and memory are its own. Yield (address,
+    pid).
+    """
     argv = (sys.executable, "-m", "hack.bench.page.synthetic", str(nodes), str(jobs))
     child = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
@@ -110,7 +116,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def _sizes(address: str) -> list[tuple[str, float, float]]:
-    """Return (path, kB, kB with gzip) of each answer."""
+    """Return (path, kB, kB with gzip) of each answer of the server at `address`."""
     found = []
     async with _session() as session:
         for path in PATHS:
@@ -122,7 +128,11 @@ async def _sizes(address: str) -> list[tuple[str, float, float]]:
 
 
 async def _viewers(address: str, pid: int, viewers: int, seconds: float) -> list[tuple[str, float]]:
-    """Let viewers follow the stream for some seconds. Return the CPU share and memory of the server."""
+    """Let `viewers` viewers follow the stream for `seconds` seconds. Return (name, value) for the server's CPU share
+    and memory.
+
+    pid: process ID of the server.
+    """
     async with _session() as session:
         tasks = [asyncio.create_task(_view(session, address)) for _ in range(viewers)]
         await asyncio.sleep(min(3.0, seconds))
@@ -162,7 +172,10 @@ def _resident_mib(pid: int) -> float:
 
 
 async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
-    """Open the page in Chromium and measure it. Return nothing if Chromium is not installed."""
+    """Open the page in Chromium and return (name, value) of each figure; [] if Chromium is not installed.
+
+    changes: number of new jobs to wait for.
+    """
     if (chromium := shutil.which("chromium")) is None:
         return []
     from playwright.async_api import async_playwright
@@ -178,7 +191,10 @@ async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
 
 
 async def _views(tab: Any, address: str, changes: int) -> list[tuple[str, float]]:
-    """Measure the page in a browser's tab. Return (name, value) of each figure. changes: jobs to wait for."""
+    """Measure the page in a browser's tab. Return (name, value) of each figure.
+
+    tab: connection to the tab. changes: number of changed jobs to wait for.
+    """
     await tab.goto(f"{address}/#token={LOGIN}")
     await tab.get_by_text("Largest free gang").wait_for()
     paints, pictures = list[float](), list[float]()

@@ -53,7 +53,9 @@ class SyntheticSource:
         return (("queue", f"{job} is synthetic"),)
 
     def change(self, rng: random.Random) -> None:
-        """Move one pod, and add a waiting job."""
+        """Change the GPUs of one pod, and replace the newest waiting job by another one. The state gets a new
+        version.
+        """
         state, now_s = self.state, time.time()
         newcomer = _job(f"{NEWCOMER}{round(1_000 * now_s)}", "waiting", now_s)
         pods = list(state.pods)
@@ -68,7 +70,9 @@ class SyntheticSource:
 
 
 def synthetic_state(nodes: int, jobs: int) -> ClusterState:
-    """Return a cluster in which jobs of one to several nodes hold most GPUs."""
+    """Return the state of a cluster with `nodes` nodes and `jobs` jobs, in which jobs of one to several nodes hold
+    most GPUs.
+    """
     paths = [(f"spine-{at // NODES_OF_LEAF // LEAVES_OF_SPINE}", f"leaf-{at // NODES_OF_LEAF}") for at in range(nodes)]
     names = [f"gpu-{at:05d}" for at in range(nodes)]
     entries = [Entry(name, path, at + 1) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
@@ -100,7 +104,7 @@ def _queue(number: int) -> str:
 
 
 def _job(name: str, state: str, since_s: float) -> JobItem:
-    """Return a job of 4 workers with 8 GPUs each. since_s: start of its state."""
+    """Return a job of 4 workers with 8 GPUs each, which has been in `state` since `since_s` (Unix seconds)."""
     kind, namespace, own = name.split("/")
     return JobItem(
         job=name,
@@ -127,7 +131,7 @@ async def _no_plan(gang: str, namespace: str) -> LandingAnswer:
 
 
 async def serve(nodes: int, jobs: int) -> None:
-    """Serve the page on a free port of loopback until the process ends."""
+    """Serve the page of a synthetic cluster on a free port of loopback until the process ends."""
     source, rng = SyntheticSource(synthetic_state(nodes, jobs)), random.Random(1)
     server = PageServer(source, LocalAccess(LOGIN), Sessions(time.monotonic), _no_plan)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)

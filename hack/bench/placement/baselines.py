@@ -20,7 +20,11 @@ Hosts = list[int]  # a host id per rank
 
 
 def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    """Return the host of each rank by best fit on every tier; None if the gang does not fit."""
+    """Return the host of each rank by best fit on every tier: the tightest switch that holds the gang, down to the
+    host.
+
+    Returns None if the gang does not fit.
+    """
     sums = RoomByTier(fabric, room)
     for tier in range(fabric.tiers + 1):
         held = sums.at_tier(tier)
@@ -52,10 +56,11 @@ def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int
     return slots
 
 
-def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts | None:
-    """Return the host of each rank as a scheduler that spreads pods would place them, one by one.
+def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random) -> Hosts | None:
+    """Return the host of each rank as a scheduler that spreads pods places them one by one.
 
-    Each pod gets the emptiest host; among equal hosts a random one. None if the gang does not fit.
+    Each pod gets the host with the most free slots; `rng` chooses among equal hosts. Returns None if the gang does not
+    fit.
     """
     left = room.copy()
     chosen: Hosts = []
@@ -64,7 +69,7 @@ def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts 
         if most <= 0:
             return None
         equal = np.flatnonzero(left == most)
-        host = int(equal[int(dice.random() * len(equal))])
+        host = int(equal[int(rng.random() * len(equal))])
         left[host] -= 1
         chosen.append(host)
     return chosen
@@ -92,7 +97,10 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def _fewest(held: Room, domains: list[int], pods: int) -> dict[int, int]:
-    """Return how many pods each of the fewest domains gets."""
+    """Return how many pods each of the fewest domains gets, as {domain: pods}.
+
+    held: pods that each domain can hold. The largest come first; the last one is the tightest that holds the rest.
+    """
     counts: dict[int, int] = {}
     descending = sorted(domains, key=lambda domain: (-held[domain], domain))
     for at, domain in enumerate(descending):

@@ -44,7 +44,10 @@ class _Figures:
 
 
 def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> Outcome:
-    """Replay the streams of every size of cluster under each rule."""
+    """Replay streams of gangs on each size of cluster under each rule; return the table and targets.
+
+    gangs: of each stream. hosts: sizes of the clusters.
+    """
     rules: dict[str, Policy] = {"ours": _ours, "best fit": baselines.best_fit, "Kueue": baselines.kueue}
     rows: list[tuple[str | float, ...]] = []
     targets: list[Target] = []
@@ -77,7 +80,7 @@ def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def fabric(hosts: int) -> Fabric:
-    """Return the fabric of so many hosts, whose names are in no order of the fabric."""
+    """Return a fabric of `hosts` hosts. The order of their names has nothing to do with the order in the fabric."""
     leaf_hosts, leaves = SIZES[HOSTS.index(hosts)]
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)
@@ -88,16 +91,16 @@ def fabric(hosts: int) -> Fabric:
 
 
 def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures:
-    """Replay every stream under one rule."""
+    """Replay every stream under one rule, and return its figures. Raises RuntimeError for an invalid placement."""
     tree, leaf_hosts = fabric(hosts), SIZES[HOSTS.index(hosts)][0]
     leaf, spine, over, times_ms = [], [], [], []
     for seed in seeds:
         room, running = np.ones(hosts, np.int32), list[tuple[float, int, list[int]]]()
-        dice, now, number = random.Random(seed), 0.0, 0
+        rng, now, number = random.Random(seed), 0.0, 0
         largest = 4 * leaf_hosts
         weights = [1 / size for size in range(2, largest + 1)]
         while number < gangs:
-            (size,) = dice.choices(range(2, largest + 1), weights)
+            (size,) = rng.choices(range(2, largest + 1), weights)
             while hosts - int(room.sum()) + size > _FULL * hosts:
                 now, _, freed = heapq.heappop(running)
                 room[freed] += 1
@@ -107,7 +110,7 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
             if placed is None or len(set(placed)) != size or (room[placed] != 1).any():
                 raise RuntimeError(f"a rule broke the rules on a gang of {size}")
             room[placed] -= 1
-            heapq.heappush(running, (now - math.log(1 - dice.random()), number, placed))
+            heapq.heappush(running, (now - math.log(1 - rng.random()), number, placed))
             paid, number = ring_cost(tree, placed), number + 1
             leaf.append(paid.crossings[0])
             spine.append(paid.crossings[1])

@@ -29,71 +29,71 @@ class Instance:
 
 
 def draw(seed: int) -> Instance:
-    """Return the instance of a seed: kinds take turns."""
-    dice = random.Random(seed)
+    """Draw the instance of a seed. The kinds of fabric take turns with the seeds. The same seed always gives the
+    same instance.
+    """
+    rng = random.Random(seed)
     kind, shape = _KINDS[seed % len(_KINDS)]
-    fabric = build(shape(dice))
-    room = _room(dice, fabric)
+    fabric = build(shape(rng))
+    room = _room(rng, fabric)
     total = int(room.sum())
-    most = min(total, 4 + int(dice.random() ** 2 * total))
-    return Instance(kind, fabric, room, 1 + int(dice.random() * most))
+    most = min(total, 4 + int(rng.random() ** 2 * total))
+    return Instance(kind, fabric, room, 1 + int(rng.random() * most))
 
 
 def digest(drawn: Iterable[Instance]) -> str:
-    """Return a digest of these instances, which shows that two runs had the same input."""
+    """Return a digest of the instances, by which two runs can be compared to have had the same input."""
     whole = hashlib.sha256()
     for one in drawn:
         whole.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
     return whole.hexdigest()[:16]
 
 
-def _between(dice: random.Random, low: int, high: int) -> int:
-    return low + int(dice.random() * (high - low + 1))
+def _between(rng: random.Random, low: int, high: int) -> int:
+    return low + int(rng.random() * (high - low + 1))
 
 
-def _room(dice: random.Random, fabric: Fabric) -> Room:
+def _room(rng: random.Random, fabric: Fabric) -> Room:
     """Draw the free slots of each host: whole nodes or single GPUs, some leaves nearly empty, some nearly full."""
-    slots = 1 if dice.random() < 0.5 else 8
-    fullness = dice.random()
-    of_leaf = [min(1.0, max(0.0, fullness + dice.random() - 0.5)) for _ in fabric.starts[1]]
+    slots = 1 if rng.random() < 0.5 else 8
+    fullness = rng.random()
+    of_leaf = [min(1.0, max(0.0, fullness + rng.random() - 0.5)) for _ in fabric.starts[1]]
     free = [
-        sum(dice.random() >= of_leaf[leaf] for _ in range(slots))
-        if dice.random() < 0.7
-        else slots * (dice.random() >= of_leaf[leaf])
+        sum(rng.random() >= of_leaf[leaf] for _ in range(slots))
+        if rng.random() < 0.7
+        else slots * (rng.random() >= of_leaf[leaf])
         for leaf in fabric.switch_of[1].tolist()
     ]
     free[0] = max(free[0], 1)
     return np.array(free, np.int32)
 
 
-def _regular(dice: random.Random) -> list[Entry]:
-    leaves, hosts = _between(dice, 2, 8), _between(dice, 2, 16)
-    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(dice, 2, 6)) for leaf in range(leaves)]
+def _regular(rng: random.Random) -> list[Entry]:
+    leaves, hosts = _between(rng, 2, 8), _between(rng, 2, 16)
+    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 6)) for leaf in range(leaves)]
     return _entries([(path, hosts) for path in paths])
 
 
-def _irregular(dice: random.Random) -> list[Entry]:
-    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(dice, 2, 7)) for leaf in range(_between(dice, 1, 9))]
-    return _entries([(path, _between(dice, 1, 20)) for path in paths])
+def _irregular(rng: random.Random) -> list[Entry]:
+    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 7)) for leaf in range(_between(rng, 1, 9))]
+    return _entries([(path, _between(rng, 1, 20)) for path in paths])
 
 
-def _multi_tier(dice: random.Random) -> list[Entry]:
-    """Draw a fabric with three tiers of switches of random sizes."""
+def _multi_tier(rng: random.Random) -> list[Entry]:
+    """Draw the entries of a fabric with three tiers of switches of random sizes."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
-        for c in range(_between(dice, 2, 4))
-        for s in range(_between(dice, 1, 4))
-        for leaf in range(_between(dice, 1, 5))
+        for c in range(_between(rng, 2, 4))
+        for s in range(_between(rng, 1, 4))
+        for leaf in range(_between(rng, 1, 5))
     ]
-    return _entries([(path, _between(dice, 2, 10)) for path in paths])
+    return _entries([(path, _between(rng, 2, 10)) for path in paths])
 
 
-def _random(dice: random.Random) -> list[Entry]:
+def _random(rng: random.Random) -> list[Entry]:
     """Draw a fabric whose branches have any depth: hosts beside switches, short branches, single leaves."""
-    paths = [
-        tuple(f"n{_between(dice, 0, 3)}" for _ in range(_between(dice, 1, 4))) for _ in range(_between(dice, 8, 40))
-    ]
-    return _entries([(path, _between(dice, 1, 8)) for path in sorted(set(paths))])
+    paths = [tuple(f"n{_between(rng, 0, 3)}" for _ in range(_between(rng, 1, 4))) for _ in range(_between(rng, 8, 40))]
+    return _entries([(path, _between(rng, 1, 8)) for path in sorted(set(paths))])
 
 
 def _entries(leaves: list[tuple[tuple[str, ...], int]]) -> list[Entry]:

@@ -22,9 +22,9 @@ _DEEP = ((2, 64), (1, 8))  # of 512 pods
 
 
 def measure(count: int, repeats: int) -> Outcome:
-    """Place one gang for each seed in two layers, and time large gangs.
+    """Place one gang in two layers for each of `count` seeds, and compare with the optimum where CP-SAT proved it.
 
-    Compare with the optimum where CP-SAT proved it.
+    repeats: how often a large gang is timed.
     """
     paid: list[tuple[int, int]] = []
     missed = 0
@@ -55,20 +55,23 @@ def measure(count: int, repeats: int) -> Outcome:
 
 
 def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
-    """Return a fabric of spines and leaves under cores, its room, and a gang with layers."""
-    dice = random.Random(seed)
+    """Draw a fabric of spines and leaves under cores, its room, and a gang: (fabric, room, pods, layers).
+
+    layers: (tier, size); the number of the gang's pods under each switch of the tier is a multiple of the size.
+    """
+    rng = random.Random(seed)
     paths = [
         (f"c{core}", f"s{spine}", f"l{leaf}")
-        for core in range(dice.randint(1, 3))
-        for spine in range(dice.randint(1, 4))
-        for leaf in range(dice.randint(1, 6))
+        for core in range(rng.randint(1, 3))
+        for spine in range(rng.randint(1, 4))
+        for leaf in range(rng.randint(1, 6))
     ]
-    hosts = [path for path in paths for _ in range(dice.randint(2, 10))]
+    hosts = [path for path in paths for _ in range(rng.randint(2, 10))]
     fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(hosts))
-    room = np.array([dice.choice((0, 0, 1, 1, 2)) for _ in hosts], np.int32)
-    outer, inner = dice.choice(_SIZES)
+    room = np.array([rng.choice((0, 0, 1, 1, 2)) for _ in hosts], np.int32)
+    outer, inner = rng.choice(_SIZES)
     most = max(1, int(room.sum()) // outer // 2)
-    return fabric, room, outer * dice.randint(1, most), ((2, outer), (1, inner))
+    return fabric, room, outer * rng.randint(1, most), ((2, outer), (1, inner))
 
 
 def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequence[tuple[int, int]]) -> None:
@@ -80,15 +83,17 @@ def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequ
 
 
 def _p99_ms(repeats: int) -> float:
-    """Return the 99th percentile, in ms, of placing 512 pods on 50,000 hosts with a new room each time."""
+    """Return the 99th percentile of the time, in ms, to place 512 pods on 50,000 hosts. Each of the `repeats` calls
+    has a new room.
+    """
     places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(10) for s in range(25) for leaf in range(25)]
     fabric = build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
     taken = []
     for seed in range(repeats):
-        dice = np.random.default_rng(seed)
-        room = (dice.random(len(fabric.hosts)) < 0.3 + 0.6 * dice.random()).astype(np.int32) * 8
+        rng = np.random.default_rng(seed)
+        room = (rng.random(len(fabric.hosts)) < 0.3 + 0.6 * rng.random()).astype(np.int32) * 8
         if seed % 2:
-            room = dice.integers(0, 4, len(fabric.hosts)).astype(np.int32)
+            room = rng.integers(0, 4, len(fabric.hosts)).astype(np.int32)
         begun = time.perf_counter()
         place_in_layers(fabric, room, Ask(512, 512, 512, layers=_DEEP))
         taken.append((time.perf_counter() - begun) * 1e3)

@@ -44,7 +44,10 @@ class Figures:
 
 
 def measure(seeds: Iterable[int], pods: int) -> Outcome:
-    """Replay a stream for each seed by both policies. pods: of each stream."""
+    """Replay the stream of each seed by both policies, and return the table and the targets.
+
+    pods: number of pods in a stream.
+    """
     ours, best_fit = [], []
     for seed in seeds:
         stream = arrivals(seed, pods)
@@ -66,24 +69,33 @@ def measure(seeds: Iterable[int], pods: int) -> Outcome:
 
 
 def arrivals(seed: int, pods: int) -> list[Arrival]:
-    """Return the stream of a seed: exponential gaps and lifetimes, equal shares of all sizes."""
-    dice = random.Random(seed)
+    """Draw the stream of a seed: exponential gaps and lifetimes, and equal shares of all sizes. The same arguments
+    always give the same stream.
+
+    pods: their number.
+    """
+    rng = random.Random(seed)
     rate = LOAD * NODES * GPUS / ((1 + GPUS) / 2)  # pods that come in one mean lifetime
     now, stream = 0.0, []
     for _ in range(pods):
-        now += dice.expovariate(rate)
-        stream.append(Arrival(now, dice.randint(1, GPUS), now + dice.expovariate(1.0)))
+        now += rng.expovariate(rate)
+        stream.append(Arrival(now, rng.randint(1, GPUS), now + rng.expovariate(1.0)))
     return stream
 
 
 def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
-    """Run a stream by one policy. choose: returns the node of a pod, None for none. leave: called when a pod leaves."""
+    """Run a stream by one policy; return its figures after the warm-up. Raises RuntimeError if a node gets too many
+    GPUs.
+
+    choose: returns the node of a pod, None for none. leave: called when a pod leaves.
+    """
     free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
     running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
     now = whole = used = 0.0
     large, rejected = 0, 0
 
     def pass_time(until: float) -> None:
+        """Advance the time, and add what is free and used until then to the sums."""
         nonlocal now, whole, used
         span = max(0.0, until - max(now, begin))
         whole += span * free.count(GPUS)
@@ -114,6 +126,7 @@ def _best_fit() -> tuple[Choose, Callable[[int], None]]:
     free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
 
     def choose(number: int, gpus: int) -> int | None:
+        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has."""
         fits = [node for node, left in enumerate(free) if left >= gpus]
         if not fits:
             return None
@@ -139,7 +152,11 @@ class _Cluster:
         self._places: dict[int, tuple[str, int]] = {}
 
     def choose(self, number: int, gpus: int) -> int | None:
-        """Ask the extender for a pod's node, among those with room. Return its number; None if none has room."""
+        """Ask the extender for the node of a pod, among the nodes with enough free GPUs. Return the node's number; None
+        if no node has room.
+
+        number: of the pod. gpus: that it asks for.
+        """
         fits = [name for name, left in self._free.items() if left >= gpus]
         if not fits:
             return None
@@ -152,7 +169,7 @@ class _Cluster:
         return int(name[1:])
 
     def leave(self, number: int) -> None:
-        """Delete a pod."""
+        """Delete pod `number` from the simulated cluster."""
         name, gpus = self._places.pop(number)
         self._free[name] += gpus
         self._cluster.watches.drop_pod(f"p{number}")

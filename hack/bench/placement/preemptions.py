@@ -27,7 +27,7 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
 def measure(count: int) -> Outcome:
-    """Measure `count` clusters of each kind."""
+    """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
     known = [(paid, least) for paid, least in prices if least]
@@ -65,11 +65,11 @@ def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
 
 def spread(seed: int) -> bool | None:
     """Place a gang with two shapes of pods. Return True if it is not under one leaf; None if no leaf can hold it."""
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 5) for _ in range(dice.randint(2, 5))]))
-    free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
-    large, small = dice.choice(_SIZES)
-    counts = {large: dice.randint(1, 4), small: dice.randint(1, 6)}
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 5) for _ in range(rng.randint(2, 5))]))
+    free = {name: GPUS - rng.randint(0, GPUS) for name in cluster.leaf_of}
+    large, small = rng.choice(_SIZES)
+    counts = {large: rng.randint(1, 4), small: rng.randint(1, 6)}
     able = any(_holds(tuple(free[name] for name in hosts), counts) for hosts in _by_leaf(cluster))
     if not able:
         return None
@@ -86,7 +86,11 @@ def spread(seed: int) -> bool | None:
 def _places(
     cluster: SimulatedCluster, gang: Sequence[Mapping[str, Any]], asks: Sequence[int], free: dict[str, int]
 ) -> Iterator[str]:
-    """Bind each pod where the extender says. Yield its node, "" where it names not just one."""
+    """Place a gang's pods one after the other by the extender, and yield the node of each; "" if it names not exactly
+    one.
+
+    asks: GPUs of each pod. free: free GPUs by node, which is updated.
+    """
     for each, gpus in zip(gang, asks, strict=True):
         kept = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
         yield (node := kept[0] if len(kept) == 1 else "")
@@ -100,11 +104,11 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
     multiple: the number of pods on one host is a multiple of this.
     """
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, dice, free)
-    need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))  # multiples, and the GPUs of each
+    lost = _running(cluster, rng, free)
+    need, wants = rng.randint(1, 3), rng.choice((8, 8, 4))  # multiples, and the GPUs of each
     pods, notes = need * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
     gang = [pod(f"high-{at}", wants // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
     for each in gang:
@@ -127,11 +131,11 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
 def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
     """Return what `preempted` returns, for a gang of whole nodes in slices of `size` pods under one leaf each."""
-    dice = random.Random(seed)
-    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
+    rng = random.Random(seed)
+    cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, dice, free)
-    slices = dice.randint(1, 3)
+    lost = _running(cluster, rng, free)
+    slices = rng.randint(1, 3)
     notes = {kueue.SLICE_LEVEL: "cloud.provider.com/topology-rack", kueue.SLICE_SIZE: str(size)}
     pods = slices * size
     for at in range(pods):
@@ -164,13 +168,17 @@ def _least_in_slices(
     return min((price for price, freed in _choices(lost, hosts) if count_slices(freed) >= slices), default=None)
 
 
-def _running(cluster: SimulatedCluster, dice: random.Random, free: dict[str, int]) -> Lost:
-    """Place gangs of low priority that have run for some hours. Lower the numbers in `free`."""
+def _running(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
+    """Place gangs of low priority, with random sizes and ages, on random nodes. Return what each loses if it is
+    preempted.
+
+    free: free GPUs by node, which is updated.
+    """
     lost: Lost = {}
-    for number in range(dice.randint(3, 8)):
-        gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)
+    for number in range(rng.randint(3, 8)):
+        gpus, hours = rng.choice((2, 4, 8, 8)), rng.randint(1, 9)
         room = [name for name, left in free.items() if left >= gpus for _ in range(left // gpus)]
-        hosts = dice.sample(room, min(len(room), dice.randint(1, 4)))
+        hosts = rng.sample(room, min(len(room), rng.randint(1, 4)))
         lost[f"low{number}"] = [(host, gpus, gpus * hours * 3_600) for host in hosts]
         for at, host in enumerate(hosts):
             free[host] -= gpus
@@ -186,7 +194,11 @@ def _or_never(price: int | None) -> float:
 def _least(
     free: Mapping[str, int], lost: Lost, each_holds: Mapping[str, int], hosts: Sequence[str], need: int, wants: int
 ) -> int | None:
-    """Return the least GPU-seconds for which hosts hold `need` pods, and each as many as is said; None for never."""
+    """Return the least GPU-seconds to lose so that the hosts hold the gang; None if no choice of victims does.
+
+    free: free GPUs by host. lost: by gang. each_holds: pods that each of these hosts has to hold. need: pods in total.
+    wants: GPUs of a pod.
+    """
 
     def holds(freed: Mapping[str, int]) -> bool:
         room = {host: (free[host] + freed[host]) // wants for host in hosts}
@@ -214,11 +226,19 @@ def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:
 
 
 def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
-    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way."""
+    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way.
+
+    counts: {GPUs of a pod: pods}, the larger size first.
+    """
     (large, many), (small, few) = counts.items()
 
     @cache
     def most_small(at: int, left: int) -> int:
+        """Return the most pods of the small size that fit besides `left` pods of the large size, on hosts from index
+        `at` on.
+
+        Below 0 if the large pods do not fit.
+        """
         if at == len(free):
             return 0 if left == 0 else -1_000
         ways = range(min(left, free[at] // large) + 1)

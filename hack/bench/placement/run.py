@@ -42,7 +42,7 @@ _CEILINGS = (0.85, 0.9, 0.95)
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure single decisions, streams and speed."""
+    """Measure single decisions, streams and speed, and return the outcome of all parts."""
     single = _single(scale.pick(800, 80, 2))
     flowing = {full: _streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
     trickled = trickling.measure(ours, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
@@ -176,7 +176,7 @@ def _streams(full: float) -> list[_Seed]:
     rows = []
     for seed, events in kept.items():
         worse = [0]
-        dice = random.Random(seed)
+        rng = random.Random(seed)
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
             mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
@@ -185,8 +185,8 @@ def _streams(full: float) -> list[_Seed]:
             )
             return mine
 
-        def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random = dice) -> Hosts | None:
-            return baselines.spread(fabric, room, pods, dice)
+        def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random = rng) -> Hosts | None:
+            return baselines.spread(fabric, room, pods, rng)
 
         runs = [streams.replay(tree, events, policy) for policy in (ours_beside_best_fit, baselines.best_fit, spread)]
         rows.append(_Seed(seed, runs[0].full, worse[0], *((_mean(run.total), _mean(run.leaf)) for run in runs)))
@@ -194,7 +194,10 @@ def _streams(full: float) -> list[_Seed]:
 
 
 def _stream_table(full: float, rows: list[_Seed]) -> Table:
-    """Return the table of ring crossings in streams, by seed, with the mean."""
+    """Return the table of ring crossings in streams: a row for each seed and one with the means.
+
+    full: highest share of taken nodes, named in the title.
+    """
     of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
     means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
@@ -214,10 +217,10 @@ def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
     """
     found: list[tuple[str, float, float | None]] = []
     for fabric, hosts in ((_tree(1, 25, 25), 5_000), (_tree(10, 25, 25), 50_000)):
-        dice = np.random.default_rng(hosts)
+        rng = np.random.default_rng(hosts)
         empty = np.full(hosts, 8, np.int32)
-        crumbs = np.where(dice.random(hosts) < 0.5, 0, dice.integers(0, 4, hosts)).astype(np.int32)
-        nodes = (dice.random(hosts) < 0.3).astype(np.int32)
+        crumbs = np.where(rng.random(hosts) < 0.5, 0, rng.integers(0, 4, hosts)).astype(np.int32)
+        nodes = (rng.random(hosts) < 0.3).astype(np.int32)
         few = [("empty", empty, 8), ("crumbs", crumbs, 8)]
         scenes = [*few, ("empty", empty, 512), ("crumbs", crumbs, 512), ("whole nodes", nodes, 512)]
         for scene, room, pods in scenes:
@@ -234,7 +237,7 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
 
 
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
-    """Return the times of `repeats` calls in ms, after one call that does not count."""
+    """Call `call` once without a clock, then `repeats` times. Return the time of each of these in ms."""
     call()
     taken = []
     for _ in range(repeats):

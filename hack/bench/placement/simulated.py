@@ -62,7 +62,7 @@ class SimulatedCluster:
         self.watches.put_pod(msgspec.convert(pod, Pod))
 
     def filter(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-        """Ask where a pod may go."""
+        """Ask the extender's filter about a pod. Return the names of the nodes that it keeps. names: candidates."""
         body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)}).encode()
         answer: dict[str, list[str] | None] = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)
         return answer["NodeNames"] or []

@@ -45,7 +45,9 @@ class Run:
 
 
 def fabric() -> Fabric:
-    """Return the fabric of every stream. Names of nodes are shuffled, so that no order of names helps a policy."""
+    """Return the fabric of all streams. The names of its nodes are shuffled, so that no policy profits from the
+    order of names.
+    """
     names = sorted(range(NODES), key=lambda at: hashlib.sha256(str(at).encode()).digest())
     return build(
         Entry(f"node{name}", (f"spine{at // 32}", f"leaf{at // 8 % 4}"), at + 1) for at, name in enumerate(names)
@@ -53,8 +55,11 @@ def fabric() -> Fabric:
 
 
 def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
-    """Return the events of a seed: n > 0 a gang of n comes, n <= 0 gang number -n leaves."""
-    dice = random.Random(seed)
+    """Draw the events of a seed: n > 0 means a gang of n pods comes, n <= 0 means that gang number -n leaves.
+
+    full: highest share of taken nodes. gangs: their number.
+    """
+    rng = random.Random(seed)
     weights = [1 / size for size in range(2, 25)]
     events: list[int] = []
     running: list[tuple[float, int, int]] = []  # end, number, size
@@ -62,7 +67,7 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
     now = 0.0
     taken = 0
     while sizes < gangs:
-        size, mark = 2, dice.random() * sum(weights)
+        size, mark = 2, rng.random() * sum(weights)
         while mark > weights[size - 2] and size < 24:
             mark -= weights[size - 2]
             size += 1
@@ -70,7 +75,7 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
             now, number, freed = heapq.heappop(running)
             taken -= freed
             events.append(-number)
-        heapq.heappush(running, (now - math.log(1 - dice.random()), sizes, size))
+        heapq.heappush(running, (now - math.log(1 - rng.random()), sizes, size))
         events.append(size)
         sizes += 1
         taken += size
@@ -83,7 +88,7 @@ def committed() -> dict[int, list[int]]:
 
 
 def first(events: Sequence[int], gangs: int) -> list[int]:
-    """Return a stream up to and including gang number `gangs`, with the departures before the next gang."""
+    """Return the beginning of a stream: up to gang number `gangs`, and the departures between it and the next gang."""
     found: list[int] = []
     for event in events:
         gangs -= event > 0
@@ -94,12 +99,15 @@ def first(events: Sequence[int], gangs: int) -> list[int]:
 
 
 def digest(events: Iterable[Sequence[int]]) -> str:
-    """Return what tells these inputs from any others."""
+    """Return a digest of the streams, by which two runs can be compared to have had the same input."""
     return hashlib.sha256("\n".join(map(_write, events)).encode()).hexdigest()[:16]
 
 
 def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
-    """Replay one stream under one policy. Raises if the policy finds no place, because every gang fits."""
+    """Replay a stream under a policy on the empty fabric `tree`, and return its ring costs.
+
+    Every gang of a stream fits. Raises RuntimeError if the policy finds no place, or an invalid one.
+    """
     room = np.ones(NODES, np.int32)
     held: list[Hosts] = []
     total, leaf, full = [], [], []

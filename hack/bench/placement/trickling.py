@@ -30,7 +30,11 @@ class Trickle:
 
 
 def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> list[Trickle]:
-    """Measure the committed streams. together: who places a gang whole, from the room as it is."""
+    """Replay the committed streams with all pods of a gang at once, and with pods that come one by one.
+
+    together: policy that places all pods of a gang at once, on the hosts that are free then. gangs: number of first
+    gangs of each stream.
+    """
     tree, kept, found = streams.fabric(), streams.committed(), []
     for seed in seeds:
         events = streams.first(kept[seed], gangs)
@@ -40,7 +44,7 @@ def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> 
 
 
 def table(rows: Sequence[Trickle]) -> Table:
-    """Show them beside each other."""
+    """Return the table of mean ring crossings, a row for each seed."""
     columns = {"seed": "", **dict.fromkeys(("together", "in order", "shuffled"), ".3f")}
     lines = [(str(row.seed), row.together, row.in_order, row.shuffled) for row in rows]
     title = f"ring crossings a gang, its pods {APART_S * 1e3:.0f} ms apart and each asked about at once"
@@ -54,7 +58,10 @@ class _Nodes:
         self._cluster, self.free = SimulatedCluster(tree), set(tree.hosts)
 
     def come(self, number: int, size: int, order: Iterable[int]) -> list[str]:
-        """Let a gang's pods come in this order, each asked about and bound at once. Return their nodes by rank."""
+        """Create a gang's pods in this order; each is placed and bound at once. Return their nodes by rank.
+
+        number, size: of the gang.
+        """
         nodes = [""] * size
         created = f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z"
         for index in order:
@@ -67,18 +74,19 @@ class _Nodes:
         return nodes
 
     def leave(self, number: int, nodes: Sequence[str]) -> None:
-        """Take a gang's pods away."""
+        """Delete a gang's pods and free their nodes."""
         for index, node in enumerate(nodes):
             self._cluster.watches.drop_pod(f"gang-{number}-{index}")
             self.free.add(node)
 
 
 def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run:
-    """Run one stream. seed: of the order in which each gang's pods come; None for the order of their ranks.
+    """Run one stream and return its costs. seed: of the order in which each gang's pods come; None for the order of
+    ranks.
 
-    A pod that is not placed breaks the run: every gang of a stream fits.
+    Raises ValueError if a pod is not placed: every gang of a stream fits.
     """
-    cluster, dice = _Nodes(tree), random.Random(seed)
+    cluster, rng = _Nodes(tree), random.Random(seed)
     held: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
@@ -87,7 +95,7 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
             continue
         order = list(range(event))
         if seed is not None:
-            order.sort(key=lambda _: dice.random())
+            order.sort(key=lambda _: rng.random())
         held.append(cluster.come(len(held), event, order))
         full.append(1 - len(cluster.free) / len(tree.hosts))
         paid = ring_cost(tree, [tree.index[node] for node in held[-1]])

@@ -16,7 +16,11 @@ END_OF_DOCUMENT = "<|endoftext|>"
 
 
 def main(vocabulary: str, out: str, *paths: str) -> None:
-    """Run one task per file, two at a time. One file makes one task."""
+    """Tokenize the files, each in a task and a worker process of its own.
+
+    vocabulary: path of tokenizer.json. out: folder of the output, which is created. paths: files of JSON lines in one
+    folder, at least one.
+    """
     files = [Path(path) for path in paths]
     listing = Path(out) / "files.txt"
     listing.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,10 @@ import gigatoken
 
 
 def main(vocabulary: str, path: str, tokens: str | None = None) -> None:
-    """Encode one file on all threads that RAYON_NUM_THREADS allows."""
+    """Encode one file on all threads that RAYON_NUM_THREADS allows, and print the number of documents.
+
+    vocabulary: path of tokenizer.json. path: of the JSON lines. tokens: file for the tokens; None writes nothing.
+    """
     tokenizer = gigatoken.Tokenizer(vocabulary)
     documents = tokenizer.encode_files(gigatoken.JsonlFileSource([path]), parallel=True)
     print(f"{len(documents)} documents")
@@ -22,7 +25,10 @@ def main(vocabulary: str, path: str, tokens: str | None = None) -> None:
 
 
 def _write(documents: object, path: Path) -> None:
-    """Write the tokens of the documents to a file, with an end token after each document."""
+    """Write the tokens as 16-bit integers to `path`, with token 0, the end of a document, after each document.
+
+    documents: awkward array with one list of tokens for each document.
+    """
     import awkward
     import numpy
 

@@ -33,9 +33,10 @@ class CommandFailed(Exception):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, memory: bool = False) -> Usage:
-    """Run a command to its end. Its output goes to `log`. memory: look at its processes ten times a second.
+    """Run a command to its end and return what it used. Its output goes to the file `log`.
 
-    environment: added to that of this process.
+    environment: added to that of this process. memory: also sample the memory of its processes ten times a second.
+    Raises CommandFailed with the last lines of the log.
     """
     with log.open("wb") as output:
         began_s = time.monotonic()
@@ -86,7 +87,7 @@ class _Watch:
 
 
 def family(pid: int) -> Iterator[int]:
-    """Yield the IDs of a process and all its descendants. A process that ends meanwhile is left out."""
+    """Yield the ID of a process and those of all its descendants. Processes that end meanwhile are left out."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task").glob("*/children")
@@ -98,7 +99,9 @@ def family(pid: int) -> Iterator[int]:
 
 
 def proportional_mib(pid: int) -> float:
-    """Return a process's proportional set size: what it shares counts by the number of processes that share it."""
+    """Return a process's proportional set size in MiB: memory that n processes share counts as 1/n. 0.0 for a
+    process that has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -24,7 +24,12 @@ from turnout.preprocess.shards import tokens_path
 
 
 def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
-    """Make the shards once, then merge and copy them by turns."""
+    """Tokenize the text once, then merge and copy its shards in turns. Print [bytes, seconds of the merge, seconds of
+    `cp`] for each round as a JSON list.
+
+    text: path of the JSON lines. vocabulary: path of tokenizer.json. folder: for all output; it has to exist. rounds:
+    their number.
+    """
     options = Options(
         inputs=(text,),
         output_prefix=f"{folder}/merged",

@@ -60,12 +60,15 @@ class Findings:
     equal: Mapping[str, bool] = field(default_factory=dict)  # True: the tokens of ours
 
     def rates(self, side: str) -> list[float]:
-        """Return the rates of a side, one each round."""
+        """Return the rate of a side in each round, in MB/s after start-up. [] if the side did not run."""
         pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
         return [run.rate(start) for run, start in pairs]
 
     def over(self, side: str, ours: str = OURS) -> float:
-        """Return how many times as fast as a side ours is; NaN if one of them did not run."""
+        """Return the median ratio of our rate to the rate of `side`, round by round; NaN if one of them did not run.
+
+        A slow side, which ran once on less text, is compared by medians. ours: name of the side that counts as ours.
+        """
         own, other = self.rates(ours), self.rates(side)
         if not own or not other:
             return math.nan
@@ -74,12 +77,16 @@ class Findings:
         return middle_ratio(own, other)
 
     def cpu_rates(self, side: str) -> list[float]:
-        """Return MB for each second of CPU time of a side, one each round. Another load changes them less."""
+        """Return MB per second of CPU time of a side, in each round. A second load on the machine changes these less
+        than `rates`.
+
+        Returns [] if the side did not run, or if its CPU time cannot be counted.
+        """
         pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
         return [] if side in _NOT_COUNTED else [run.cpu_rate(start) for run, start in pairs]
 
     def over_by_cpu(self, side: str, ours: str = OURS) -> float:
-        """Return how many times as much text ours takes for each second of CPU time as a side does."""
+        """Return the ratio of the medians of `cpu_rates`, ours to those of `side`; NaN if one is not known."""
         return ratio(middle(self.cpu_rates(ours)), middle(self.cpu_rates(side)))
 
     def peak_mib(self, side: str) -> float:
@@ -87,16 +94,19 @@ class Findings:
         return max((run.usage.peak_mib for run in self.memory.get(side, ())), default=math.nan)
 
     def longratio(self) -> float:
-        """Return the time with the long document beside the time of the same text in small documents."""
+        """Return the median ratio of the time over the text with a long document to the time over small documents."""
         return middle(ratio(joined.usage.wall_s, small.usage.wall_s) for joined, small in self.long_document)
 
     def mergeratio(self) -> float:
-        """Return the rate of the merge beside the rate of cp."""
+        """Return the median ratio of the rate of the merge to the rate of `cp`."""
         return middle(ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
 
 def targets(findings: Findings, *, full: bool) -> list[Target]:
-    """Return the promises. full: the sizes are those that the promises name; a quick run has no promise on sizes."""
+    """Return the targets that docs/preprocess.md promises.
+
+    full: the sizes are those that the promises name; otherwise the target on memory names no sizes.
+    """
     sizes = "1, 4 and 16 GB" if full else "the sizes above"
     return [
         Target("rate, --engine gigatoken, beside gigatoken's own file path", findings.over(GIGATOKEN), ">=", 0.8),

@@ -56,7 +56,11 @@ def run(scale: Scale) -> Outcome:
 
 
 def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
-    """Run the benchmark in a folder, which keeps the generated text for another run."""
+    """Run the benchmark and return its outcome.
+
+    folder: for the generated text, which stays there for another run. full: the sizes are those that the targets name.
+    A side that failed or is not installed becomes a note.
+    """
     busy = os.getloadavg()[0]
     bench = Bench(Corpus(folder), plan)
     findings = bench.play()
@@ -79,7 +83,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
 
 
 def _repeated(plan: Plan) -> str:
-    """Return a sentence about the files of the memory measurement."""
+    """Return the note about the memory measurement: for each size, the file's size and how many times it is read."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(
         f"{whole} one file" if times == 1 else f"{whole} one file of {size_bytes / GB:g} GB, read {times} times"
@@ -104,7 +108,10 @@ class Bench:
     _rounds: dict[str, list[Run]] = field(default_factory=dict)
 
     def play(self) -> Findings:
-        """Measure everything."""
+        """Measure all sides and return the findings.
+
+        A failure of one side is added to `faults`, and the others go on. `peers` is set.
+        """
         tokenizer = self.corpus.tokenizer()
         vocabulary = tokenizer / "tokenizer.json"
         self.peers = [*sides.peers(os.environ, tokenizer), sides.on_spark(vocabulary)]
@@ -134,19 +141,23 @@ class Bench:
         )
 
     def _start(self, side: Side) -> Run | None:
-        """Run a side over one short document."""
+        """Run a side over one short document. Return the run; None after a failure."""
         one, two = self.corpus.short_documents()
         return self._once(side, one, [one, two] if side.halves else [one])
 
     def _measure(self, side: Side, text: Path) -> None:
-        """Time a start and a run of a side, and store both. A failure stores nothing."""
+        """Run a side over one short document and over `text`. Store both runs, or none of them if one failed."""
         start, run = self._start(side), self._once(side, text)
         if start is not None and run is not None:
             self._starts.setdefault(side.name, []).append(start.usage)
             self._rounds.setdefault(side.name, []).append(run)
 
     def _merges(self, vocabulary: Path, text: Path) -> list[Merge]:
-        """Time merging shards against copying them. Return [] after a failure, which becomes a note."""
+        """Time the merge of our shards against `cp` of the same files, `plan.merges` times.
+
+        text: what the shards are made from. vocabulary: path of tokenizer.json. Returns [] after a failure, which is
+        added to `faults`.
+        """
         with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
             log = Path(folder) / "log"
             words = ["hack.bench.preprocess.merge_script", str(text), str(vocabulary), folder, str(self.plan.merges)]
@@ -158,7 +169,11 @@ class Bench:
             return [Merge(*found) for found in json.loads(log.read_text().splitlines()[-1])]
 
     def _memory(self, ours: Side, others: Sequence[Side]) -> dict[str, list[Run]]:
-        """Measure the memory of our side for each size, of the others for the first size. Return the runs by side."""
+        """Measure the peak memory of `ours` for every size of the plan, and of `others` for the first size alone.
+
+        Returns the runs by the name of the side, in the order of the sizes; failed runs are left out. The generated
+        files are removed, except the one that the rates read.
+        """
         found: dict[str, list[Run]] = {}
         texts: set[Path] = set()
         for size_bytes, times in self.plan.memory:
@@ -171,7 +186,12 @@ class Bench:
         return found
 
     def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
-        """Time pairs of runs: over a text with one long document, and over the same text in small documents."""
+        """Run `ours` over a text with one long document and over the same text in small documents, `plan.long_rounds`
+        times.
+
+        Returns (run over the long document, run over the small ones) for each round in which both succeeded. Both files
+        are removed.
+        """
         long, small = self.corpus.long_document(self.plan.long_bytes, self.plan.long_bytes)
         found = []
         for _ in range(self.plan.long_rounds):
@@ -183,9 +203,11 @@ class Bench:
         return found
 
     def _once(self, side: Side, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False) -> Run | None:
-        """Run a side over a file and keep the digest of its tokens. Return None after a failure, which becomes a note.
+        """Run a side once and store the digest of its tokens for `text`. Return the run; None after a failure, which is
+        added to `faults`.
 
-        paths: inputs in place of `text`. memory: also measure its memory. The output is removed.
+        paths: inputs in place of `text`; no digest is stored unless they are `text` alone. memory: also measure the
+        peak memory. The output of the side is removed.
         """
         read = list(paths) if paths else [*self.corpus.halves(text)] if side.halves else [text]
         with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
@@ -204,7 +226,9 @@ class Bench:
         return Run(size_bytes, usage)
 
     def _equal(self) -> dict[str, bool]:
-        """Return for each side whether it gave our tokens for every file that both read."""
+        """Return, by the name of a side, whether its tokens equal ours for every file that both read. Sides without
+        such a file are absent.
+        """
         found: dict[str, bool] = {}
         for (name, text), digest in self._digests.items():
             reference = self._digests.get((OURS, text))
@@ -214,7 +238,7 @@ class Bench:
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """Return the digest of the files' contents; missing files are skipped."""
+    """Return the hexadecimal BLAKE2b digest of the files' contents, one after another. Missing files are skipped."""
     total = hashlib.blake2b()
     for path in paths:
         if path.exists():

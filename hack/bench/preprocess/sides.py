@@ -52,7 +52,10 @@ class NotRun:
 
 
 def ours(engine: str, vocabulary: Path) -> Side:
-    """Return our preprocessor with an engine, in processes of this machine."""
+    """Return the side that runs our preprocessor with WORKERS processes.
+
+    engine: "gigatoken" or "auto". vocabulary: path of tokenizer.json.
+    """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         program = [sys.executable, "-m", "turnout.preprocess", "--workers", str(WORKERS)]
@@ -62,7 +65,10 @@ def ours(engine: str, vocabulary: Path) -> Side:
 
 
 def on_spark(vocabulary: Path) -> Side | NotRun:
-    """Return our preprocessor as tasks of Spark, as the guide starts it."""
+    """Return the side that runs our preprocessor on Spark's local[WORKERS], as docs/preprocess.md starts it.
+
+    vocabulary: path of tokenizer.json. Returns NotRun without pyspark or java.
+    """
     submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
     if not submit.exists():
         return NotRun(SPARK, "pyspark is not installed")
@@ -78,7 +84,10 @@ def on_spark(vocabulary: Path) -> Side | NotRun:
 
 
 def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Path) -> list[str]:
-    """Return the arguments of our preprocessor."""
+    """Return the command-line arguments of our preprocessor, on one machine and on Spark alike.
+
+    paths: input files. prefix: of the output files. engine: value of --engine. vocabulary: path of tokenizer.json.
+    """
     return [
         *("--input", ",".join(map(str, paths)), "--output-prefix", str(prefix), "--append-eod"),
         *("--tokenizer-type", "HFTokenizer", "--vocab-file", str(vocabulary), "--engine", engine),
@@ -87,7 +96,10 @@ def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Pat
 
 
 def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
-    """Return gigatoken's own reader of JSON lines. keep: write the tokens too, to compare them."""
+    """Return the side that runs gigatoken's own reader of JSON lines.
+
+    vocabulary: path of tokenizer.json. keep: also write the tokens, so that they can be compared.
+    """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         kept = [f"{prefix}.bin"] if keep else []
@@ -97,9 +109,9 @@ def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
 
 
 def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
-    """Return the preprocessors of others that run from the folder that the environment names.
+    """Return Megatron-LM's two scripts and datatrove's writer, in this order; NotRun for each that is not installed.
 
-    tokenizer: a folder with tokenizer.json and tokenizer_config.json.
+    environ: FOLDER names the folder with the peers. tokenizer: folder with tokenizer.json and tokenizer_config.json.
     """
     names = (FAST, OLD, DATATROVE)
     if not (folder := environ.get(FOLDER)):
@@ -121,7 +133,11 @@ def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
 
 
 def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Sequence[str]) -> Side:
-    """Return the side that runs Megatron's preprocess_data.py. further: arguments."""
+    """Return the side that runs a preprocessing script of Megatron-LM.
+
+    name: of the side. tool: path of the script. python: interpreter of its environment. tokenizer: folder of the
+    tokenizer. further: arguments after the common ones.
+    """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         return [
@@ -134,7 +150,10 @@ def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Seq
 
 
 def _datatrove(python: Path, vocabulary: Path) -> Side:
-    """Return the side that runs datatrove's tokenizer, with two files at a time."""
+    """Return the side that runs datatrove's tokenizer, one task and one worker for each of the two input files.
+
+    python: interpreter of datatrove's environment. vocabulary: path of tokenizer.json.
+    """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         return [str(python), str(_HERE / "datatrove_script.py"), str(vocabulary), str(prefix), *map(str, paths)]
@@ -143,5 +162,7 @@ def _datatrove(python: Path, vocabulary: Path) -> Side:
 
 
 def environment(side: Side | None = None) -> dict[str, str]:
-    """Return what is added to the environment of a side: two threads where a library makes its own, and more."""
+    """Return the variables that are added to the environment of a side: WORKERS threads for libraries that start
+    their own, and the side's own variables. side: None for the first part alone.
+    """
     return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS), **dict(side.variables if side else ())}

@@ -156,7 +156,11 @@ def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0)
 
 
 def _in_order(blocks: Sequence[int], processes: int, size_bytes: int) -> Iterator[bytes]:
-    """Yield the generated blocks in order. processes: > 1 generates blocks ahead in child processes."""
+    """Yield the generated blocks in the order of their numbers.
+
+    blocks: their numbers. processes: more than 1 generates blocks ahead in child processes, unless `size_bytes` fits in
+    one block. size_bytes: that the caller needs.
+    """
     if processes == 1 or size_bytes <= _BLOCK_BYTES:
         yield from map(block_of_lines, blocks)
         return
@@ -176,47 +180,49 @@ def inner(line: bytes) -> bytes:
 
 
 def block_of_lines(number: int) -> bytes:
-    """Return the lines of one block, about 16 MB."""
-    dice, pieces = np.random.default_rng((_SEED, number)), _pieces()
-    counts = _document_words(dice)
+    """Return the lines of block `number`, about 16 MB. The same number always gives the same bytes."""
+    rng, pieces = np.random.default_rng((_SEED, number)), _pieces()
+    counts = _document_words(rng)
     documents = len(counts)
     rows = counts + 2  # the line begins and ends with a row of its own
     begins = np.cumsum(rows) - rows
     total = int(rows.sum())
-    scripts = dice.choice(len(SCRIPTS), documents, p=[script.share for script in SCRIPTS])
-    escaped = dice.random(documents) < 0.5
+    scripts = rng.choice(len(SCRIPTS), documents, p=[script.share for script in SCRIPTS])
+    escaped = rng.random(documents) < 0.5
     table = np.zeros((total, 5), np.int32)
-    _fill_words(table, dice, pieces, np.repeat(scripts, rows))
-    _capitalise(table, dice, pieces)
+    _fill_words(table, rng, pieces, np.repeat(scripts, rows))
+    _capitalise(table, rng, pieces)
     table += np.repeat((2 * pieces.count * escaped).astype(np.int32), rows)[:, None]  # an empty piece stays empty
-    _fill_frames(table, dice, pieces, begins, begins + rows - 1, number)
+    _fill_frames(table, rng, pieces, begins, begins + rows - 1, number)
     return _join(table.ravel(), pieces)
 
 
-def _document_words(dice: np.random.Generator) -> Numbers:
+def _document_words(rng: np.random.Generator) -> Numbers:
     """Draw the number of words of each of a block's _DOCUMENTS documents, 3 to _MAX_WORDS."""
-    words = dice.lognormal(np.log(_MEAN_WORDS) - _SIGMA**2 / 2, _SIGMA, _DOCUMENTS)
-    long = dice.random(_DOCUMENTS) < _LONG_SHARE
-    words[long] *= 1 + dice.pareto(_LONG_SHAPE, int(long.sum()))
+    words = rng.lognormal(np.log(_MEAN_WORDS) - _SIGMA**2 / 2, _SIGMA, _DOCUMENTS)
+    long = rng.random(_DOCUMENTS) < _LONG_SHARE
+    words[long] *= 1 + rng.pareto(_LONG_SHAPE, int(long.sum()))
     return np.clip(words, 3, _MAX_WORDS).astype(np.int64)
 
 
-def _ranks(dice: np.random.Generator, count: int) -> Numbers:
-    """Draw ranks, >= 0, of the two power laws by inverting their distribution functions."""
-    share = dice.random(count)
+def _ranks(rng: np.random.Generator, count: int) -> Numbers:
+    """Draw `count` ranks of words, 0 to _MAX_RANK - 1, from the two power laws, by inverting their distribution
+    functions.
+    """
+    share = rng.random(count)
     frequent = np.exp(share * (np.log(_KNEE + 1) / _KNEE_SHARE))
     rare = _KNEE * ((1 - share) / (1 - _KNEE_SHARE)) ** (-1 / (_TAIL_EXPONENT - 1))
     return np.minimum(np.where(share < _KNEE_SHARE, frequent, rare), _MAX_RANK).astype(np.int64) - 1
 
 
-def _fill_words(table: Numbers, dice: np.random.Generator, pieces: Pieces, scripts: Numbers) -> None:
+def _fill_words(table: Numbers, rng: np.random.Generator, pieces: Pieces, scripts: Numbers) -> None:
     """Fill one row of `table` per word: a mark before it, up to three pieces, and punctuation after it.
 
     table: numbers of pieces, five per row, 0 for none; it is changed in place. scripts: index into SCRIPTS, of each
     row.
     """
     total = len(table)
-    ranks = _ranks(dice, total)
+    ranks = _ranks(rng, total)
     table[:, 1] = pieces.words[scripts] + ranks
     (rare,) = np.nonzero(ranks >= _LISTED_WORDS)
     mixed = (ranks[rare].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 | 1)) >> np.uint64(28)
@@ -226,8 +232,8 @@ def _fill_words(table: Numbers, dice: np.random.Generator, pieces: Pieces, scrip
     table[rare, 2] = fragments + _FRAGMENTS + (parts >> 12) % _FRAGMENTS
     table[rare, 3] = np.where(ranks[rare] < 1 << 22, 0, fragments + _FRAGMENTS + (parts >> 24) % _FRAGMENTS)
 
-    chance = dice.random(total)
-    value = dice.integers(0, 1 << 30, total)
+    chance = rng.random(total)
+    value = rng.integers(0, 1 << 30, total)
     (numbers,) = np.nonzero(chance < 0.02)
     table[numbers, 1] = pieces.spaced_digits + value[numbers] % 1_000
     table[numbers, 2] = np.where(value[numbers] & 1, pieces.digits + (value[numbers] >> 10) % 1_000, 0)
@@ -241,15 +247,15 @@ def _fill_words(table: Numbers, dice: np.random.Generator, pieces: Pieces, scrip
     table[prefixed, 1] += _LISTED_WORDS  # without a space
 
 
-def _capitalise(table: Numbers, dice: np.random.Generator, pieces: Pieces) -> None:
-    """Change `table` in place: a capital after the end of a sentence, and for one word in thirty elsewhere."""
+def _capitalise(table: Numbers, rng: np.random.Generator, pieces: Pieces) -> None:
+    """Change `table` in place: capitalise the word after the end of a sentence, and 3 of 100 other words."""
     after = table[:-1, 4] - pieces.closings
-    first = np.concatenate(([True], (after >= 3) & (after <= 9))) | (dice.random(len(table)) < 0.03)
+    first = np.concatenate(([True], (after >= 3) & (after <= 9))) | (rng.random(len(table)) < 0.03)
     table[first, 1] += pieces.count
 
 
 def _fill_frames(
-    table: Numbers, dice: np.random.Generator, pieces: Pieces, begins: Numbers, ends: Numbers, block: int
+    table: Numbers, rng: np.random.Generator, pieces: Pieces, begins: Numbers, ends: Numbers, block: int
 ) -> None:
     """Fill the first and the last row of each document in `table`, which is changed in place, with the JSON around its
     text.
@@ -260,7 +266,7 @@ def _fill_frames(
     number = block * 1_000_000 + np.arange(documents)
     digits = pieces.digits + np.stack([number // 1_000_000 % 1_000, number // 1_000 % 1_000, number % 1_000], axis=1)
     part = pieces.parts + np.arange(len(_PARTS))
-    front = dice.random(documents) < 0.5
+    front = rng.random(documents) < 0.5
     table[begins], table[ends] = 0, 0
     table[begins[front], 0] = part[0]
     table[begins[front], 1:4] = digits[front]
@@ -270,12 +276,13 @@ def _fill_frames(
     table[ends[~front], 0] = part[4]
     table[ends[~front], 1:4] = digits[~front]
     table[ends[~front], 4] = part[5]
-    table[begins + 1, 0] = pieces.openings + dice.integers(0, len(_OPENINGS), documents)
+    table[begins + 1, 0] = pieces.openings + rng.integers(0, len(_OPENINGS), documents)
 
 
 def _join(numbers: Numbers, pieces: Pieces) -> bytes:
-    """Return the bytes of the pieces one after another. numbers: of pieces and forms, see `Pieces`; 0 is the empty
-    piece.
+    """Return the bytes of the pieces, one after another.
+
+    numbers: of pieces and forms, see `Pieces`; 0 is the empty piece.
     """
     lengths = pieces.lengths[numbers]
     numbers, lengths = numbers[lengths != 0], lengths[lengths != 0]
@@ -289,15 +296,15 @@ def _join(numbers: Numbers, pieces: Pieces) -> bytes:
 
 @cache
 def _pieces() -> Pieces:
-    """Make all pieces. It takes about two seconds."""
-    dice = np.random.default_rng(_SEED)
+    """Return all pieces. The first call takes about two seconds; later ones return the same object."""
+    rng = np.random.default_rng(_SEED)
     strings, words, fragments = [""], [], []
     for script in SCRIPTS:
         space = " " if script.spaced else ""
-        listed = _words(dice, script)
+        listed = _words(rng, script)
         words.append(len(strings))
         strings += [space + word for word in listed] + listed
-        short = _distinct(dice, script.syllables, _FRAGMENTS)
+        short = _distinct(rng, script.syllables, _FRAGMENTS)
         fragments.append(len(strings))
         strings += [space + fragment for fragment in short] + short
     places = []
@@ -333,20 +340,23 @@ def _capital(string: str) -> str:
     return " " + string[1:].capitalize() if string.startswith(" ") else string.capitalize()
 
 
-def _words(dice: np.random.Generator, script: Script) -> list[str]:
-    """Make the listed words. Frequent words are short."""
+def _words(rng: np.random.Generator, script: Script) -> list[str]:
+    """Draw the _LISTED_WORDS words of a script, by rank. Frequent words have fewer syllables, at most four."""
     syllables = np.array(script.syllables, dtype=object)
     ranks = np.arange(_LISTED_WORDS)
     longest = 1 + np.searchsorted([60, 2_000, 20_000], ranks, side="right")
-    counts = np.maximum(1, longest - (dice.random(_LISTED_WORDS) < 0.25))
-    drawn = dice.integers(0, len(syllables), (_LISTED_WORDS, 4))
+    counts = np.maximum(1, longest - (rng.random(_LISTED_WORDS) < 0.25))
+    drawn = rng.integers(0, len(syllables), (_LISTED_WORDS, 4))
     return ["".join(syllables[row[:count]]) for row, count in zip(drawn, counts, strict=True)]
 
 
-def _distinct(dice: np.random.Generator, syllables: Sequence[str], count: int) -> list[str]:
-    """Make distinct strings of one to three syllables, shortest first."""
+def _distinct(rng: np.random.Generator, syllables: Sequence[str], count: int) -> list[str]:
+    """Draw `count` distinct strings of one to three syllables, shortest first.
+
+    syllables: each one is a string by itself.
+    """
     strings = dict.fromkeys(syllables)
     while len(strings) < count:
         few = 2 if len(strings) < min(count, len(syllables) ** 2 // 2) else 3
-        strings["".join(syllables[at] for at in dice.integers(0, len(syllables), few))] = None
+        strings["".join(syllables[at] for at in rng.integers(0, len(syllables), few))] = None
     return list(strings)[:count]

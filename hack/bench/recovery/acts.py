@@ -21,9 +21,9 @@ QUIET = 5  # steps of a round: then it trains
 
 
 class Act(Enum):
-    """One thing that is done: in words, to a world of how many, and of how many the next one has to be, 0 for any.
+    """One event: its description, the size of the world before it, and the size that the next must have, 0 for any.
 
-    A node is lost with its memory. The first one is where all meet.
+    A node is lost with its memory. The first node hosts the rendezvous.
     """
 
     KILLED = ("a process is killed", MOST, 0)
@@ -38,22 +38,21 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How a job went on. new: of a step that nobody had made before, in a round that began after the act.
+    """How a job recovered. A step is new if no round that began before the act had done it."""
 
-    new_s: from the act to the first new step. still_s: from the last step that was new before to that one. again: steps
-    that were made twice until then. sources: where the round that made it had its state from; "replica holder" is
-    memory of another worker. world: how many made it.
+    new_s: float  # seconds from the act to the first new step
+    still_s: float  # seconds without a new step: from the last one before the act to the first one after it
+    again: int  # steps that were repeated until then
+    sources: tuple[str, ...]  # of the state of the round with that step; "buddy" is the memory of another worker
+    world: int  # ranks of that round
+
+
+def measure_recovery(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
+    """Measure the recovery from an act at `at_s`; None until a world of the size that the act requires makes a new
+    step.
+
+    records: of all processes so far. at_s: monotonic seconds.
     """
-
-    new_s: float
-    still_s: float
-    again: int
-    sources: tuple[str, ...]
-    world: int
-
-
-def went_on(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
-    """Measure the recovery from an act at `at_s`; None until a world of the act's full size makes a new step."""
     rounds = rounds_of(records)
     older = [record for each in rounds if each.begun_s <= at_s for record in each.all("stepped")]
     later = sorted(
@@ -71,15 +70,18 @@ def went_on(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None
 
 
 def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:
-    """Return when the last step was done that was new then; 0.0 if none was."""
+    """Return when the last step was done that was new at that time, monotonic seconds; 0.0 if none was.
+
+    reached: newest step before the act.
+    """
     first_s = min((record.at_s for record in older if record.step == reached), default=0.0)
     return max([first_s, *(record.at_s for record in on_the_way if record.step > reached)])
 
 
 def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
-    """Return where the workers of a round got their state from.
+    """Return where the workers of round `number` got their state from: memory, buddy, storage.
 
-    A worker that was in no earlier round has nothing in its own memory: its "memory" is another worker's.
+    A worker that was in no earlier round has nothing in its own memory: its "memory" is another worker's ("buddy").
     """
     known = {record.home for record in records if record.event == "begun" and record.round < number}
     found = {
@@ -91,7 +93,8 @@ def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
 
 
 def may_begin(records: Sequence[Record], act: Act, every: int) -> bool:
-    """Return True if a whole world trains, and is in the middle of two checkpoints on disk.
+    """Return True if a world of the act's size has trained for QUIET steps, and is in the middle of two checkpoints on
+    disk.
 
     every: steps between two of them.
     """
@@ -110,14 +113,14 @@ _LOOK_S = 0.02
 
 
 class Job(Protocol):
-    """A training job. records: what its processes have written so far."""
+    """A training job with processes that write records."""
 
     @property
     def records(self) -> Sequence[Record]:
         """Read all records so far."""
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out; give its time by the monotonic clock."""
+        """Carry the act out, and return its time, monotonic seconds."""
 
 
 Begin = Callable[[int], AbstractAsyncContextManager[Job]]
@@ -131,34 +134,39 @@ class Trial:
     why: str = ""
 
 
-async def told(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, Trial]:
-    """Play these acts on a job. Return the trial of each. begin: starts a job. limit_s: timeout of each recovery.
+async def run_acts(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, Trial]:
+    """Carry out these acts on a job, one after the other. Return the trial of each.
 
-    After an act without recovery, the next one gets a new job.
+    begin: starts a job of a given size. limit_s: timeout of each recovery. After an act without recovery, the next one
+    gets a new job.
     """
     found, left = dict[Act, Trial](), list(acts)
     while left:
         async with begin(left[0].before) as job:
             while left:
                 act = left.pop(0)
-                found[act] = await _tried(job, act, limit_s)
+                found[act] = await _run_act(job, act, limit_s)
                 if found[act].back is None:
                     break
     return found
 
 
-async def _tried(job: Job, act: Act, limit_s: float) -> Trial:
-    """Wait for a whole world, carry out one act and wait for the recovery. A timeout gives a trial without one."""
-    if not await _comes(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
+async def _run_act(job: Job, act: Act, limit_s: float) -> Trial:
+    """Wait until all workers train, carry out one act, and wait for the recovery. A timeout gives a trial without a
+    recovery.
+
+    limit_s: for each of the waits.
+    """
+    if not await _wait_until(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
         return Trial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
     at_s = await job.strike(act)
-    if not await _comes(lambda: went_on(job.records, act, at_s) is not None, limit_s):
+    if not await _wait_until(lambda: measure_recovery(job.records, act, at_s) is not None, limit_s):
         return Trial(None)
-    return Trial(went_on(job.records, act, at_s))
+    return Trial(measure_recovery(job.records, act, at_s))
 
 
-async def _comes(so: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until `so()` is true. Return False after `limit_s` seconds."""
+async def _wait_until(so: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until `so()` is true. Return False if it is not within `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             while True:

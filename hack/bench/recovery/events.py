@@ -16,7 +16,7 @@ from importlib import metadata
 from statistics import median
 
 from hack.bench.recovery import ours, torchrun
-from hack.bench.recovery.acts import PLAN, Act, Begin, Trial, told
+from hack.bench.recovery.acts import PLAN, Act, Begin, Trial, run_acts
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
@@ -52,11 +52,11 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
-    """Play all acts on each side in turn, `times` times. Return the trials by side and act."""
+    """Run all acts on each side in turn, `times` times. Return the trials by (side, act)."""
     trials: dict[str, dict[Act, list[Trial]]] = {side: {act: [] for act in Act} for side in sides}
     for _ in range(times):
         for side, begin in sides.items():
-            for act, trial in (await told(begin, tuple(Act), LIMIT_S)).items():
+            for act, trial in (await run_acts(begin, tuple(Act), LIMIT_S)).items():
                 trials[side][act].append(trial)
     return trials
 
@@ -86,7 +86,9 @@ def outcome(trials: Trials) -> Outcome:
 
 
 def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
-    """Return the row of one act on one side: medians in seconds and steps, sources, timeouts, trials."""
+    """Return the row of one act on one side: medians in seconds and in steps, sources of the state, timeouts, number
+    of trials.
+    """
     backs = [trial.back for trial in trials if trial.back]
     late = len(trials) - len(backs)
     values = [(each.new_s, each.still_s, each.again) for each in backs] + [(math.inf,) * 3] * late
@@ -96,7 +98,7 @@ def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
 
 
 def _never_begun(trials: Trials) -> list[str]:
-    """Return a line for each trial whose job never trained."""
+    """Return a line for each trial whose job never trained, with the reason."""
     return [
         f"{side}, {act.what}: {trial.why}"
         for side, acts in trials.items()

@@ -58,8 +58,11 @@ def turnout(*options: str) -> list[str]:
     return [sys.executable, "-m", "turnout.launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
 
 
-def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:
-    """Return the command line of both agents of a job whose members find each other by c10d."""
+def _agent_commands(nnodes: str, port: int, folder: str) -> list[list[str]]:
+    """Return the command lines of two agents of one job on this machine, one process each.
+
+    They meet by c10d at 127.0.0.1:port. nnodes: MIN:MAX as for torchrun. folder: for --round-dir.
+    """
     at = [
         f"--round-dir={folder}",
         "--nproc-per-node=1",
@@ -70,7 +73,8 @@ def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:
     return [turnout(f"--nnodes={nnodes}", *at, f"--node-rank={rank}") for rank in range(2)]
 
 
-def _joined(nnodes: str, port: int) -> list[str]:
+def _torch_command(nnodes: str, port: int) -> list[str]:
+    """Return the command line of one of torch's agents, which meets the others by c10d at 127.0.0.1:port."""
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench"]
     return torchrun(f"--nnodes={nnodes}", "--nproc-per-node=1", *meeting)
 
@@ -83,11 +87,11 @@ TORCH_SHIPPED = Launcher(
     "torchrun as shipped", lambda port, folder: [torchrun("--standalone", f"--nproc-per-node={RANKS}")]
 )
 TORCH = Launcher("torchrun at its best", TORCH_SHIPPED.agents, OWN_STORE)
-TORCH_TWO = Launcher("torchrun, 2 agents", lambda port, folder: [_joined("2", port)] * 2, OWN_STORE)
+TORCH_TWO = Launcher("torchrun, 2 agents", lambda port, folder: [_torch_command("2", port)] * 2, OWN_STORE)
 OURS = Launcher("turnout-run", lambda port, folder: [turnout("--standalone", f"--nproc-per-node={RANKS}")])
-OURS_TWO = Launcher("turnout-run, 2 agents", lambda port, folder: _members("2", port, folder))
-OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port, folder: _members("1:2", port, folder))
-TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_joined("1:2", port)] * 2, OWN_STORE)
+OURS_TWO = Launcher("turnout-run, 2 agents", lambda port, folder: _agent_commands("2", port, folder))
+OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port, folder: _agent_commands("1:2", port, folder))
+TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_torch_command("1:2", port)] * 2, OWN_STORE)
 
 
 class Job:
@@ -110,7 +114,7 @@ class Job:
         port = free_port()
         for at, words in enumerate(self._launcher.agents(port, memory)):
             if at:
-                served(port)
+                wait_until_listening(port)
             command = mount_namespace.command([*words, *WORKER, memory], self._names, self._folder)
             agent = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             self._ends.callback(_end, agent)
@@ -127,23 +131,25 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def marks(self) -> list[Mark]:
-        """Read all marks of the processes; an unfinished line is left for the next time."""
+        """Return all marks that the processes have written so far. An unfinished line is left out."""
         texts = [path.read_text() for path in self._memory.glob("marks-*")]
         return [Mark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def _born(self) -> dict[int, str]:
-        """Give every training process that ever ran, and when it began."""
+        """Return every training process that ever ran: {pid: start time, as `worker.born` returns it}."""
         names = [path.name.split("-") for path in self._memory.glob("marks-*")]
         return {int(pid): began for _, pid, began in names}
 
     def going(self) -> dict[int, int]:
-        """Give the process of each rank that steps now, by rank."""
+        """Return the pid of each rank whose process is alive and has made a step, by rank."""
         began = self._born()
         last = stepped(self.marks(), ())
         return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
 
     def runs(self, limit_s: float = START_S) -> bool:
-        """Wait until every rank is alive and has made a step. Return False after `limit_s` seconds."""
+        """Wait until every rank is alive and has made a step. Return False after `limit_s` seconds, or if an agent
+        ends.
+        """
         give_up_s = time.monotonic() + limit_s
         while len(self.going()) < RANKS:
             if time.monotonic() > give_up_s or any(agent.poll() is not None for agent in self._agents):
@@ -152,19 +158,22 @@ class Job:
         return True
 
     def kill_process(self, rank: int, limit_s: float) -> Fault:
-        """Kill the process of a rank, without warning."""
+        """Kill the process of a rank with SIGKILL, and measure the recovery. limit_s: timeout of it."""
         return self._killed([self.going()[rank]], RANKS, limit_s)
 
     def kill_agent(self, limit_s: float) -> Fault:
-        """Kill the last agent and all that it started together, as a node that is lost. The others go on without."""
+        """Kill the last agent and all its processes at once, as a lost node; measure how the others recover.
+
+        limit_s: timeout of the recovery.
+        """
         agent = self._agents.pop()
         victims = [agent.pid, *_below(agent.pid)]
         return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
 
     def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> Fault:
-        """Kill processes and wait until all ranks made a step again.
+        """Kill processes, and wait until `ranks` ranks have made a step again. Return what it cost.
 
-        Return what it cost; LOST after `limit_s` seconds.
+        LOST after `limit_s` seconds, or if all agents have ended.
         """
         with ExitStack() as stack:
             old = self._born().keys()
@@ -174,13 +183,13 @@ class Job:
             printed, killed_s = len(self._printed_s), time.monotonic()
             for pid in victims:
                 os.kill(pid, signal.SIGKILL)
-            told: dict[str, float] = {}
+            ended_s: dict[str, float] = {}
             while time.monotonic() < killed_s + limit_s:
-                if "stopped" not in told and len(select.select(ends, [], [], 0)[0]) == len(ends):
-                    told["stopped"] = time.monotonic()
-                if "detected" not in told and len(self._printed_s) > printed:
-                    told["detected"] = self._printed_s[printed]
-                if found := fault(self.marks(), old, ranks, killed_s, told):
+                if "stopped" not in ended_s and len(select.select(ends, [], [], 0)[0]) == len(ends):
+                    ended_s["stopped"] = time.monotonic()
+                if "detected" not in ended_s and len(self._printed_s) > printed:
+                    ended_s["detected"] = self._printed_s[printed]
+                if found := fault(self.marks(), old, ranks, killed_s, ended_s):
                     return found
                 if all(agent.poll() is not None for agent in self._agents):
                     return LOST
@@ -188,7 +197,9 @@ class Job:
             return LOST
 
     def _listen(self, agent: subprocess.Popen[str]) -> None:
-        """Note when an agent prints; what it prints goes to a file."""
+        """Record the time of each line that an agent prints to stderr, and write the lines to a file. Runs in a
+        thread.
+        """
         assert agent.stderr
         with agent.stderr as lines, (self._folder / "agents.err").open("a") as file:
             for line in lines:
@@ -197,7 +208,10 @@ class Job:
 
 
 def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
-    """Kill processes, in as many jobs as the restart budgets need. A job that is lost counts, too."""
+    """Kill one process `times` times, in as many jobs as the restart budgets need; return what each kill cost.
+
+    A job that is lost, or that does not start, counts as LOST. limit_s: timeout of each recovery.
+    """
     found: list[Fault] = []
     while len(found) < times:
         with Job(launcher, names, folder) as job:
@@ -213,7 +227,7 @@ def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: 
 
 
 def lost_agent(launcher: Launcher, names: Names, folder: Path, limit_s: float) -> Fault:
-    """Kill one agent of two, with its process."""
+    """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover."""
     with Job(launcher, names, folder) as job:
         return job.kill_agent(limit_s) if job.runs() else LOST
 
@@ -229,7 +243,7 @@ def _end(agent: subprocess.Popen[str]) -> None:
 
 
 def _below(pid: int) -> list[int]:
-    """Give the processes that this one has started, and their descendants."""
+    """Return the pids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -241,8 +255,10 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def served(port: int) -> None:
-    """Wait until the first agent listens, so that the last one does not become the host."""
+def wait_until_listening(port: int) -> None:
+    """Wait until the first agent listens, so that the last one does not become the host. Returns after START_S in
+    any case.
+    """
     give_up_s = time.monotonic() + START_S
     while time.monotonic() < give_up_s:
         with socket.socket() as probe:

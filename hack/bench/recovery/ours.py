@@ -34,7 +34,7 @@ class Ours:
         return self._stage.records
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out. The members meet at the coordinator."""
+        """Carry the act out, and return its time, monotonic seconds."""
         if act is Act.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
         if act in (Act.LOST, Act.HEAD):
@@ -51,7 +51,10 @@ class Ours:
 
 @asynccontextmanager
 async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
-    """Run a local cluster with the job of so many workers. Raises ChildFailed."""
+    """Run a local cluster and a job with `workers` workers while the block runs. Everything ends with the block.
+
+    clocks: of the job's launcher. Raises ChildFailed if a program does not start.
+    """
     trainer = partial(manifests.trainer, workers=workers, clocks=clocks)
     with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0, trainer=trainer) as found:

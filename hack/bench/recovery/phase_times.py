@@ -26,12 +26,12 @@ class Mark:
 
     @classmethod
     def read(cls, line: str) -> Mark:
-        """Read a line that `written` made."""
+        """Parse a line that `written` returned."""
         pid, rank, restart, word, at_s = line.split()
         return cls(int(pid), int(rank), int(restart), word, float(at_s))
 
     def written(self) -> str:
-        """Write the mark as a line."""
+        """Return the mark as a line."""
         return f"{self.pid} {self.rank} {self.restart} {self.word} {self.at_s:.6f}\n"
 
 
@@ -47,7 +47,7 @@ class Fault:
 
     @property
     def took_s(self) -> float:
-        """Until every process had made a step; infinite when they never did."""
+        """Return the seconds until every process had made a step; infinite if that never happened."""
         return self.after_s.get("stepped", math.inf)
 
 
@@ -55,23 +55,26 @@ LOST = Fault({}, 0)
 
 
 def stepped(marks: Iterable[Mark], old: Collection[int]) -> dict[int, Mark]:
-    """Return the first step of each rank in a process that was not there before; the newest process counts. By rank."""
+    """Return, by rank, the first step in a process that did not exist before. Of several processes the newest counts.
+
+    old: pids of the processes before.
+    """
     new = sorted((mark for mark in marks if mark.word == "stepped" and mark.pid not in old), key=lambda mark: mark.at_s)
     return {mark.rank: mark for mark in new}
 
 
 def fault(
-    marks: Sequence[Mark], old: Collection[int], ranks: int, killed_s: float, told_s: Mapping[str, float]
+    marks: Sequence[Mark], old: Collection[int], ranks: int, killed_s: float, ended_s: Mapping[str, float]
 ) -> Fault | None:
-    """Measure what a kill cost, once all ranks have made a step again; None before.
+    """Return what a kill cost; None until `ranks` ranks have made a step again.
 
-    old: the processes of before. told_s: when phases ended that are seen from outside.
+    old: pids before the kill. killed_s: its time. ended_s: when phases ended that no process records, by phase.
     """
     last = stepped(marks, old)
     if len(last) < ranks:
         return None
     going = {mark.pid for mark in last.values()}
-    after = {name: at_s - killed_s for name, at_s in told_s.items()}
+    after = {name: at_s - killed_s for name, at_s in ended_s.items()}
     for word in WORDS:
         after[word] = max(mark.at_s for mark in marks if mark.pid in going and mark.word == word) - killed_s
     before = max((mark.restart for mark in marks if mark.pid in old), default=0)
@@ -79,10 +82,12 @@ def fault(
 
 
 def middle(faults: Sequence[Fault]) -> dict[str, float]:
-    """Return the median of each phase's end over the faults that the jobs survived."""
+    """Return the median end of each phase, over the faults that the jobs survived, in seconds; NaN if nobody
+    recorded it.
+    """
     lived = [fault for fault in faults if fault.after_s]
-    told = {
+    times_of = {
         phase: [each for fault in lived if not math.isnan(each := fault.after_s.get(phase, math.nan))]
         for phase in PHASES
     }
-    return {phase: median(times) if times else math.nan for phase, times in told.items()}
+    return {phase: median(times) if times else math.nan for phase, times in times_of.items()}

@@ -28,7 +28,10 @@ Faults = Mapping[str, Sequence[Fault]]  # by the name of the launcher
 
 
 def measure(scale: Scale) -> Outcome:
-    """Kill processes as often as the scale asks; in full, whole agents of two as well."""
+    """Kill training processes of both launchers as often as the scale asks, and return the outcome.
+
+    The full scale also kills one agent of two, once for each launcher.
+    """
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as folder:
         scratch = Path(folder)
         names = Names.MACHINE if mount_namespace.permitted(Names.QUIET, scratch) else Names.QUIET
@@ -40,7 +43,11 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _killed(plan: Sequence[tuple[jobs.Launcher, int]], names: Names, scratch: Path) -> dict[str, Sequence[Fault]]:
-    """Run a job of each launcher in turn, until each has been killed as often as planned."""
+    """Run jobs of the launchers in turn until each launcher's processes have been killed as often as the plan says.
+
+    plan: (launcher, number of kills). names: see `mount_namespace`. scratch: folder for the jobs. Returns the faults by
+    the name of the launcher.
+    """
     found: dict[str, list[Fault]] = {launcher.name: [] for launcher, _ in plan}
     while due := [(launcher, left) for launcher, kills in plan if (left := kills - len(found[launcher.name]))]:
         for launcher, left in due:
@@ -49,7 +56,7 @@ def _killed(plan: Sequence[tuple[jobs.Launcher, int]], names: Names, scratch: Pa
 
 
 def outcome(killed: Faults) -> Outcome:
-    """Return what the kills cost."""
+    """Return the table of kills and the targets, which compare ours with torchrun."""
     ours, torch = ([fault.took_s for fault in killed.get(each.name, ())] for each in (jobs.OURS, jobs.TORCH))
     title = "two processes with 64 MiB of state: medians; the most restarts that one kill burned"
     return Outcome(
@@ -63,7 +70,9 @@ def outcome(killed: Faults) -> Outcome:
 
 
 def _row(name: str, faults: Sequence[Fault]) -> tuple[object, ...]:
-    """Return the row of one launcher: kills, lost jobs, used restarts, the phases' median ends and the p95."""
+    """Return the row of one launcher: kills, lost jobs, most restarts that a kill used, median end of each phase,
+    and p95 of the recovery.
+    """
     after_s = middle(faults)
     lost = sum(not fault.after_s for fault in faults)
     burned = max((fault.burned for fault in faults), default=0)

@@ -1,8 +1,4 @@
-"""The share of jobs lost after a kill, of split worlds, and the restarts that a fault costs.
-
-Each trial is a job of three real agents on one machine, their rounds granted by files in a shared folder, and one
-death. Two jobs run at a time.
-"""
+"""Measures after a kill: jobs lost, split worlds, and restarts charged."""
 
 from __future__ import annotations
 
@@ -49,7 +45,9 @@ COLUMNS |= {"worst s": ".2f"}
 
 
 def measure(scale: Scale) -> Outcome:
-    """Run each kind of death several times."""
+    """Run the trials of each kind of death, and return the table and the targets. The notes tell why jobs were lost,
+    five at most.
+    """
     times = scale.pick(200, 5, 1)
     found = {death: _trials(death, times) for death in Death}
     coordinators = [*found[Death.COORDINATOR_IN_TRAINING], *found[Death.COORDINATOR_IN_JOIN]]
@@ -70,7 +68,9 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _row(some: Sequence[Result]) -> tuple[object, ...]:
-    """Return the cells of one kind of death: trials, lost jobs, splits, charged restarts, times."""
+    """Return the row of one kind of death: trials, lost jobs, split worlds, range of charged restarts, median and
+    longest time to the next world.
+    """
     lost, split_ = sum(not each.finished for each in some), sum(each.split for each in some)
     back_s, charged = [each.back_s for each in some], [each.charged for each in some]
     spread = f"{min(charged)}..{max(charged)}"
@@ -93,13 +93,16 @@ class _Late(Exception):
 
 
 def trial(death: Death, folder: Path) -> Result:
-    """Start a job in this folder, cause this death, and wait for the job's end. No process is left."""
+    """Start a job in this folder, cause this death, and wait for the job's end. No process is left.
+
+    Returns the result; a job that does not recover in time counts as lost.
+    """
     job = Job(folder, f"127.0.0.1:{free_port()}")
     (folder / "rounds").mkdir()
     try:
-        died_s = _struck(death, job)
+        died_s = _start_and_kill(death, job)
         left = WORKERS if death is Death.PROCESS else WORKERS - 1
-        _comes(until(lambda: job.trains(left, died_s), LIMIT_S), f"a world of {left}")
+        _require(until(lambda: job.trains(left, died_s), LIMIT_S), f"a world of {left}")
         begun = [record.at_s for record in job.records() if record.event == "begun" and record.at_s > died_s]
         ends, records = job.finish(), job.records()
         charged = max(record.restarts for record in records)
@@ -110,16 +113,19 @@ def trial(death: Death, folder: Path) -> Result:
         job.end()
 
 
-def _struck(death: Death, job: Job) -> float:
-    """Start the agents and kill what is to be killed. Return when, by the monotonic clock."""
+def _start_and_kill(death: Death, job: Job) -> float:
+    """Start three agents, wait for the situation that `death` names, and kill the process.
+
+    Returns the time of the kill, monotonic seconds. Raises _Late if the situation does not come.
+    """
     _start(job, 0)
-    _comes(until(lambda: _told(job, 0, "coordinator_begun"), LIMIT_S), "a coordinator")
+    _require(until(lambda: _has_logged(job, 0, "coordinator_begun"), LIMIT_S), "a coordinator")
     _start(job, 1)
     if death is Death.COORDINATOR_IN_JOIN:
-        _comes(until(lambda: _told(job, 1, "coordinator_found"), LIMIT_S), "a second member")
+        _require(until(lambda: _has_logged(job, 1, "coordinator_found"), LIMIT_S), "a second member")
     _start(job, 2)
     if death is not Death.COORDINATOR_IN_JOIN:
-        _comes(until(lambda: job.trains(WORKERS, 0.0), LIMIT_S), f"a world of {WORKERS}")
+        _require(until(lambda: job.trains(WORKERS, 0.0), LIMIT_S), f"a world of {WORKERS}")
     died_s = time.monotonic()
     if death is Death.PROCESS:
         newest = max(record.round for record in job.records())
@@ -135,10 +141,12 @@ def _start(job: Job, at: int) -> None:
     job.start(at, options=("--rdzv-id=trial", "--max-restarts=3", f"--round-dir={job.folder / 'rounds'}"))
 
 
-def _comes(did: bool, what: str) -> None:
+def _require(did: bool, what: str) -> None:
+    """Raise _Late if `did` is false. what: what did not happen, for the message."""
     if not did:
         raise _Late(f"{what} did not come within {LIMIT_S:g} s")
 
 
-def _told(job: Job, number: int, event: str) -> bool:
+def _has_logged(job: Job, number: int, event: str) -> bool:
+    """Return True if agent `number` has logged this event."""
     return f'"event": "{event}"' in (job.folder / "logs" / f"w{number}.log").read_text(errors="replace")

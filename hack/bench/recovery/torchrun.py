@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hack.bench.recovery.acts import PLAN, Act
-from hack.bench.recovery.jobs import OWN_STORE, served, torchrun
+from hack.bench.recovery.jobs import OWN_STORE, torchrun, wait_until_listening
 from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
 from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
@@ -40,7 +40,7 @@ class Torchrun:
         self._agents: list[subprocess.Popen[bytes]] = []  # that ever were
 
     def add(self) -> None:
-        """Add a node. When this returns, the first node's store is up."""
+        """Start the agent of a new node. The first call also waits until the node's store listens."""
         name = f"{self._home.parent.name}-{time.monotonic_ns()}"
         command = torchrun(
             *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=story"),
@@ -57,10 +57,13 @@ class Torchrun:
         self._nodes.append((name, agent))
         self._agents.append(agent)
         if len(self._agents) == 1:
-            served(self._port)
+            wait_until_listening(self._port)
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once."""
+        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once.
+
+        Returns the time of the act, monotonic seconds.
+        """
         at_s = time.monotonic()
         match act:
             case Act.GROWS:
@@ -77,7 +80,7 @@ class Torchrun:
         return at_s
 
     async def listen(self) -> None:
-        """Read what is written, and start what has ended, for ever."""
+        """Collect new records, and start a node for each agent that has ended, until cancelled."""
         while True:
             self.records += await asyncio.to_thread(lambda: list(self._written.look()))
             for node in [node for node in self._nodes if node[1].poll() is not None]:
@@ -86,7 +89,7 @@ class Torchrun:
             await asyncio.sleep(_LOOK_S)
 
     def end(self) -> None:
-        """Kill all agents, and whatever they left behind."""
+        """Kill the processes of all nodes and wait for the agents."""
         _kill(lambda home: home.startswith(f"{self._home.parent.name}-"))
         for agent in self._agents:
             agent.wait()
@@ -94,7 +97,10 @@ class Torchrun:
 
 @asynccontextmanager
 async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
-    """Start a job of this many nodes."""
+    """Run a job of `workers` nodes while the block runs; its processes and its folder are removed afterwards.
+
+    conf: for --rdzv-conf, "" for torchrun's defaults. The nodes may not have joined when the block begins.
+    """
     with tempfile.TemporaryDirectory(prefix="torchrun-story-") as folder:
         home = Path(folder) / "home"
         for name in ("history", "logs"):
@@ -113,7 +119,7 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
 
 
 def _kill(whose: Callable[[str], bool]) -> None:
-    """Kill these processes, again and again until there are no more."""
+    """Kill the processes of all nodes that `whose` accepts by name, repeatedly until there are none."""
     while pids := list(_of(whose)):
         for pid in pids:
             with suppress(ProcessLookupError):

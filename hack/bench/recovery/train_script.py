@@ -16,7 +16,7 @@ from hack.chaos.train_script import AT_ONCE, DISK_EVERY, Diary, Training
 
 
 def main() -> None:
-    """Train from the newest checkpoint, until killed."""
+    """Resume from the newest checkpoint and train until killed."""
     torch.set_num_threads(1)
     home = Path(sys.argv[1])
     dist.init_process_group("gloo")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _round(history: Path) -> int:
-    """One more than any before, the same on all ranks."""
+    """Return a round number above all in the history, the same on all ranks."""
     number = torch.tensor(1 + max((int(name.split(".")[-3]) for name in os.listdir(history)), default=0))
     dist.broadcast(number, 0)
     return int(number)

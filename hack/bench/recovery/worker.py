@@ -21,7 +21,7 @@ LIFE_S = 180
 
 
 def born(pid: int | str) -> str:
-    """Give when a process began, in ticks; "" if it has ended. With its pid that names it uniquely."""
+    """Return when a process began, in clock ticks as text; "" if it has ended. With its pid this identifies it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -30,7 +30,10 @@ def born(pid: int | str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Mark each phase; then step until the end."""
+    """Train until killed, for LIFE_S seconds at most, and mark when each phase of the start ended.
+
+    folder: of the saved state; the marks of this process are appended to a file there.
+    """
     signal.alarm(LIFE_S)
     with (folder / f"marks-{os.getpid()}-{born('self')}").open("a", buffering=1) as marks:
 

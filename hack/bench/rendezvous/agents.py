@@ -32,12 +32,18 @@ class Kind(Protocol):
         """Import what the processes need, before they are forked."""
         ...
 
-    def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Serve so many agents until killed; tell the port, and later when a death was noticed."""
+    def serve(self, agents: int, report: Callable[[float], None]) -> None:
+        """Serve `agents` agents until killed. Call `report` with the port, and later with the time of each noticed
+        death.
+        """
         ...
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Let some of the agents meet all: when each held its rank, by the monotonic clock; again after a death."""
+        """Let the agents `mine` of this process join a rendezvous of `agents` agents at `port`.
+
+        Call `gate` when all is ready; it returns at the start signal. Yield when each agent got its rank, monotonic
+        seconds; once more after a death.
+        """
         ...
 
 
@@ -65,9 +71,11 @@ class _Broke(Exception):
 def gather(
     kind: Kind, agents: int, limit_s: float, *, one_dies: bool = False, processes: int = PROCESSES
 ) -> WorldTimes:
-    """Let this many agents meet, within a time limit. Call it in a process with a single thread.
+    """Run one rendezvous of `agents` agents in several processes, and return its times. All processes are killed
+    afterwards.
 
-    one_dies: the last of them has a process of its own, which is killed once all have met.
+    Call it in a process with a single thread. limit_s: seconds for everything. one_dies: the last agent has a process
+    of its own, which is killed once all have met. A timeout or an error is a result with `why`.
     """
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         raise RuntimeError(f"{threads} threads: a fork would take one of them")
@@ -90,6 +98,7 @@ def gather(
 
 
 def _shares(agents: int, processes: int) -> list[range]:
+    """Divide the numbers of agents over at most `processes` processes."""
     return [range(at, agents, processes) for at in range(min(processes, agents))]
 
 
@@ -102,15 +111,15 @@ class _Agents:
         self._kind, self._agents, self._give_up_s, self._started = kind, agents, give_up_s, started
 
     def start(self, shares: Sequence[range]) -> None:
-        """Start the server, then the others."""
-        self._host = _start(self._started, _serving, self._kind, self._agents)
-        port = int(_heard([self._host], self._give_up_s)[0])
+        """Start the server, then a process for each share of the agents."""
+        self._host = _start(self._started, _run_server, self._kind, self._agents)
+        port = int(_receive_all([self._host], self._give_up_s)[0])
         self._began_s = time.monotonic()
-        self._lines = [_start(self._started, _meeting, self._kind, each, self._agents, port) for each in shares]
+        self._lines = [_start(self._started, _run_meetings, self._kind, each, self._agents, port) for each in shares]
 
     def meet(self) -> WorldTimes:
-        """Give the start signal once all are ready."""
-        _heard(self._lines, self._give_up_s)
+        """Wait until all are ready, give the start signal, and return the seconds until the last agent has its rank."""
+        _receive_all(self._lines, self._give_up_s)
         word_s = time.monotonic()
         for line in self._lines:
             line.send(None)
@@ -118,17 +127,17 @@ class _Agents:
         return WorldTimes(self._agents, last_s - word_s, word_s - self._began_s)
 
     def lose(self, met: WorldTimes) -> WorldTimes:
-        """Kill the last process."""
+        """Kill the last process; return `met` with the times until its death was noticed and the others met again."""
         time.sleep(CALM_S)
         killed_s = time.monotonic()
         self._started[-1].kill()
-        (noticed_s,) = _heard([self._host], self._give_up_s)
+        (noticed_s,) = _receive_all([self._host], self._give_up_s)
         last_s = self._last_s(self._lines[:-1], self._agents - 1)
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
         """Return when the last agent got its rank. Raises _Broke if some agents did not."""
-        times: list[float] = [each for share in _heard(lines, self._give_up_s) for each in share]
+        times: list[float] = [each for share in _receive_all(lines, self._give_up_s) for each in share]
         if len(times) != agents:
             raise _Broke(f"{len(times)} of {agents} agents told their rank")
         return max(times)
@@ -148,12 +157,15 @@ def _start(started: list[multiprocessing.process.BaseProcess], work: Callable[..
     return ours
 
 
-def _heard(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
-    """Read the next message of each. Raises TimeoutError, and _Broke with what one of them says is wrong."""
-    told: dict[Connection, Any] = {}
-    while len(told) < len(lines):
+def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
+    """Return the next message of each connection, in their order.
+
+    give_up_s: monotonic seconds. Raises TimeoutError after it, and _Broke if a process has ended or reports an error.
+    """
+    answers: dict[Connection, Any] = {}
+    while len(answers) < len(lines):
         left_s = give_up_s - time.monotonic()
-        spoken = multiprocessing.connection.wait([line for line in lines if line not in told], max(0.0, left_s))
+        spoken = multiprocessing.connection.wait([line for line in lines if line not in answers], max(0.0, left_s))
         if not spoken:
             raise TimeoutError
         for line in spoken:
@@ -164,15 +176,16 @@ def _heard(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
                 raise _Broke("a process ended") from error
             if isinstance(word, _Broke):
                 raise word
-            told[line] = word
-    return [told[line] for line in lines]
+            answers[line] = word
+    return [answers[line] for line in lines]
 
 
-def _serving(line: Connection, kind: Kind, agents: int) -> None:
-    _telling(line, lambda: kind.serve(agents, line.send))
+def _run_server(line: Connection, kind: Kind, agents: int) -> None:
+    """Serve the rendezvous in this process; what the server reports goes through `line`."""
+    _run_and_report(line, lambda: kind.serve(agents, line.send))
 
 
-def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, port: int) -> None:
+def _run_meetings(line: Connection, kind: Kind, mine: Sequence[int], agents: int, port: int) -> None:
     """Let the agents `mine` of this process meet, and send the times of each meeting through `line`."""
 
     def gate() -> None:
@@ -184,11 +197,11 @@ def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, por
         for times in kind.meet(mine, agents, port, gate):
             line.send(times)
 
-    _telling(line, meet)
+    _run_and_report(line, meet)
 
 
-def _telling(line: Connection, work: Callable[[], None]) -> None:
-    """Run it with as many open files as allowed, report a failure, and stay until killed."""
+def _run_and_report(line: Connection, work: Callable[[], None]) -> None:
+    """Call `work` with as many open files as allowed, send its error through `line`, and stay alive until killed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:

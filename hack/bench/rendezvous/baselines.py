@@ -41,7 +41,7 @@ def folder() -> Path:
 
 
 def nvrx() -> str:
-    """Give the version of NVRx."""
+    """Return the version of NVRx that the lock file names."""
     return _PARTS[-1][0].read_text().split(maxsplit=1)[0]
 
 

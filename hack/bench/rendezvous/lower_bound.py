@@ -20,12 +20,12 @@ class LowerBound:
     def warm(self) -> None:
         """Nothing to import."""
 
-    def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Take so many connections and a message of each, then answer all."""
+    def serve(self, agents: int, report: Callable[[float], None]) -> None:
+        """Accept `agents` connections and a message of each, then answer all. report: called with the port."""
         with socket.create_server((HERE, 0), backlog=BACKLOG) as server, selectors.DefaultSelector() as selector:
             server.setblocking(False)
             selector.register(server, selectors.EVENT_READ)
-            told(server.getsockname()[1])
+            report(server.getsockname()[1])
             spoken: list[socket.socket] = []
             while len(spoken) < agents:
                 for key, _ in selector.select():
@@ -40,7 +40,7 @@ class LowerBound:
             time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Connect and speak, one after the other; then hear the answers."""
+        """Connect for each agent and send its message; then yield when each answer arrived."""
         gate()
         peers = []
         for _ in mine:
@@ -61,6 +61,7 @@ def _accept(server: socket.socket, selector: selectors.BaseSelector) -> None:
 
 
 def _heard_s(peer: socket.socket) -> float:
+    """Return when the answer arrived, monotonic seconds. Raises ConnectionError for another answer."""
     if peer.recv(len(_SAID)) != _SAID:
         raise ConnectionError("no answer")
     return time.monotonic()
@@ -72,13 +73,13 @@ class Lookup:
     def warm(self) -> None:
         """Nothing to import."""
 
-    def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Do nothing: there is no server."""
-        told(0)
+    def serve(self, agents: int, report: Callable[[float], None]) -> None:
+        """Report port 0, and wait until killed: there is no server."""
+        report(0)
         time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Look it up; that there is no name is an answer too."""
+        """Look an address up for each agent, and yield the time afterwards. An unknown name is an answer too."""
         gate()
         for agent in mine:
             socket.getnameinfo((f"127.0.1.{agent + 1}", 9), 0)

@@ -42,7 +42,11 @@ _FILES: Mapping[Names, Mapping[str, str]] = {
 
 
 def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
-    """Return the command line that runs another command there. folder: for the files that replace those in /etc."""
+    """Return the command line that runs another command (`words`) in a private mount namespace, with names as `names`
+    says.
+
+    folder: for the files that replace those in /etc.
+    """
     if names is Names.MACHINE:
         return [*words]
     at = folder / names.value
@@ -56,7 +60,7 @@ def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
 
 
 def permitted(names: Names, folder: Path) -> str:
-    """Return "" where commands may be run so, else why not."""
+    """Return "" if this user may run commands in such a namespace, else the reason."""
     try:
         tried = subprocess.run(
             command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False
@@ -67,7 +71,10 @@ def permitted(names: Names, folder: Path) -> str:
 
 
 def loopback(names: Names) -> socket.socket | None:
-    """Raise the loopback of a new network namespace. For SILENT, take every question there while the socket is open."""
+    """Bring up the loopback of a new network namespace.
+
+    For SILENT, return a socket that takes every DNS question and never answers; None otherwise.
+    """
     if names not in _OWN_LOOPBACK:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

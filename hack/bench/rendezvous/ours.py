@@ -32,12 +32,12 @@ HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
 
 
 def terms_of(agents: int) -> ElasticSpec:
-    """Make terms in which all are wanted, and less than half of them form no world."""
+    """Return an elastic spec for `agents` workers, in which less than half of them form no world."""
     return ElasticSpec(min_nodes=max(1, agents // 2), max_nodes=agents, join_timeout_s=600)
 
 
 def member_of(agent: int) -> Member:
-    """Make an agent of eight processes, below its switches."""
+    """Return the member for agent number `agent`: eight processes, below its switches."""
     leaf = agent // HOSTS_PER_LEAF
     path = (f"spine-{leaf // LEAVES_PER_SPINE}", f"leaf-{leaf}")
     name = f"worker-{agent}"
@@ -50,12 +50,12 @@ class Ours:
     def warm(self) -> None:
         """Do nothing: all is imported already."""
 
-    def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Coordinate; report the port, then when a lost member was noticed."""
-        asyncio.run(_coordinate(agents, told))
+    def serve(self, agents: int, report: Callable[[float], None]) -> None:
+        """Coordinate until killed. report: called with the port, then with the time of each lost member."""
+        asyncio.run(_coordinate(agents, report))
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Join the first world, and each that follows a loss."""
+        """Join the first world with all agents of this process, and the next world after a death."""
         with asyncio.Runner() as runner:
             members = runner.run(_made(mine, agents, port))
             gate()
@@ -64,12 +64,12 @@ class Ours:
             yield runner.run(_together([member.held(agents - 1) for member in members]))
 
 
-async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
-    """Run a coordinator until its job ends. told: called with its port, then with the time of each lost member."""
+async def _coordinate(agents: int, report: Callable[[float], None]) -> None:
+    """Run a coordinator until its job ends. report: called with its port, then with the time of each lost member."""
 
     def say(what: str, fields: Mapping[str, object]) -> None:
         if fields.get("reason") == Reason.MEMBER_LOST.value:
-            told(time.monotonic())
+            report(time.monotonic())
 
     loop, timing = asyncio.get_running_loop(), Timing()
     listener = Listener(TOKEN, RUN, lambda what, fields: None)
@@ -78,7 +78,7 @@ async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
     merge = StackMerge(HangPolicy(), say).merge
     coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s, merge=merge)
     listener.lead(coordinator)
-    told(port)
+    report(port)
     await coordinator.ended
 
 
@@ -100,19 +100,24 @@ class _Follower:
         self._worlds: asyncio.Queue[tuple[int, float] | str] = asyncio.Queue()
 
     async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
-        """Find the coordinator, and hold a rank in a world of this size."""
+        """Find the coordinator, and return when this member got a rank in a world of `size` members.
+
+        knocks: limits how many members of this process connect at the same time. Raises ConnectionError.
+        """
         finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()
-        seek = Search(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
+        search = Search(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
         async with knocks:
-            found = await finder.find(seek)
+            found = await finder.find(search)
         if isinstance(found, GiveUp):
             raise ConnectionError(found.detail)
         self._link, _ = found
         return await self.held(size)
 
     async def held(self, size: int) -> float:
-        """Give when it held its rank in a world of this size."""
+        """Wait for a rank in a world of `size` members; return when it came. Raises ConnectionError if the
+        coordinator is lost.
+        """
         while True:
             world = await self._worlds.get()
             if isinstance(world, str):
@@ -131,7 +136,7 @@ class _Follower:
         return CoordinatorClient(join, TOKEN, RUN, self._heard, self._lost)
 
     def _heard(self, link: CoordinatorClient, message: ToMember) -> None:
-        """Handle a message of the coordinator: note a new world, and answer a stop."""
+        """Handle a message of the coordinator: record a new world, and answer a stop. Other messages are ignored."""
         match message:
             case Formed() if may_train(self._base, message):
                 self._base = LastWorld(message.round, message.group_size, True, True)
@@ -141,8 +146,9 @@ class _Follower:
                 link.send_message(Ready(round_, self._me.master_port, self._me.path))
 
     def _lost(self, link: CoordinatorClient, reason: Reason) -> None:
+        """Let `held` raise an error, since the coordinator is lost."""
         self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
 
 
-async def _nobody_leads(seek: Search) -> tuple[bool, Address | None]:
+async def _nobody_leads(search: Search) -> tuple[bool, Address | None]:
     raise AssertionError("the agents have a coordinator")

@@ -40,15 +40,15 @@ COLUMNS = {"from the word to the last agent, s": "", "times": "d", "best": ".3f"
 COLUMNS |= {"": ""}
 
 
-class Crowds(NamedTuple):
-    """How many agents meet where a target is about their number."""
+class WorldSizes(NamedTuple):
+    """Numbers of agents for the targets about scale."""
 
-    together: int = 1_024
+    standard: int = 1_024
     large: int = 4_096
     largest: int = 10_000
 
 
-FULL_CROWDS = Crowds()
+FULL_SIZES = WorldSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class Plan:
     sizes: Sequence[int]  # of meetings of ours, the floor and NVRx
     times: int  # of each of these
     c10d: Sequence[int]  # sizes of meetings of torch's
-    large: int  # meetings of crowds.large, each beside one of crowds.together
+    large: int  # meetings of crowds.large, each beside one of crowds.standard
     deaths: int  # meetings in which one agent dies
     named: int  # pairs of meetings, with names and without
-    crowds: Crowds = FULL_CROWDS
+    crowds: WorldSizes = FULL_SIZES
 
 
-QUICK = Plan((64, FULL_CROWDS.together), 3, (64,), 2, 2, 3)
-SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, Crowds(4, 6, 8))
-FULL = Plan((64, 256, FULL_CROWDS.together, 2_048), times=7, c10d=(64, 128), large=5, deaths=7, named=9)
+QUICK = Plan((64, FULL_SIZES.standard), 3, (64,), 2, 2, 3)
+SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, WorldSizes(4, 6, 8))
+FULL = Plan((64, 256, FULL_SIZES.standard, 2_048), times=7, c10d=(64, 128), large=5, deaths=7, named=9)
 
 
 @dataclass(slots=True)
@@ -74,21 +74,21 @@ class Results:
     """The meetings of one run."""
 
     meetings: Mapping[tuple[str, int], Sequence[WorldTimes]] = field(default_factory=dict)  # by kind and agents
-    beside: Sequence[WorldTimes] = ()  # of crowds.together, in the minutes of crowds.large
+    beside: Sequence[WorldTimes] = ()  # of crowds.standard, in the minutes of crowds.large
     deaths: Sequence[WorldTimes] = ()  # one of them dies
     named: Sequence[WorldTimes] = ()  # where names come from files
     unnamed: Sequence[WorldTimes] = ()  # where nobody answers
-    crowds: Crowds = FULL_CROWDS
+    crowds: WorldSizes = FULL_SIZES
 
     def best_s(self, kind: str, agents: int) -> float:
         """Return the shortest rendezvous; NaN if there was none."""
         return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
-        """Return what docs/launcher.md promises."""
-        together, large, largest = self.crowds
+        """Return the targets that docs/launcher.md promises."""
+        standard, large, largest = self.crowds
         ours_s, nvrx_s, large_s = (
-            self.best_s(*each) for each in (("ours", together), ("nvrx", together), ("ours", large))
+            self.best_s(*each) for each in (("ours", standard), ("nvrx", standard), ("ours", large))
         )
         done = float(math.isfinite(self.best_s("ours", largest)))
         noticed_s, renewed_s = (
@@ -96,9 +96,9 @@ class Results:
         )
         slowed = ratio(best_s(self.unnamed), best_s(self.named))
         return [
-            Target(f"{together:,} agents meet, s", ours_s, "<=", 0.35),
-            Target(f"{together:,} agents / NVRx's barrier", ratio(ours_s, nvrx_s), "<=", 0.5),
-            Target(f"{large:,} agents / {together:,}", ratio(large_s, best_s(self.beside)), "<=", MOST_GROWTH),
+            Target(f"{standard:,} agents meet, s", ours_s, "<=", 0.35),
+            Target(f"{standard:,} agents / NVRx's barrier", ratio(ours_s, nvrx_s), "<=", 0.5),
+            Target(f"{large:,} agents / {standard:,}", ratio(large_s, best_s(self.beside)), "<=", MOST_GROWTH),
             Target(f"{largest:,} agents meet (1: they do)", done, ">=", 1),
             Target("a death is noticed, s", noticed_s, "<=", 1.5),
             Target("then the others hold a world, s", renewed_s, "<=", 1.0),
@@ -106,7 +106,7 @@ class Results:
         ]
 
     def table(self) -> Table:
-        """Return a row for each kind and number of agents."""
+        """Return the table, a row for each kind of rendezvous and number of agents."""
         rows = [
             (f"{agents:,} agents, {KINDS[kind]}", *_times(mets))
             for (kind, agents), mets in sorted(
@@ -114,12 +114,13 @@ class Results:
             )
         ]
         for words, mets in (("beside the large crowd", self.beside), ("names from files", self.named)):
-            rows.append((f"{self.crowds.together:,} agents, ours, {words}", *_times(mets)))
-        rows.append((f"{self.crowds.together:,} agents, ours, no name server answers", *_times(self.unnamed)))
+            rows.append((f"{self.crowds.standard:,} agents, ours, {words}", *_times(mets)))
+        rows.append((f"{self.crowds.standard:,} agents, ours, no name server answers", *_times(self.unnamed)))
         return Table(f"agents that meet over loopback, in {PROCESSES} processes", COLUMNS, rows)
 
 
 def _times(mets: Sequence[WorldTimes]) -> tuple[int, float, float, float, str]:
+    """Return the cells of a row: number of meetings, best, median, best time until ready, and the first error."""
     why = next((met.why for met in mets if met.why), "")
     ready_s = min((met.ready_s for met in mets), default=math.nan)
     return len(mets), best_s(mets), middle(met.took_s for met in mets), ready_s, why
@@ -133,7 +134,7 @@ def best_s(mets: Sequence[WorldTimes]) -> float:
 def run(scale: Scale) -> Outcome:
     """Measure everything. The notes name what this machine lacks; the targets of those parts are not met."""
     plan = scale.pick(FULL, QUICK, SMALLEST)
-    notes = [_files_told(), _crowd_told(), _versions_told()]
+    notes = [_note_on_files(), _note_on_agents(), _note_on_versions()]
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
         scratch, names = Path(name), Names.QUIET
         if why := mount_namespace.permitted(names, scratch):
@@ -154,7 +155,11 @@ def run(scale: Scale) -> Outcome:
 def _meetings(
     plan: Plan, names: Names, scratch: Path, path: Sequence[Path]
 ) -> tuple[dict[tuple[str, int], list[WorldTimes]], list[WorldTimes], list[WorldTimes]]:
-    """Time each kind of rendezvous in turn, small ones beside large ones, and those in which one agent dies."""
+    """Time each kind of rendezvous in turn.
+
+    Returns (times by kind and number of agents, those of the standard size beside the large ones, those with a death).
+    path: folder of the baselines, () if NVRx is missing.
+    """
     beside: list[WorldTimes] = []
     meetings: defaultdict[tuple[str, int], list[WorldTimes]] = defaultdict(list)
     known = ["nvrx", "c10d"] if path else ["c10d"]
@@ -173,18 +178,21 @@ def _meetings(
         for _ in range(BATCHES):
             for _ in range(plan.large):
                 gather("floor", plan.crowds.large)
-                beside.append(ours.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
+                beside.append(ours.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
                 gather("ours", plan.crowds.large)
             if ratio(best_s(meetings["ours", plan.crowds.large]), best_s(beside)) <= MOST_GROWTH:
                 break
         for kind in ("floor", "ours"):
             gather(kind, plan.crowds.largest)
-        deaths = [ours.meet("ours", plan.crowds.together, LIMITS_S["ours"], one_dies=True) for _ in range(plan.deaths)]
+        deaths = [ours.meet("ours", plan.crowds.standard, LIMITS_S["ours"], one_dies=True) for _ in range(plan.deaths)]
     return dict(meetings), beside, deaths
 
 
 def _with_names_and_without(plan: Plan, scratch: Path, notes: list[str]) -> tuple[list[WorldTimes], list[WorldTimes]]:
-    """Run the agents where names come from files and where each look-up fails; note how the latter went."""
+    """Time our rendezvous where names come from files, and where no name server answers: (with names, without).
+
+    notes: gets a note on the latter. Both are [] if this machine cannot do it.
+    """
     if why := mount_namespace.permitted(Names.SILENT, scratch):
         notes.append(f"A silent name server cannot be had here: {why}")
         return [], []
@@ -194,29 +202,32 @@ def _with_names_and_without(plan: Plan, scratch: Path, notes: list[str]) -> tupl
         answer = silent.meet("lookup", 1, 2.0)
         for _ in range(BATCHES):
             for _ in range(plan.named):
-                named.append(files.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
-                unnamed.append(silent.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
+                named.append(files.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
+                unnamed.append(silent.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
             if ratio(best_s(unnamed), best_s(named)) <= MOST_SLOWED:
                 break
     notes.append(f"One plain look-up with the silent name server: {answer.why or f'{answer.took_s:.3f} s'}.")
     return named, unnamed
 
 
-def _crowd_told() -> str:
+def _note_on_agents() -> str:
+    """Return the note on how agents are simulated."""
     return (
         "Simulated agents share one machine: its kernel carries both ends of every connection. "
         f"Of ours {KNOCKING} in each of {PROCESSES} processes knock at a time: of {KNOCKING * PROCESSES:,} all at once."
     )
 
 
-def _versions_told() -> str:
+def _note_on_versions() -> str:
+    """Return the note on the versions of the baselines."""
     try:
         return f"Baselines: torch {metadata.version('torch')}, {nvrx()}."
     except metadata.PackageNotFoundError:
         return "torch is not here: make setup-launcher"
 
 
-def _files_told() -> str:
+def _note_on_files() -> str:
+    """Return the note on the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         f"Files that one process may open: {hard:,}, {soft:,} without asking. A coordinator needs one for each member."

@@ -35,12 +35,12 @@ class _Stores(ABC):
             del os.environ[name]
         import torch.distributed  # noqa: F401
 
-    def serve(self, agents: int, told: Callable[[float], None]) -> None:
-        """Serve a store until killed."""
+    def serve(self, agents: int, report: Callable[[float], None]) -> None:
+        """Serve a store until killed. report: called with its port."""
         from torch.distributed import TCPStore
 
         store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=LIMIT)
-        told(store.port)
+        report(store.port)
         time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
@@ -52,6 +52,7 @@ class _Stores(ABC):
         faults: list[Exception] = []
 
         def live(agent: int) -> None:
+            """Connect one agent, wait for the start signal, meet, and record the time or the error."""
             try:
                 rendezvous = self.agent(agent, agents, _connected(port))
                 ready.wait()
@@ -99,7 +100,7 @@ class Nvrx(_Stores):
         _barrier()
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Give the agent; the first one closes the round, as the host of NVRx's store does."""
+        """Return NVRx's rendezvous of one agent; the first one closes the round, as the host of NVRx's store does."""
         barrier = _barrier()
         state = barrier._RendezvousBarrierState(
             store, "bench", is_store_host=agent == 0, join_timeout_seconds=LIMIT.total_seconds()
@@ -117,7 +118,9 @@ class C10d(_Stores):
         import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend  # noqa: F401
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Give the agent; min and max are equal, so that the round ends with the last arrival."""
+        """Return torch's c10d rendezvous of one agent; min and max are equal, so that the round ends with the last
+        arrival.
+        """
         from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
         from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 

@@ -48,7 +48,7 @@ class Testbed:
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._err, text=True, env=env)
 
     def meet(self, kind: str, agents: int, limit_s: float, *, one_dies: bool = False) -> WorldTimes:
-        """Run one rendezvous."""
+        """Run one rendezvous in the testbed's process and return its times. Arguments as of `agents.gather`."""
         assert self._process.stdin
         assert self._process.stdout
         try:
@@ -74,7 +74,7 @@ class Testbed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Warm up, then gather until there is nothing more to read."""
+    """Import what the kinds in `argv` need, then run a rendezvous for each line on stdin until it ends. Return 0."""
     names, *kinds = argv
     opened = mount_namespace.loopback(Names(names))
     for kind in kinds:

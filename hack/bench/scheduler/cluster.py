@@ -25,7 +25,7 @@ VERBS = ("filter", "prioritize", "preempt")
 
 
 def switches(nodes: int, hosts_per_leaf: int, leaves_per_spine: int = 16) -> dict[str, tuple[str, str]]:
-    """Return the leaf and the spine above each of so many nodes."""
+    """Return (leaf, spine) above each of `nodes` nodes, by node name."""
     leaf_of = [at // hosts_per_leaf for at in range(nodes)]
     return {
         f"node-{at:05d}": (f"asw-{leaf:04d}", f"psw-{leaf // leaves_per_spine:03d}") for at, leaf in enumerate(leaf_of)
@@ -40,7 +40,9 @@ def switches_of(tree: Fabric) -> dict[str, tuple[str, str]]:
 async def build(
     api: Api, above: Mapping[str, tuple[str, str]], labels_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 ) -> None:
-    """Create nodes of 8 GPUs, and our map of the switches above each. labels_of: a node's, besides its own name."""
+    """Create nodes of 8 GPUs, and our map with the switches `above` each. labels_of: returns further labels of a
+    node.
+    """
     await api.create_all(gpu_node(name, address(at), labels=labels_of(name)) for at, name in enumerate(above))
     meta = {"name": MAP.partition("/")[2], "namespace": "default"}
     lines = "".join(f"{leaf} {spine} {name}\n" for name, (leaf, spine) in above.items())
@@ -49,7 +51,9 @@ async def build(
 
 
 def pod(gang: str, index: int, size: int, gated: bool = False, gpus: int = 8) -> dict[str, Any]:
-    """Build a pod of a gang, with koordinator's annotations, which need no PodGroup. gated: behind our gate."""
+    """Return a pod of a gang of `size`, with koordinator's annotations; it needs no PodGroup. gated: with our
+    scheduling gate.
+    """
     asks = {"nvidia.com/gpu": str(gpus)}  # no more: Kueue's queue covers nothing else
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": asks, "limits": asks}}
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(size)} if gang else {}
@@ -61,7 +65,10 @@ def pod(gang: str, index: int, size: int, gated: bool = False, gpus: int = 8) ->
 
 
 def start_extender(plane: ControlPlane, program: Sequence[str] = ()) -> int:
-    """Start our extender, or another program that takes two ports. Return the port of its verbs."""
+    """Start an extender on the control plane and return the port of its verbs.
+
+    program: command that takes two ports as its last arguments; empty for ours.
+    """
     port, health = free_ports(2)
     argv = [*program, str(port), str(health)]
     if not program:
@@ -72,7 +79,10 @@ def start_extender(plane: ControlPlane, program: Sequence[str] = ()) -> int:
 
 
 def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -> int:
-    """Start our nominator as a program of this name. Return the port of its metrics."""
+    """Start our nominator on the control plane. Return the port of its metrics.
+
+    flags: further command-line flags. name: of the program on the control plane.
+    """
     (health,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", f"--kubeconfig={plane.kubeconfig}"]
     argv += ["--configmap", MAP, "--lease=default/turnout-nominator", "--log-level=warning"]
@@ -84,10 +94,10 @@ def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -
 def start_scheduler(
     plane: ControlPlane, port: int | None, percentage: int | None = None, verbs: Sequence[str] = VERBS
 ) -> None:
-    """Start kube-scheduler in the shipped configuration.
+    """Start kube-scheduler on the control plane with the configuration that Turnout ships.
 
-    port: of the extender that it asks for these verbs; None for none. percentage: of the nodes that it scores; None
-    for its own sampling.
+    port: of the extender; None for no extender. percentage: percentageOfNodesToScore; None for the scheduler's default.
+    verbs: that the extender is asked for.
     """
     config = scheduler_config.shipped(f"http://127.0.0.1:{port or 1}")
     config.pop("percentageOfNodesToScore", None)

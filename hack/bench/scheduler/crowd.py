@@ -31,7 +31,7 @@ class Crowd:
 
 
 async def crowd(gangs: int) -> Crowd:
-    """Let so many gangs of 20 wait, and free a leaf a few times."""
+    """Let `gangs` gangs of SIZE pods wait behind gates, then free a leaf FREED times. Return memory and times."""
     plane = await asyncio.to_thread(lambda: ControlPlane(apiserver_flags=UNLIMITED).start())
     try:
         async with plane.api() as api:
@@ -64,7 +64,7 @@ async def _build(api: Api) -> None:
 
 
 async def _freed(api: Api, names: list[str]) -> tuple[float, str]:
-    """Delete the pods of a leaf. Return how long until it is full again, and which gang is there."""
+    """Delete the pods of a leaf. Return (seconds until it is full again, name of the gang that is there)."""
     await asyncio.gather(*(api.delete(f"{PODS}/{name}") for name in names))
     began_s = time.monotonic()
 

@@ -27,9 +27,9 @@ TAKEOVER_S = 5.0  # within which a replica takes over
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure. Quick: one seed of 15 gangs; in full: ten seeds of 40 gangs.
+    """Measure our nominator with real schedulers, and Kueue if the environment names its manager.
 
-    Kueue runs beside where the environment names its manager, over the first three seeds.
+    Quick: one seed of 15 gangs. In full: ten seeds of 40 gangs; Kueue runs over the first three of them.
     """
     seeds, gangs = scale.pick((tuple(range(1, 11)), 40), ((1,), 15), ((1,), 4))
     cells = [
@@ -49,7 +49,11 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> Cell:
-    """Send the streams of all seeds in one way. Return the results. apart: key of APART_S; release: of Kubernetes."""
+    """Send the streams of all seeds in one way, and return the results.
+
+    way: key of WAYS. apart: key of APART_S, the time between two pods. gangs: of each stream. release: of Kubernetes,
+    "" for the default.
+    """
     kubernetes, sent = _version(release), []
     for seed in seeds:
         sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
@@ -58,14 +62,16 @@ def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) 
 
 
 def _version(release: str) -> str:
-    """Ask a kube-scheduler for its version."""
+    """Return the version of kube-scheduler of this release, by running it."""
     argv = [str(cache.binary(f"kube-scheduler{release}")), "--version"]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
     return said.split()[-1].removeprefix("v")
 
 
 def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of all cells. least: crossings of best fit in memory."""
+    """Return the table of all cells. least: ring crossings of best fit in memory, the base of the ratios. gangs:
+    their number, named in the title.
+    """
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [
@@ -78,7 +84,7 @@ def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
 
 
 def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
-    """Yield the targets of the cells behind gates. least: crossings of best fit in memory."""
+    """Yield the targets of cells with scheduling gates. least: ring crossings of best fit in memory."""
     for cell in cells:
         if cell.way == "gates":
             where = f"{cell.kubernetes}, {cell.apart}"
@@ -90,7 +96,7 @@ def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
 
 
 def _waiting(gangs: int, times: int) -> Outcome:
-    """Measure a crowd behind gates, and leaders that are killed."""
+    """Measure a crowd of `gangs` gangs behind gates, and `times` leaders that are killed. Return table and targets."""
     waiting = asyncio.run(crowd(gangs))
     killed = asyncio.run(takeovers(times))
     rows = [

@@ -52,7 +52,9 @@ class NotRun:
 
 
 def find(environ: Mapping[str, str]) -> Peer | NotRun:
-    """Look for the manager in the folder that the environment names."""
+    """Return the paths of Kueue's manager in the folder that the environment names; NotRun with the reason if it is
+    missing.
+    """
     folder = environ.get(FOLDER)
     if not folder:
         return NotRun(f"{FOLDER} names no folder with {MANAGER}")
@@ -62,11 +64,12 @@ def find(environ: Mapping[str, str]) -> Peer | NotRun:
 
 
 async def send(peer: Peer, events: Sequence[int], seed: int, apart_s: float) -> tuple[str, Sent]:
-    """Send one stream through a fresh control plane where Kueue places gangs. Return the manager's version, too.
+    """Send one stream to a new control plane on which Kueue places gangs. Return (the manager's version, results).
 
-    A gang leaves when all its pods have succeeded, as Kueue counts it; the next comes when they are gone.
+    apart_s: seconds between two pods. A gang leaves when all its pods have succeeded, as Kueue counts it; the next
+    comes when they are gone.
     """
-    tree, dice, found = streams.fabric(), random.Random(seed), Sent()
+    tree, rng, found = streams.fabric(), random.Random(seed), Sent()
     words = Words(kueue_words.member, _leave)
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
@@ -78,7 +81,7 @@ async def send(peer: Peer, events: Sequence[int], seed: int, apart_s: float) -> 
             await come(api, "warm", 1, None, 0.0, words.pod)
             await _leave(api, "warm", 1)
             before = await patches(api)
-            await follow(api, events, dice, apart_s, words, found)
+            await follow(api, events, rng, apart_s, words, found)
             found.patches = await patches(api) - before - kueue_words.pods_gone(events)
             return version(plane.logs(MANAGER)), found
     finally:
@@ -92,7 +95,7 @@ def version(log: str) -> str:
 
 
 async def _start(plane: ControlPlane, api: Api, peer: Peer) -> None:
-    """Install what the manager needs, start it, and wait until it serves."""
+    """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
     for each in kueue_words.installed(release, webhook):
@@ -110,7 +113,11 @@ async def _start(plane: ControlPlane, api: Api, peer: Peer) -> None:
 
 
 async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
-    """Play the volume of the manager's Secret, which it fills: copy it to where the manager looks."""
+    """Wait until the manager has filled its Secret, and copy its content to where the manager reads it: a volume's
+    work.
+
+    Raises NotReady.
+    """
     until_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < until_s:
         secret = await api.get(f"{_SYSTEM}/secrets/{kueue_words.SECRET}")
@@ -123,7 +130,11 @@ async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
 
 
 async def _open_queue(api: Api) -> None:
-    """Create the queue and wait until it admits. The API server may learn of the webhooks' authority a moment late."""
+    """Create the queue and wait until it is active.
+
+    Creation is repeated for a while, because the API server may not know yet which authority the webhooks' certificates
+    have.
+    """
     until_s = time.monotonic() + _WITHIN_S
     for resource, body in kueue_words.queues(streams.NODES * 8):
         while True:
@@ -139,7 +150,7 @@ async def _open_queue(api: Api) -> None:
 
 
 async def _leave(api: Api, gang: str, size: int) -> None:
-    """Let every pod of a gang succeed, wait until Kueue has counted that, and delete them."""
+    """Let all pods of a gang succeed, wait until Kueue has released their quota, and delete them."""
     pods = [f"{PODS}/{gang}-{at}" for at in range(size)]
     await asyncio.gather(*(api.patch(f"{pod}/status", {"status": {"phase": "Succeeded"}}) for pod in pods))
     workload = f"{_API}/namespaces/default/workloads?fieldSelector=metadata.name%3D{gang}"
@@ -149,7 +160,7 @@ async def _leave(api: Api, gang: str, size: int) -> None:
 
 
 def _holds(kind: str) -> Any:
-    """Make the question whether an object has a condition."""
+    """Return a function that is True for an object with this condition. kind: of the condition."""
 
     def holds(body: Mapping[str, Any]) -> bool:
         told = body.get("status", {}).get("conditions") or ()

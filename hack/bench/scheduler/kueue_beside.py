@@ -20,7 +20,10 @@ WAY = "kueue"
 
 
 def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], gangs: int) -> Outcome:
-    """Measure Kueue where the environment names its manager, with the scheduler of the first of our cells."""
+    """Measure Kueue if the environment names its manager, and compare it with our cells of the same scheduler.
+
+    seeds, gangs: of the streams. Without the manager, the outcome only has a note.
+    """
     peer = kueue.find(environ)
     if isinstance(peer, NotRun):
         return Outcome("Kueue", (), notes=[f"Kueue's manager is not run: {peer.reason}."])
@@ -31,7 +34,9 @@ def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], 
 
 
 def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[Cell]]:
-    """Send the streams to Kueue. Return its version, and a cell for each spacing."""
+    """Send the streams to Kueue. Return (its version, a cell for each spacing). kubernetes: version of the
+    scheduler.
+    """
     version, cells = "", []
     for apart, apart_s in APART_S.items():
         sent = []
@@ -44,7 +49,11 @@ def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> 
 
 
 def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
-    """Put each spacing of a peer after what the same scheduler's binary did without it, over as many seeds."""
+    """Return, for each cell of a peer (Kueue), first our cells of the same spacing and Kubernetes version, then the
+    peer's.
+
+    Our cells are cut to as many seeds as the peer's.
+    """
     found = []
     for peer in peers:
         alike = (each for each in ours if (each.apart, each.kubernetes) == (peer.apart, peer.kubernetes))
@@ -53,7 +62,7 @@ def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
 
 
 def table(version: str, least: Sequence[float], cells: Sequence[Cell], gangs: int) -> Table:
-    """Show cells below each other; least: best fit's crossings, by seed."""
+    """Return the table of these cells. version: of Kueue. least: crossings of best fit in memory, by seed."""
     columns = {"pods, way": "", "crossings a gang": ".3f", "by seed": "", "failed": "d"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [("best fit in memory", fmean(least), _spread(least), *["-"] * 4)]

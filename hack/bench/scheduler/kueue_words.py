@@ -28,9 +28,10 @@ _HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
 def installed(release: Iterable[Mapping[str, Any]], port: int) -> list[dict[str, Any]]:
-    """Choose what the manager needs of a release's objects, in the order of creation; webhooks on this port.
+    """Return the objects of a release that the manager needs, in the order of creation. Left out: roles, the
+    Deployment, the visibility API, and every Service except that of the webhooks.
 
-    Left out: roles, the Deployment, the visibility API and every Service but that of the webhooks.
+    port: of this machine, to which the webhooks are directed.
     """
     found: list[dict[str, Any]] = []
     for each in release:
@@ -88,7 +89,9 @@ def node_labels(tree: Fabric, host: str) -> dict[str, str]:
 
 
 def queues(gpus: int) -> list[tuple[str, dict[str, Any]]]:
-    """Write one queue that may use so many GPUs of one flavor with a topology, each object after its resource."""
+    """Return the objects of one queue with a quota of `gpus` GPUs in one flavor with a topology, as (API path,
+    object).
+    """
     levels = [{"nodeLabel": label} for label in (BLOCK, RACK, HOST)]
     quota = {"name": GPU, "nominalQuota": str(gpus)}
     flavors = [{"name": QUEUE, "resources": [quota]}]
@@ -107,7 +110,7 @@ def _object(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member(gang: str, index: int, size: int) -> dict[str, Any]:
-    """Build a pod of a gang: a pod group that prefers one rack, its ranks told so that Kueue keeps their order."""
+    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps."""
     made = pod(gang, index, size, gated=False)
     made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
     made["metadata"]["annotations"] = {

@@ -60,7 +60,10 @@ Results = Mapping[Cell, Sequence[Result]]
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure. Quick: 1,000 nodes, 500 pods, five configurations, once; else the whole matrix, three times."""
+    """Measure the throughput of kube-scheduler in several setups; return tables and targets.
+
+    Quick: 1,000 nodes, 500 pods, five configurations, once; else the whole matrix, three times.
+    """
     sizes = scale.pick([(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)], [(1000, 500, 1)], [(16, 16, 1)])
     results, bound_s = asyncio.run(_measured(sizes, scale is Scale.FULL))
     every = {
@@ -79,7 +82,11 @@ def measure(scale: Scale) -> Outcome:
 async def _measured(
     sizes: Sequence[tuple[int, int, int]], full: bool
 ) -> tuple[dict[Cell, list[Result]], dict[int, list[float]]]:
-    """Measure at each size: (nodes, pods, repetitions). Return results, and by nodes the times of gangs one by one."""
+    """Measure all cells of each size. Return the results by cell, and for each number of nodes the seconds of the gangs
+    that were sent one by one.
+
+    sizes: (nodes, pods, repetitions). full: the whole matrix.
+    """
     found: dict[Cell, list[Result]] = {}
     bound_s: dict[int, list[float]] = {}
     for nodes, pods, times in sizes:
@@ -113,7 +120,7 @@ def _cells(nodes: int, full: bool) -> Iterator[Cell]:
 
 
 async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
-    """Run one cell once. pods: their number."""
+    """Run one cell once with `pods` pods. Return the result."""
     made = WORKLOADS[cell.workload](pods, cell.setup.gates)
     if cell.setup in (ALONE, ALONE_NONE):
         return await cluster.run_nominated(made, 100, nominate=cell.setup.nominate)
@@ -121,17 +128,19 @@ async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
 
 
 async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
-    """Let gangs of eight whole nodes come behind gates, each when the one before is bound. Return their seconds."""
+    """Create gangs of eight whole nodes behind gates, each when the one before is bound. Return their seconds."""
     plane.start_scheduler()
     start_nominator(plane, "--gates")
     async with plane.api() as api:
         await warm(api, gated=True)
-        dice, gated = random.Random(1), partial(pod, gated=True)
-        return [(await come(api, f"alone-{at}", SIZE, dice, 0.0, gated))[1] for at in range(count)]
+        rng, gated = random.Random(1), partial(pod, gated=True)
+        return [(await come(api, f"alone-{at}", SIZE, rng, 0.0, gated))[1] for at in range(count)]
 
 
 def _ratio(results: Results, cell: Cell, to: Cell) -> float:
-    """Return the median, over the repetitions, of the ratio within each; NaN where one was not measured."""
+    """Return the median over the repetitions of the rate of `cell` divided by the rate of `to` in the same
+    repetition; NaN if one of them was not measured.
+    """
     if cell not in results or to not in results:
         return float("nan")
     return middle_ratio(
@@ -144,7 +153,7 @@ def _base(cell: Cell) -> Cell:
 
 
 def _table(results: Results) -> Table:
-    """Return the table of all cells: medians of pods/s, ratio to no extender, and CPU."""
+    """Return the table of all cells: median rate in pods/s, its ratio to the cell without an extender, and CPU time."""
     rows = []
     for cell, found in results.items():
         rates = [each.middle if cell.setup in (ALONE, ALONE_NONE) else each.rate for each in found]
@@ -165,7 +174,7 @@ def _alone_table(bound_s: Mapping[int, Sequence[float]]) -> Table:
 
 
 def _targets(results: Results, full: bool) -> Iterator[Target]:
-    """Yield the targets of throughput. full: those of the whole matrix."""
+    """Yield the targets of throughput. full: yield also those of cells that only the whole matrix has."""
 
     def to_none(nodes: int, setup: Setup, load: str) -> float:
         return _ratio(results, Cell(nodes, 100, load, setup), Cell(nodes, 100, load, NONE))
@@ -187,7 +196,10 @@ def _targets(results: Results, full: bool) -> Iterator[Target]:
 
 
 def _gate_targets(results: Results, bound_s: Mapping[int, Sequence[float]]) -> Iterator[Target]:
-    """Yield the targets behind gates. bound_s: seconds of each gang, by number of nodes."""
+    """Yield the targets for gangs behind scheduling gates.
+
+    bound_s: by number of nodes, the seconds from the creation of each gang's last pod until its last pod was bound.
+    """
     for nodes, times in bound_s.items():
         where = f"{nodes:,} nodes behind gates"
         cell = Cell(nodes, None, "gangs of 8", GATES)

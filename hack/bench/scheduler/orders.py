@@ -32,7 +32,11 @@ COLUMNS = {
 
 
 def measure(scale: Scale) -> Outcome:
-    """Send the first gangs of the streams through real schedulers; unless in full: one seed, fewer gangs, shuffled."""
+    """Send the first gangs of the placement streams through a real scheduler, in several orders of pods, and return the
+    table and the targets.
+
+    Unless the scale is full: one seed, fewer gangs, and the shuffled order alone.
+    """
     seeds, gangs = scale.pick((tuple(streams.SEEDS)[:10], 40), ((1,), 10), ((1,), 4))
     ways = [(apart, order) for apart in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
     rows = [_measure_row(seeds, gangs, apart, order) for apart, order in ways]

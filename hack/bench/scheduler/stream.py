@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def crossings(self) -> float:
-        """The mean over gangs; NaN where every gang failed."""
+        """Return the mean crossings of a gang; NaN if every gang failed."""
         return mean([each for one in self.sent for each in one.crossings])
 
     def bound_s(self, share: float) -> float:
@@ -72,21 +72,21 @@ class Cell:
 
     @property
     def failed(self) -> int:
-        """The gangs that were not bound in time."""
+        """Return the number of gangs that were not bound in time."""
         return sum(one.failed for one in self.sent)
 
     @property
     def obeyed(self) -> float:
-        """The share of nominations that the scheduler took."""
+        """Return the share of nominations that the scheduler took."""
         return ratio(sum(one.obeyed for one in self.sent), sum(one.placed for one in self.sent))
 
     @property
     def patches(self) -> float:
-        """The patches of a pod, by whomever."""
+        """Return the number of patches for each bound pod, by any client."""
         return sum(one.patches for one in self.sent) / max(1, sum(one.pods for one in self.sent))
 
     def first(self, seeds: int) -> Self:
-        """Return the cell over its first seeds alone."""
+        """Return the cell with the results of its first seeds only."""
         return replace(self, sent=self.sent[:seeds])
 
 
@@ -101,7 +101,7 @@ def events_of(seed: int, gangs: int) -> list[int]:
 
 
 def best_fit(seeds: Sequence[int], gangs: int) -> float:
-    """Compute the crossings a gang of best fit by level in memory, over the same streams."""
+    """Return the mean crossings of a gang by best fit in memory, over the same streams."""
     tree = streams.fabric()
     runs = (streams.replay(tree, events_of(seed, gangs), baselines.best_fit) for seed in seeds)
     return statistics.fmean(crossed for run in runs for crossed in run.total)
@@ -118,12 +118,13 @@ class Words:
 async def send(
     events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
 ) -> Sent:
-    """Send one stream through a fresh control plane. gated: our nominator lifts gates. asks: the scheduler asks us.
+    """Send one stream to a new control plane, and return the results.
 
-    seed: of the order in which each gang's pods come; None for that of their ranks. release: of Kubernetes, as
-    ControlPlane takes it.
+    seed: of the order in which each gang's pods come; None for the order of ranks. apart_s: seconds between two pods.
+    gated: the pods have our gates, which our nominator lifts. release: of Kubernetes, as ControlPlane takes it. asks:
+    the scheduler asks our extender.
     """
-    dice, found = None if seed is None else random.Random(seed), Sent()
+    rng, found = None if seed is None else random.Random(seed), Sent()
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
@@ -132,7 +133,7 @@ async def send(
             health = await asyncio.to_thread(start_nominator, plane, "--gates") if gated else 0
             await warm(api, gated)
             before = await patches(api)
-            await follow(api, events, dice, apart_s, Words(partial(pod, gated=gated), _leave), found)
+            await follow(api, events, rng, apart_s, Words(partial(pod, gated=gated), _leave), found)
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
@@ -144,9 +145,12 @@ async def send(
 
 
 async def follow(
-    api: Api, events: Sequence[int], dice: random.Random | None, apart_s: float, words: Words, found: Sent
+    api: Api, events: Sequence[int], rng: random.Random | None, apart_s: float, words: Words, found: Sent
 ) -> None:
-    """Let the gangs of a stream come and leave, and note what each ring costs and when it was bound."""
+    """Create and delete the gangs of a stream, and record in `found` what each ring costs and when it was bound.
+
+    rng, apart_s: as in `come`. words: how a gang's pods are written and deleted.
+    """
     tree, sizes = streams.fabric(), list[int]()
     for event in events:
         if event <= 0:
@@ -155,7 +159,7 @@ async def follow(
         sizes.append(event)
         gang = f"gang-{len(sizes) - 1}"
         try:
-            nodes, bound_s = await come(api, gang, event, dice, apart_s, words.pod)
+            nodes, bound_s = await come(api, gang, event, rng, apart_s, words.pod)
         except TimeoutError:
             found.failed += 1
             continue
@@ -170,7 +174,9 @@ async def _leave(api: Api, gang: str, size: int) -> None:
 
 
 async def warm(api: Api, gated: bool) -> None:
-    """Let one pod come and go, so that everybody is connected and the nominator leads."""
+    """Create one pod, wait until it is bound, and delete it, so that all programs are connected and the nominator
+    leads.
+    """
     await api.create(pod("warm", 0, 1, gated))
     await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
     await api.delete(f"{PODS}/warm-0")
@@ -185,16 +191,16 @@ async def come(
     api: Api,
     gang: str,
     size: int,
-    dice: random.Random | None,
+    rng: random.Random | None,
     apart_s: float,
     written: Callable[[str, int, int], dict[str, Any]],
 ) -> tuple[dict[str, str], float]:
-    """Create a gang's pods. Return their nodes, and the seconds from the last creation to all bound.
+    """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
-    dice: for the order in which they come; None for that of their ranks. written: as in Words.pod.
-    Raises TimeoutError when they are not bound in time.
+    rng: for the order in which they come; None for the order of ranks. apart_s: seconds between two pods. written: as
+    in Words.pod. Raises TimeoutError if they are not bound within BOUND_S.
     """
-    order = range(size) if dice is None else dice.sample(range(size), size)
+    order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [written(gang, index, size) for index in order]
     if apart_s:
         for each in pods:
@@ -206,9 +212,10 @@ async def come(
 
 
 async def bound_since(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
-    """Wait until a gang is bound. Return its pods' nodes, and the seconds since a moment of the monotonic clock."""
+    """Wait until all pods of a gang are bound. Return (their nodes by name, seconds since `began_s`, monotonic)."""
 
     def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
+        """Return the nodes by pod name once all are bound, {} before."""
         nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
         return nodes if len(nodes) == size and all(nodes.values()) else {}
 
@@ -222,7 +229,7 @@ async def patches(api: Api) -> float:
 
 
 def obeyed(health: int) -> tuple[float, float]:
-    """Return how many pods let go are bound on their nominated node, and how many are bound."""
+    """Return (pods bound on their nominated node, all bound pods that had a gate). health: port of the metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     series = dict(re.findall(r'^turnout_gate_bindings_total\{as_nominated="(\w+)"\} (\S+)$', text, re.M))

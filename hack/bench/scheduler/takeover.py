@@ -15,7 +15,9 @@ LEASE = ("--lease-seconds", "4", "--gates")  # as the chart sets it
 
 
 async def takeovers(times: int) -> list[float]:
-    """Kill the leader `times` times. Return the seconds from each kill to the last binding of a waiting gang."""
+    """Kill the leading nominator `times` times, and create a gang right after each kill. Return, for each time, the
+    seconds from the kill until the gang's last pod was bound.
+    """
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:

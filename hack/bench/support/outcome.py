@@ -64,7 +64,7 @@ class Table:
         return [[_text(cell, form) for cell, form in zip(row, self.columns.values(), strict=True)] for row in self.rows]
 
     def figures(self) -> dict[str, float]:
-        """Return every number by its name."""
+        """Return every number in the table, by the name of its row and column."""
         return {
             " ".join(filter(None, (self.key, f"{label}: {heading}" if heading else str(label)))): cell
             for label, *cells in self.rows
@@ -86,8 +86,8 @@ def _text(cell: object, form: str) -> str:
 class Outcome:
     """The results of a run.
 
-    more: figures that no table has. notes: lines under the tables that a reader must know.
-    strict: a missed target is a failure, which ends the program with MISSED.
+    more: figures that no table has. notes: lines under the tables that a reader must know. strict: a missed target is a
+    failure, which ends the program with MISSED.
     """
 
     title: str
@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Return all figures by name. Raises ValueError where two have one name."""
+        """Return all figures of the outcome by name. Raises ValueError if two have the same name."""
         parts = [*(table.figures() for table in self.tables), self.more]
         found = {name: value for part in parts for name, value in part.items()}
         if len(found) != sum(map(len, parts)):

@@ -1,8 +1,8 @@
 """Attacks that a tenant of the namespace `greedy` can make with pods and annotations alone, second by second.
 
-An attack is a function from the second to the pods to write, as they are from then on. Each attacker takes only a few
-GPUs for itself, and the run beside which it is held has plain pods that take as many. So what the others lose, they
-lose by the attack.
+An attack is a function (second, quick) -> pods that the tenant writes in that second. quick: the cluster is small. Each
+attacker takes only a few GPUs for itself, and in the run for comparison plain pods take as many. So what the others
+lose, they lose by the attack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Attack = Callable[[int, bool], Iterable[Raw]]  # (second, quick) -> pods
 
 
 def plain(attack: Attack) -> Attack:
-    """Return the pods of an attack with nothing written on them."""
+    """Return an attack that writes the same pods without annotations and labels."""
 
     def silent(second: int, quick: bool) -> Iterable[Raw]:
         for made in attack(second, quick):
@@ -35,22 +35,28 @@ def nothing(second: int, quick: bool) -> Iterable[Raw]:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedAttack:
     """An attack with its name."""
 
     name: str
     attack: Attack
-    fair: str = ""  # why others may get less beside it; "" when they may not
-    takes: bool = False  # its pods can run: the run without it has the same pods with nothing said on them
+    fair: str = ""  # why it is no fault if others get less; "" if they must not
+    takes: bool = False  # its pods can run, so the run for comparison has the same pods without annotations
 
     @property
     def beside(self) -> Attack:
-        """The pods of the run that this one is held beside."""
+        """Return the attack of the run for comparison: the same pods without annotations, or no pods if they cannot
+        run.
+        """
         return plain(self.attack) if self.takes else nothing
 
 
 def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "", life: int = 0) -> Raw:
-    """Return a pod of a gang. at: its node, "" for a pending pod. life: number of earlier pods with its name."""
+    """Return a pod of a gang of the attacker.
+
+    gpus: whole GPUs. sizes: annotations about the gang's size. at: its node, "" for a pending pod. life: number of
+    earlier pods with its name.
+    """
     made = pod(NAMESPACE, gang, index, gpus, sizes, life=life)
     if at:
         made["spec"]["nodeName"] = at
@@ -61,8 +67,8 @@ def _sizes(least: int, total: int = 0) -> dict[str, str]:
     return {labels.KOORD_MIN: str(least), **({labels.KOORD_TOTAL: str(total)} if total else {})}
 
 
-def _million(gpus: int) -> Attack:
-    """Return the attack of a gang that claims 999,999 members."""
+def _total_of_million(gpus: int) -> Attack:
+    """Return an attack that writes one gang of two pods with `gpus` GPUs each, which claims 999,999 members."""
 
     def attack(second: int, quick: bool) -> Iterable[Raw]:
         if second == 0:
@@ -72,8 +78,8 @@ def _million(gpus: int) -> Attack:
     return attack
 
 
-def _flips(second: int, quick: bool) -> Iterable[Raw]:
-    """Give a gang that is complete in one turn and lacks many members in the next.
+def _flipping_sizes(second: int, quick: bool) -> Iterable[Raw]:
+    """Write a gang that is complete in one turn of FLIP_S seconds, and lacks many members in the next.
 
     In every second turn it announces as many members as half of the hosts hold. Each turn brings a new pod.
     """
@@ -85,7 +91,10 @@ def _flips(second: int, quick: bool) -> Iterable[Raw]:
 
 
 def _flood(gang_of: Callable[[int], Raw], quick_count: int, count: int) -> Attack:
-    """Give many gangs at the start, then write one of them anew each second."""
+    """Return an attack that writes many gangs at the start, then changes one of them each second.
+
+    gang_of: returns the pod of a gang by its number. quick_count, count: number of gangs in a quick and in a full run.
+    """
 
     def attack(second: int, quick: bool) -> Iterable[Raw]:
         many = quick_count if quick else count
@@ -97,39 +106,44 @@ def _flood(gang_of: Callable[[int], Raw], quick_count: int, count: int) -> Attac
     return attack
 
 
-def _alike(number: int) -> Raw:
+def _equal_gang(number: int) -> Raw:
+    """Return the pod of a gang that fits nowhere; all such gangs are equal."""
     return _member(f"g{number}", 0, GPUS_PER_NODE + 1, _sizes(1))
 
 
-def _unlike(number: int) -> Raw:
-    made = _alike(number)
-    return _asking(made, "cpu", f"{1000 + number}m")
+def _distinct_gang(number: int) -> Raw:
+    """Return the pod of a gang that fits nowhere; each has another request of CPU."""
+    made = _equal_gang(number)
+    return _with_request(made, "cpu", f"{1000 + number}m")
 
 
-def _hoping(number: int) -> Raw:
+def _gang_of_total_1000(number: int) -> Raw:
+    """Return the pod of a gang that announces 1,000 members and needs one."""
     return _member(f"g{number}", 0, 0, _sizes(1, 1_000))
 
 
-def _made_up(number: int) -> Raw:
-    return _asking(_member(f"g{number}", 0, 1, _sizes(1)), f"example.com/r{number}", "1")
+def _gang_of_unknown_resource(number: int) -> Raw:
+    """Return the pod of a gang that requests a resource which no node has."""
+    return _with_request(_member(f"g{number}", 0, 1, _sizes(1)), f"example.com/r{number}", "1")
 
 
-def _asking(made: Raw, resource: str, amount: str) -> Raw:
+def _with_request(made: Raw, resource: str, amount: str) -> Raw:
+    """Add a resource to a pod's requests and limits; return the pod."""
     asks = made["spec"]["containers"][0]["resources"]
     asks["requests"][resource] = asks["limits"][resource] = amount
     return made
 
 
-def _shapes(second: int, quick: bool) -> Iterable[Raw]:
-    """Yield a gang of a hundred shapes that must lie under one switch and fits under none."""
+def _hundred_shapes(second: int, quick: bool) -> Iterable[Raw]:
+    """Write a gang of a hundred pods with different requests that must lie under one switch; it fits under none."""
     if second == 0:
         notes = _sizes(100) | {labels.TOPOLOGY: "required"}
         for index in range(100):
-            yield _asking(_member("g", index, 8, notes), "cpu", f"{1000 + index}m")
+            yield _with_request(_member("g", index, 8, notes), "cpu", f"{1000 + index}m")
 
 
-def _nonsense(second: int, quick: bool) -> Iterable[Raw]:
-    """Give pods whose numeric annotations and labels hold text that is no number."""
+def _invalid_numbers(second: int, quick: bool) -> Iterable[Raw]:
+    """Write pods whose numeric annotations and labels hold text that is no number."""
     words = ("\N{SUPERSCRIPT TWO}", "9" * 5_000, "NaN", "[" * 10_000, "-1", "1e99")
     if second < len(words):
         text = words[second]
@@ -138,15 +152,15 @@ def _nonsense(second: int, quick: bool) -> Iterable[Raw]:
         yield _member(f"g{second}", 0, 1, notes)
 
 
-def _holds(second: int, quick: bool) -> Iterable[Raw]:
-    """Give a started gang whose min takes half of the hosts and whose other members never come."""
+def _half_of_hosts(second: int, quick: bool) -> Iterable[Raw]:
+    """Write a gang whose min takes half of the hosts, and of which only two members ever come."""
     if second == 0:
         yield _member("g", 0, 8, _sizes(100 if quick else 500))
         yield _member("g", 1, 8, _sizes(100 if quick else 500))
 
 
-def _raises(second: int, quick: bool) -> Iterable[Raw]:
-    """Give a gang that runs, and says long after its start that it needs many more members at once."""
+def _raised_min(second: int, quick: bool) -> Iterable[Raw]:
+    """Write a gang of one pod that runs. RAISES_S later add members that say that nine are needed at once."""
     if second == 0:
         yield _member("g", 0, 1, _sizes(1), node_name(0))
     if second == RAISES_S:
@@ -154,8 +168,8 @@ def _raises(second: int, quick: bool) -> Iterable[Raw]:
             yield _member("g", 1 + index, GPUS_PER_NODE, _sizes(9))
 
 
-def _important(second: int, quick: bool) -> Iterable[Raw]:
-    """Give a gang that a PriorityClass puts before all others: it shows what these figures look like where it may."""
+def _high_priority(second: int, quick: bool) -> Iterable[Raw]:
+    """Write a gang of a PriorityClass above all others. It shows the figures if that is allowed."""
     if second == 0:
         for index in range(40):
             made = _member("g", index, GPUS_PER_NODE, _sizes(40))
@@ -164,16 +178,18 @@ def _important(second: int, quick: bool) -> Iterable[Raw]:
 
 
 ATTACKS = (
-    Named("a total of a million, of GPUs", _million(1), takes=True),
-    Named("a total of a million, of CPUs", _million(0)),
-    Named("sizes that flip every 29 s", _flips, takes=True),
-    Named("many gangs, all alike, that fit nowhere", _flood(_alike, 200, 1_000)),
-    Named("many gangs, no two alike, that fit nowhere", _flood(_unlike, 200, 1_000)),
-    Named("many gangs that hope for a thousand", _flood(_hoping, 60, 300)),
-    Named("many gangs that ask for what no node has", _flood(_made_up, 100, 500)),
-    Named("a gang of a hundred shapes under one switch", _shapes),
-    Named("words that are no numbers", _nonsense, takes=True),
-    Named("a gang that waits for half of the cluster", _holds, "room up to a gang's min is kept for 30 s, once"),
-    Named("a started gang that raises its min", _raises, takes=True),
-    Named("pods of a high PriorityClass", _important, "an admin has given it that class"),
+    NamedAttack("a total of a million, of GPUs", _total_of_million(1), takes=True),
+    NamedAttack("a total of a million, of CPUs", _total_of_million(0)),
+    NamedAttack("sizes that flip every 29 s", _flipping_sizes, takes=True),
+    NamedAttack("many gangs, all alike, that fit nowhere", _flood(_equal_gang, 200, 1_000)),
+    NamedAttack("many gangs, no two alike, that fit nowhere", _flood(_distinct_gang, 200, 1_000)),
+    NamedAttack("many gangs that hope for a thousand", _flood(_gang_of_total_1000, 60, 300)),
+    NamedAttack("many gangs that ask for what no node has", _flood(_gang_of_unknown_resource, 100, 500)),
+    NamedAttack("a gang of a hundred shapes under one switch", _hundred_shapes),
+    NamedAttack("words that are no numbers", _invalid_numbers, takes=True),
+    NamedAttack(
+        "a gang that waits for half of the cluster", _half_of_hosts, "room up to a gang's min is kept for 30 s, once"
+    ),
+    NamedAttack("a started gang that raises its min", _raised_min, takes=True),
+    NamedAttack("pods of a high PriorityClass", _high_priority, "an admin has given it that class"),
 )

@@ -29,27 +29,31 @@ Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Told:
+class Measurements:
     """wait_s: from an honest job's creation until all its pods were there, each."""
 
     wait_s: list[float] = field(default_factory=list)
 
 
 def job(namespace: str, name: str, workers: int, more: Raw | None = None) -> Raw:
-    """Build a PyTorchJob of workers alone."""
+    """Return a PyTorchJob that has only workers. more: further fields of its spec."""
     pod = {"containers": [{"name": "pytorch", "image": "example.org/train:1", "command": ["python", "train.py"]}]}
     role = {"replicas": workers, "restartPolicy": "Never", "template": {"spec": pod}}
     head = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name, "namespace": namespace}}
     return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role}, **(more or {})}}
 
 
-def flooded(flood: int, honest: int) -> tuple[Told, Told]:
-    """Give what honest jobs waited beside a flood of jobs of ours, and beside one of jobs that are another's."""
+def flooded(flood: int, honest: int) -> tuple[Measurements, Measurements]:
+    """Measure how long honest jobs wait for their pods while another tenant floods the cluster with jobs.
+
+    Returns (with a flood of jobs that our controllers handle, with one of jobs that another controller handles). flood:
+    number of the attacker's jobs. honest: number of measured jobs.
+    """
     return asyncio.run(_flooded(flood, honest))
 
 
-async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:
-    """Measure waits of honest jobs while a tenant floods: in the flood's namespace, and in another one."""
+async def _flooded(flood: int, honest: int) -> tuple[Measurements, Measurements]:
+    """Measure on a new control plane, which is stopped afterwards. Arguments and result as of `flooded`."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         async with plane.api() as api:
@@ -57,11 +61,11 @@ async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:
                 await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
             await api.create(yaml.safe_load(await asyncio.to_thread(_DEFINITION.read_text)))
             await asyncio.to_thread(_start, plane)
-            beside = await _beside(api, "others", flood, honest, ELSEWHERE)
-            told = await _beside(api, "own", flood, honest, {})
+            baseline = await _during_flood(api, "others", flood, honest, ELSEWHERE)
+            results = await _during_flood(api, "own", flood, honest, {})
     finally:
         await asyncio.to_thread(plane.stop)
-    return told, beside
+    return results, baseline
 
 
 def _start(plane: ControlPlane) -> None:
@@ -72,22 +76,27 @@ def _start(plane: ControlPlane) -> None:
     plane.start_program("turnout-controller", argv, f"http://127.0.0.1:{port}/readyz")
 
 
-async def _beside(api: Api, name: str, flood: int, honest: int, more: Raw) -> Told:
-    """Create honest jobs one after the other while a flood of jobs is made, and changed again and again."""
-    told = Told()
+async def _during_flood(api: Api, name: str, flood: int, honest: int, more: Raw) -> Measurements:
+    """Create honest jobs one after the other, and record for each the seconds until all its pods exist, during a flood.
+
+    name: prefix of the jobs' names. flood: number of the attacker's jobs. more: further fields of their specs.
+    """
+    results = Measurements()
     async with asyncio.TaskGroup() as group:
         flooding = group.create_task(_flood(api, name, flood, more))
         for number in range(honest):
             began_s = time.monotonic()
             await api.create(job(HONEST, f"{name}-{number}", WORKERS))
             await api.until(_PODS, partial(_whole, f"{name}-{number}"), _WITHIN_S)
-            told.wait_s.append(time.monotonic() - began_s)
+            results.wait_s.append(time.monotonic() - began_s)
         flooding.cancel()
-    return told
+    return results
 
 
 async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
-    """Create `count` jobs of the greedy tenant and change them in turn, until cancelled."""
+    """Create `count` jobs of the greedy tenant and change their annotations in turn, until cancelled. more: of their
+    specs.
+    """
     await api.create_all([job(GREEDY, f"{name}-{number}", 1, more) for number in range(count)])
     turn = 0
     while True:

@@ -1,7 +1,7 @@
-"""Attacks on the autoscaler that a tenant can make with its own pods and jobs, and what it does instead without.
+"""Attacks on the autoscaler that a tenant can make with its own pods and jobs, and the runs to compare them with.
 
-An attack is called at each look with the story and the seconds since it began. What it is held beside has the same pods
-and jobs, with nothing said on them.
+An attack is called before each decision with the simulation and the seconds since the attack began. The comparison run
+has the same pods and jobs, without the annotations.
 """
 
 from __future__ import annotations
@@ -20,71 +20,77 @@ def nothing(story: LendingStory, second: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """An attack with its name. beside: what the run without it does. fair: why others may get less."""
+class NamedAttack:
+    """An attack with its name."""
 
     name: str
     attack: Attack
-    fair: str = ""
-    beside: Attack = nothing
+    fair: str = ""  # why it is no fault if others get less; "" if they must not
+    beside: Attack = nothing  # what the same tenant does in the run for comparison
 
 
-def _says(**notes: str | None) -> Attack:
-    """Write these annotations on one's own job, again at each look."""
+def _annotations(**texts: str | None) -> Attack:
+    """Return an attack that writes these annotations on the attacker's elastic job before each decision.
+
+    texts: by the name of the constant in turnout.kube.labels; None removes the annotation.
+    """
 
     def attack(story: LendingStory, second: int) -> None:
-        story.says(GREEDY, "elastic", {getattr(labels, name): text for name, text in notes.items()})
+        story.annotate(GREEDY, "elastic", {getattr(labels, name): text for name, text in texts.items()})
 
     return attack
 
 
-def _ghosts(spec: dict[str, object]) -> Attack:
-    """Create pods that nobody binds."""
+def _pods_never_bound(spec: dict[str, object]) -> Attack:
+    """Return an attack that creates four pods which no scheduler binds. spec: further fields of their spec."""
 
     def attack(story: LendingStory, second: int) -> None:
         for number in range(4):
-            story.stray(f"ghost{number}", dict(spec))
+            story.create_ownerless_pod(f"ghost{number}", dict(spec))
 
     return attack
 
 
-def _comes_and_goes(story: LendingStory, second: int) -> None:
-    """Show a pod that looks bindable and is not, under another name each minute."""
+def _pod_of_new_name(story: LendingStory, second: int) -> None:
+    """Replace the attacker's pending pod by one of another name each minute. It looks bindable, and nobody binds it."""
     turn = second // 60
     story.drop(f"ghost{turn - 1}")
-    story.stray(f"ghost{turn}", {})
+    story.create_ownerless_pod(f"ghost{turn}", {})
 
 
-def _groups(each: int) -> Attack:
-    """Create PodGroups without pods, each of this many GPUs, under other names each minute."""
+def _empty_groups(gpus: int) -> Attack:
+    """Return an attack that creates four PodGroups without pods each minute, with new names. gpus: of each."""
 
     def attack(story: LendingStory, second: int) -> None:
         if second % 60 == 0:
             for number in range(4):
-                story.group(f"group{second}-{number}", each)
+                story.group(f"group{second}-{number}", gpus)
 
     return attack
 
 
 def _strangers_pods(story: LendingStory, second: int) -> None:
-    """Pods of another namespace that name honest jobs as their owners, and report steps that grow slower."""
+    """Create pods that name honest tenants' jobs as their owners, and report falsely that those scale badly."""
     for victim in ("vision", "speech", "search"):
         owner = {"kind": "Job", "name": "elastic", "uid": f"{victim}/elastic", "controller": True}
         notes = {labels.STEP_SECONDS: "2:1,4:9,8:99", labels.JOB_INDEX: "0"}
-        story.stray(f"liar-{victim}", {}, {"ownerReferences": [owner], "annotations": notes}, gpus=0)
+        story.create_ownerless_pod(f"liar-{victim}", {}, {"ownerReferences": [owner], "annotations": notes}, gpus=0)
 
 
 def _raises_its_min_between_leaders(story: LendingStory, second: int) -> None:
+    """Raise the min of the attacker's job to 24 just before the new leader begins."""
     if second == LEADS_S - BEGINS_S - LOOK_S:
-        story.says(GREEDY, "elastic", {labels.MIN_WORKERS: "24"})
+        story.annotate(GREEDY, "elastic", {labels.MIN_WORKERS: "24"})
 
 
-def _jobs(notes: dict[str, str]) -> Attack:
-    """Create jobs of 8 workers now and then, which run for a while."""
+def _short_jobs(annotations: dict[str, str]) -> Attack:
+    """Return an attack that creates a rigid job of 8 workers every 300 s, which runs for 120 s. annotations: of
+    these jobs.
+    """
 
     def attack(story: LendingStory, second: int) -> None:
         if second % 300 == 0:
-            story.put(GREEDY, f"job{second}", 8, 8, notes).lasts_s = 120.0
+            story.put(GREEDY, f"job{second}", 8, 8, annotations).lasts_s = 120.0
 
     return attack
 
@@ -101,19 +107,21 @@ _CLAIMS: dict[str, object] = {
 }
 _THERE_AND_BACK = "a resize there and back, until its namespace waits"
 _FIRST = {labels.PRIORITY: "100", labels.DEADLINE: "2000-01-01T00:00:00Z"}
-NONE = Named("none", nothing)
+NONE = NamedAttack("none", nothing)
 ATTACKS = (
-    Named("words that are no numbers", _says(TERM="²", GAINED="²", CURVE="٣:1", PRIORITY="²")),
-    Named("stamps of 2099", _says(TERM="99999999", RESIZED_AT="2099-01-01T00:00:00Z", GAINED="9" * 20)),
-    Named("a job that must not shrink", _says(PAUSED="shrink")),
-    Named("a min of all that it has", _says(MIN_WORKERS="24", UNIT="24")),
-    Named("a min raised while nobody leads", _raises_its_min_between_leaders),
-    Named("a curve of a million", _says(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"),
-    Named("pods behind a gate", _ghosts({"schedulingGates": [{"name": "hold"}]})),
-    Named("pods of an unknown scheduler", _ghosts({"schedulerName": "nobody"})),
-    Named("pods that claim what is not there", _ghosts(_CLAIMS)),
-    Named("pods that look bindable", _comes_and_goes, _THERE_AND_BACK),
-    Named("PodGroups without pods", _groups(6), _THERE_AND_BACK),
-    Named("a stranger's pods that speak for jobs", _strangers_pods),
-    Named("jobs of priority 100", _jobs(_FIRST), "", _jobs({})),
+    NamedAttack("words that are no numbers", _annotations(TERM="²", GAINED="²", CURVE="٣:1", PRIORITY="²")),
+    NamedAttack("stamps of 2099", _annotations(TERM="99999999", RESIZED_AT="2099-01-01T00:00:00Z", GAINED="9" * 20)),
+    NamedAttack("a job that must not shrink", _annotations(PAUSED="shrink")),
+    NamedAttack("a min of all that it has", _annotations(MIN_WORKERS="24", UNIT="24")),
+    NamedAttack("a min raised while nobody leads", _raises_its_min_between_leaders),
+    NamedAttack(
+        "a curve of a million", _annotations(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"
+    ),
+    NamedAttack("pods behind a gate", _pods_never_bound({"schedulingGates": [{"name": "hold"}]})),
+    NamedAttack("pods of an unknown scheduler", _pods_never_bound({"schedulerName": "nobody"})),
+    NamedAttack("pods that claim what is not there", _pods_never_bound(_CLAIMS)),
+    NamedAttack("pods that look bindable", _pod_of_new_name, _THERE_AND_BACK),
+    NamedAttack("PodGroups without pods", _empty_groups(6), _THERE_AND_BACK),
+    NamedAttack("a stranger's pods that speak for jobs", _strangers_pods),
+    NamedAttack("jobs of priority 100", _short_jobs(_FIRST), "", _short_jobs({})),
 )

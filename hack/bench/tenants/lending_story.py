@@ -1,7 +1,8 @@
-"""Half an hour of a full queue in memory: elastic jobs borrow and give, jobs wait, the autoscaler's real parts decide.
+"""Simulates a full queue in memory, in which elastic jobs borrow GPUs and return them to rigid jobs that wait.
 
-Three honest tenants have an elastic job each, so has the tenant `greedy`, and rigid jobs come and go. Pods start and
-end at once; all times are of the story. At LEADS_S the leader is killed, and another begins with what was written.
+The autoscaler's real modules decide. Three honest tenants have an elastic job each, the tenant `greedy` has one too,
+and rigid jobs come and go. Pods start and end at once; all times are simulated. At LEADS_S the leader is killed, and
+another one begins with what was written for it.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Told:
-    """size_s: worker seconds of the elastic jobs, by tenant. wait_s: of each honest rigid job."""
+class Measurements:
+    """What the jobs of the tenants got in one run."""
 
-    size_s: dict[str, float] = field(default_factory=dict)
-    wait_s: list[float] = field(default_factory=list)
-    faults: int = 0
+    size_s: dict[str, float] = field(default_factory=dict)  # worker seconds of the elastic job, by tenant
+    wait_s: list[float] = field(default_factory=list)  # of each honest rigid job, from its creation to its start
+    faults: int = 0  # jobs without a decision, summed over all decisions
 
 
 @dataclass(slots=True)
 class Job:
-    """One job of the story. ends_s: of a rigid one that runs."""
+    """One job. least: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
 
     raw: Raw
     least: int
@@ -57,28 +58,31 @@ class Job:
 
     @property
     def size(self) -> int:
-        """The size that the object asks for."""
+        """Return the number of workers in the object's spec."""
         return int(self.raw["spec"]["parallelism"])
 
 
 class LendingStory:
-    """The cluster, its scheduler and its job controller, and the autoscaler. attack: called once a look.
+    """The cluster with its scheduler and job controller, and the autoscaler.
 
-    gap_s: between two rigid jobs.
+    seconds: of the run. attack: called before each decision from BEGINS_S on. gap_s: seconds between two rigid jobs.
+    seed: of their sizes and lengths.
     """
 
     def __init__(self, seconds: int, attack: Callable[[LendingStory, int], None], gap_s: int, seed: int = 5) -> None:
         self._seconds, self._attack, self._gap_s = seconds, attack, gap_s
-        self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
+        self._rng, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
         self.groups: list[unmanaged_gangs.PodGroupState] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
-        self.told, self.second, self._version = Told(), 0, 0
+        self.results, self.second, self._version = Measurements(), 0, 0
         self._lead(Memory())
 
     def _lead(self, memory: Memory) -> None:
-        """Begin a term with what the API server shows and what was written for the next leader."""
+        """Start an autoscaler with an empty cache, what the API server shows, and what the last leader wrote
+        (`memory`).
+        """
         self._view, policy = Cache(KINDS), self._policy
         self._parts = IdleRoom(policy.idle_before_growth_s), Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, self._view.started)
@@ -96,8 +100,10 @@ class LendingStory:
         self._view.restore_terms(memory.terms)
         self._unused.restore_strikes(memory.strikes, float(self.second))
 
-    def run(self) -> Told:
-        """Play it."""
+    def run(self) -> Measurements:
+        """Run the simulation and return its measurements. Jobs that still wait at the end count with their wait so
+        far.
+        """
         for who in (*TENANTS, GREEDY):
             self.put(who, "elastic", 2, 24)
         for second in range(0, self._seconds, LOOK_S):
@@ -105,13 +111,15 @@ class LendingStory:
             self._turn()
             for who in (*TENANTS, GREEDY):
                 bound = sum(bool(on) for on in self.jobs[who, "elastic"].pods.values())
-                self.told.size_s[who] = self.told.size_s.get(who, 0.0) + bound * LOOK_S
+                self.results.size_s[who] = self.results.size_s.get(who, 0.0) + bound * LOOK_S
         late = [job for (who, _), job in self.jobs.items() if job.lasts_s and not job.ends_s and who != GREEDY]
-        self.told.wait_s += [self._seconds - job.came_s for job in late]
-        return self.told
+        self.results.wait_s += [self._seconds - job.came_s for job in late]
+        return self.results
 
     def _turn(self) -> None:
-        """Let jobs come and end, the attack happen, the leader die, and the autoscaler look between two schedulings."""
+        """Advance by LOOK_S: jobs come and end, the attack acts, the leader dies at LEADS_S, then schedule, decide,
+        schedule.
+        """
         if self.second % self._gap_s == 0:
             self._arrive()
         for key in [key for key, job in self.jobs.items() if job.ends_s and job.ends_s <= self.second]:
@@ -128,7 +136,10 @@ class LendingStory:
     # What tenants do.
 
     def put(self, who: str, name: str, least: int, most: int, notes: dict[str, str] | None = None) -> Job:
-        """Create an Indexed Job of one-GPU workers."""
+        """Create an Indexed Job of one-GPU workers and show it to the autoscaler; return it.
+
+        who: namespace. least, most: min and max of the workers. notes: further annotations.
+        """
         notes = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), labels.QUEUE: "q", **(notes or {})}
         limits = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
         spec = {"parallelism": least, "completions": least, "completionMode": "Indexed"}
@@ -139,25 +150,33 @@ class LendingStory:
         self._show(job)
         return job
 
-    def says(self, who: str, name: str, notes: dict[str, str | None]) -> None:
-        """Write annotations on a job; None takes one away."""
+    def annotate(self, who: str, name: str, annotations: dict[str, str | None]) -> None:
+        """Change annotations of a job and show it to the autoscaler. who: namespace. A value of None removes the
+        annotation.
+        """
         job = self.jobs[who, name]
-        had = {**job.raw["metadata"]["annotations"], **notes}
-        job.raw["metadata"]["annotations"] = {key: text for key, text in had.items() if text is not None}
+        merged = {**job.raw["metadata"]["annotations"], **annotations}
+        job.raw["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}
         self._show(job)
 
-    def stray(self, uid: str, spec: Raw, meta: Raw | None = None, gpus: int = 6) -> None:
-        """Create a pod of nobody's job, once. spec, meta: what is said on it besides."""
+    def create_ownerless_pod(self, uid: str, spec: Raw, meta: Raw | None = None, gpus: int = 6) -> None:
+        """Create a pod that no job owns, unless one of this uid exists.
+
+        spec, meta: further fields of its spec and its metadata. gpus: that it requests, 0 for none.
+        """
         if uid in self.strays:
             return
         asks = {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}} if gpus else {}
-        told = {"name": uid, "namespace": GREEDY, "uid": uid, "creationTimestamp": rfc3339(self._now_s), **(meta or {})}
-        made = {"metadata": told, "spec": {"containers": [{"name": "m", "resources": asks}], **spec}}
+        own = {"name": uid, "namespace": GREEDY, "uid": uid, "creationTimestamp": rfc3339(self._now_s)}
+        made = {"metadata": {**own, **(meta or {})}, "spec": {"containers": [{"name": "m", "resources": asks}], **spec}}
         self.strays[uid] = made
         self._view.put_pod(msgspec.convert(made, Pod))
 
     def group(self, name: str, members: int) -> None:
-        """Create a PodGroup of Volcano without a pod, which says that it has an owner and that it waits."""
+        """Create a PodGroup of Volcano without pods, with an owner that does not exist, in the phase Inqueue.
+
+        members: its min; each member asks for one GPU.
+        """
         meta: Raw = {"name": name, "namespace": GREEDY, "uid": name, "creationTimestamp": rfc3339(self._now_s)}
         meta["ownerReferences"] = [{"kind": "Job", "name": name, "uid": f"{name}-owner", "controller": True}]
         spec = {"minMember": members, "queue": "q", "minResources": {GPU: str(members)}}
@@ -166,7 +185,7 @@ class LendingStory:
         self._view.unmanaged.put_group(self.groups[-1])
 
     def drop(self, uid: str) -> None:
-        """Delete such a pod."""
+        """Delete an ownerless pod; do nothing if it does not exist."""
         if self.strays.pop(uid, None) is not None:
             self._view.drop_pod(uid)
 
@@ -177,20 +196,21 @@ class LendingStory:
         return START_S + self.second
 
     def _arrive(self) -> None:
-        """Submit a rigid job of a tenant in turn."""
+        """Submit a rigid job of the next honest tenant, of random size and length."""
         who = TENANTS[self.second // self._gap_s % len(TENANTS)]
-        least = self._dice.choice((2, 4, 8, 12))
+        least = self._rng.choice((2, 4, 8, 12))
         job = self.put(who, f"job{self.second}", least, least)
-        job.lasts_s = float(self._dice.randint(20, 40) * LOOK_S)
+        job.lasts_s = float(self._rng.randint(20, 40) * LOOK_S)
 
     def _end(self, key: tuple[str, str]) -> None:
-        """End a job: delete its pods and the job."""
+        """Delete a job and its pods. key: (namespace, name)."""
         job = self.jobs.pop(key)
         for index, on in job.pods.items():
             self._gone(job, index, on)
         self._view.drop_job(job.raw["metadata"]["uid"])
 
     def _gone(self, job: Job, index: int, on: str) -> None:
+        """Remove a pod from the autoscaler's cache, and free its GPU. on: its node, "" for a pending pod."""
         if on:
             self._free[on] += 1
         self._view.drop_pod(f"{job.raw['metadata']['uid']}-{index}")
@@ -207,7 +227,7 @@ class LendingStory:
         """Show a pod of a job to the autoscaler's cache."""
         meta, on = job.raw["metadata"], job.pods[index]
         owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
-        told = {
+        metadata = {
             "name": f"{meta['name']}-{index}",
             "namespace": meta["namespace"],
             "uid": f"{meta['uid']}-{index}",
@@ -217,11 +237,14 @@ class LendingStory:
         }
         container = {"resources": {"requests": {GPU: "1"}, "limits": {GPU: "1"}}}
         status = {"phase": "Running" if on else "Pending"}
-        made = {"metadata": told, "spec": {"nodeName": on, "containers": [container]}, "status": status}
+        made = {"metadata": metadata, "spec": {"nodeName": on, "containers": [container]}, "status": status}
         self._view.put_pod(msgspec.convert(made, Pod))
 
     def _schedule(self) -> None:
-        """Make and bind pods as job controller and scheduler do: a min whole or not at all, the oldest job first."""
+        """Create and bind pods as job controller and scheduler do: a min whole or not at all, the oldest job first.
+
+        A rigid job whose pods are all bound starts; its wait is recorded.
+        """
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
             self._resize(job)
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
@@ -233,10 +256,10 @@ class LendingStory:
                 self._bind(job, index)
             if job.lasts_s and not job.ends_s and all(job.pods.values()):
                 job.ends_s = self.second + job.lasts_s
-                self.told.wait_s.append(self.second - job.came_s)
+                self.results.wait_s.append(self.second - job.came_s)
 
     def _resize(self, job: Job) -> None:
-        """Give a job as many pods as its object asks for."""
+        """Create and delete pods of a job until it has as many as its object asks for."""
         for index in [index for index in job.pods if index >= job.size]:
             self._gone(job, index, job.pods.pop(index))
         for index in range(job.size):
@@ -252,13 +275,15 @@ class LendingStory:
             self._show_pod(job, index)
 
     def _look(self) -> None:
-        """Run the autoscaler's decision once and carry out its steps."""
+        """Run the autoscaler's decision once and write its steps to the jobs. Jobs without a decision are counted as
+        faults.
+        """
         steady_s = float(self.second)
         seen = self._view.observation(self._now_s, monotonic_s=steady_s)
         for part in (*self._parts, self._unused):
             seen = part.update(seen, steady_s)
         steps, undecided = decide_safely(decide, seen, self._policy, self._now_s)
-        self.told.faults += len(undecided)
+        self.results.faults += len(undecided)
         self._unused.record_decision(seen, steps, steady_s)
         states = {each.job.key: each.job for each in seen.jobs}
         self._carry_out((step for step in steps if step.changes), states)

@@ -32,7 +32,11 @@ def map_lines(nodes: int) -> str:
 def pod(
     namespace: str, gang: str, index: int, gpus: int, notes: dict[str, str], created_s: float = 0.0, life: int = 0
 ) -> Raw:
-    """One member of a koordinator gang. notes: its annotations besides. life: tells two pods of one name apart."""
+    """Return a pod of a koordinator gang.
+
+    gpus: whole GPUs. notes: further annotations. created_s: of the creation, simulated seconds. life: number of earlier
+    pods with its name.
+    """
     asks = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
     whole = int(created_s)
     stamp = f"2026-01-01T{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}Z"

@@ -21,7 +21,7 @@ from hack.bench.tenants.attacks import ATTACKS, nothing
 from hack.bench.tenants.job_flood import flooded
 from hack.bench.tenants.lending_story import LendingStory
 from hack.bench.tenants.served import NODES, Asked, served
-from hack.bench.tenants.story import TENANTS, Size, Told, tell
+from hack.bench.tenants.story import TENANTS, Measurements, Size, tell
 
 SIZES = {
     Scale.FULL: Size(nodes=200, seconds=900, every_s=10, at_once=2, quick=False),
@@ -30,7 +30,7 @@ SIZES = {
 }
 LENDING_S, GAP_S = 2_400, 20
 LEAST_RATIO, MOST_MS = 0.98, 100.0
-# least, together: of the worst-off honest tenant, and of all of them; what they are of follows in each table's title.
+# least, together: ratio of the worst-off honest tenant, and of all; each table's title says of which quantity.
 COLUMNS = {"attack": "", "wait s": ".2f", "beside s": ".2f", "as soon": ".3f", "least": ".3f", "together": ".3f"}
 COLUMNS |= {"faults": "d", "fair share says": ""}
 LIES = "half of the share of nodes that may be tainted is one namespace's to say"
@@ -42,31 +42,44 @@ ASKED |= {"healthz p50 ms": ".1f", "healthz p99 ms": ".1f", "its questions": ",d
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attack beside the run without it. least, together: share or size of the worst-off honest tenant, and of all.
+    """One attack compared with the run without it.
 
     Which of the honest jobs grows first is open, so a run that differs in one step may give one what another had.
     """
 
     name: str
-    fair: str
-    wait_s: float
-    beside_s: float
-    least: float
-    faults: int
-    together: float = 1.0
+    fair: str  # why it is no fault if others get less; "" if they must not
+    wait_s: float  # mean wait of the honest tenants during the attack
+    beside_s: float  # the same without it
+    worst_share: float  # what the worst-off honest tenant gets during the attack, divided by what it gets without
+    faults: int  # neutral answers, jobs without decision, or reports without effect during the attack
+    total_share: float = 1.0  # the same ratio of all honest tenants together
 
     @property
-    def soon(self) -> float:
-        """How soon honest jobs are placed beside the attack, of how soon without."""
+    def wait_ratio(self) -> float:
+        """Return 1 + the mean wait without the attack, divided by 1 + the mean wait with it; 1 if the attack delays
+        nobody.
+        """
         return (1.0 + self.beside_s) / (1.0 + self.wait_s)
 
     def cells(self) -> tuple[object, ...]:
-        """Return the row as a table shows it."""
-        return (self.name, self.wait_s, self.beside_s, self.soon, self.least, self.together, self.faults, self.fair)
+        """Return the row's cells in the order of COLUMNS."""
+        return (
+            self.name,
+            self.wait_s,
+            self.beside_s,
+            self.wait_ratio,
+            self.worst_share,
+            self.total_share,
+            self.faults,
+            self.fair,
+        )
 
 
 def run(scale: Scale) -> Outcome:
-    """Play every attack, each beside the run without it, then ask over HTTP while nothing else runs here."""
+    """Simulate every attack and the run for comparison, in parallel; then measure the real programs one after the
+    other.
+    """
     quick, seeds = scale is not Scale.FULL, scale.pick(16, 4, 1)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [SIZES[scale]] * (len(ATTACKS) + 1)))
@@ -99,33 +112,38 @@ def run(scale: Scale) -> Outcome:
 
 
 def _gangs(number: int, size: Size) -> Row:
-    """Play one attack on the extender; -1 for none."""
+    """Simulate one attack on the extender and its comparison. number: index in ATTACKS, -1 for no attack."""
     if number < 0:
         alone = tell(size, nothing)
         return Row("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
     named = ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
-    beside, told = tell(size, named.beside), tell(size, named.attack)
-    share = min(told.gpu_seconds[who] / beside.gpu_seconds[who] for who in TENANTS)
-    together = sum(told.gpu_seconds[who] for who in TENANTS) / sum(beside.gpu_seconds[who] for who in TENANTS)
-    return Row(named.name, named.fair, _wait_s(told), _wait_s(beside), share, told.neutral, together)
+    baseline, attacked = tell(size, named.beside), tell(size, named.attack)
+    share = min(attacked.gpu_seconds[who] / baseline.gpu_seconds[who] for who in TENANTS)
+    together = sum(attacked.gpu_seconds[who] for who in TENANTS) / sum(baseline.gpu_seconds[who] for who in TENANTS)
+    return Row(named.name, named.fair, _wait_s(attacked), _wait_s(baseline), share, attacked.neutral, together)
 
 
-def _wait_s(told: Told) -> float:
-    return statistics.fmean(told.wait_s)
+def _wait_s(results: Measurements) -> float:
+    """Return the mean wait in seconds."""
+    return statistics.fmean(results.wait_s)
 
 
 def _jobs(number: int, seeds: int) -> Row:
-    """Play one attack on the autoscaler, under several seeds; -1 for none."""
+    """Simulate one attack on the autoscaler and its comparison, once per seed. number: index in
+    lending_attacks.ATTACKS, -1 for no attack. seeds: number of seeds.
+    """
     named = lending_attacks.NONE if number < 0 else lending_attacks.ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
-    beside = [LendingStory(LENDING_S, named.beside, GAP_S, seed).run() for seed in range(seeds)]
-    told = [LendingStory(LENDING_S, named.attack, GAP_S, seed).run() for seed in range(seeds)]
-    waits = [statistics.fmean(each for one in some for each in one.wait_s) for some in (told, beside)]
-    sizes = [{who: sum(one.size_s[who] for one in some) for who in lending_story.TENANTS} for some in (told, beside)]
+    baseline = [LendingStory(LENDING_S, named.beside, GAP_S, seed).run() for seed in range(seeds)]
+    attacked = [LendingStory(LENDING_S, named.attack, GAP_S, seed).run() for seed in range(seeds)]
+    waits = [statistics.fmean(each for one in some for each in one.wait_s) for some in (attacked, baseline)]
+    sizes = [
+        {who: sum(one.size_s[who] for one in some) for who in lending_story.TENANTS} for some in (attacked, baseline)
+    ]
     least = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
     together = sum(sizes[0].values()) / sum(sizes[1].values())
-    return Row(named.name, named.fair, waits[0], waits[1], least, sum(one.faults for one in told), together)
+    return Row(named.name, named.fair, waits[0], waits[1], least, sum(one.faults for one in attacked), together)
 
 
 _WORDS = (
@@ -135,25 +153,30 @@ _WORDS = (
 
 
 def _words(number: int) -> Row:
-    """Play one attack by words that others are told."""
+    """Simulate one attack by reports or Events, and its comparison. number: index in _WORDS."""
     name, fair, story = _WORDS[number]
     print(name, file=sys.stderr, flush=True)
-    beside, told = story(False), story(True)
-    wait_s, beside_s = (statistics.fmean(each.wait_s) for each in (told, beside))
-    share = told.share / beside.share
-    return Row(name, fair, wait_s, beside_s, share, told.lost, share)
+    baseline, attacked = story(False), story(True)
+    wait_s, beside_s = (statistics.fmean(each.wait_s) for each in (attacked, baseline))
+    share = attacked.share / baseline.share
+    return Row(name, fair, wait_s, beside_s, share, attacked.lost, share)
 
 
 def _flooded(flood: int, honest: int) -> Row:
-    """Flood the job controllers, while nothing else runs here."""
+    """Measure a flood of jobs on the real job controllers. flood: number of the attacker's jobs. honest: measured
+    jobs.
+    """
     name = "a flood of jobs at turnout-controller"
     print(name, file=sys.stderr, flush=True)
-    told, beside = flooded(flood, honest)
-    return Row(name, HALF, statistics.fmean(told.wait_s), statistics.fmean(beside.wait_s), 1.0, 0)
+    attacked, baseline = flooded(flood, honest)
+    return Row(name, HALF, statistics.fmean(attacked.wait_s), statistics.fmean(baseline.wait_s), 1.0, 0)
 
 
 def _asked(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Asked]]:
-    """Ask beside each attack; the first answer is that without one."""
+    """Ask the real extender over HTTP without an attack and during each one. Yield (name of the attack, times).
+
+    rounds: repetitions, of which the best counts. questions: honest requests in each.
+    """
     with served() as extender:
         extender.beside(nothing, questions, quick)  # warms up
         yield "none", _best([extender.beside(nothing, questions, quick) for _ in range(rounds)])
@@ -163,17 +186,21 @@ def _asked(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Aske
 
 
 def _best(rounds: Sequence[Asked]) -> Asked:
-    """Return the round that others on this machine disturbed least; unanswered probes count from all."""
+    """Return the round with the lowest p99 of filter times. Its `unanswered` counts the unanswered probes of all
+    rounds.
+    """
     best = min(rounds, key=lambda each: nearest_rank(each.filter_s, 0.99))
     best.unanswered = sum(each.unanswered for each in rounds)
     return best
 
 
 def _ms(seconds: Sequence[float], share: float) -> float:
+    """Return a percentile of times in ms. share: 0 to 1."""
     return nearest_rank(seconds, share) * 1e3
 
 
 def _told(name: str, asked: Asked) -> tuple[object, ...]:
+    """Return the row of one attack over HTTP, in the order of ASKED."""
     ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
     return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)
 
@@ -181,13 +208,17 @@ def _told(name: str, asked: Asked) -> tuple[object, ...]:
 def _targets(
     gangs: Sequence[Row], jobs: Sequence[Row], words: Sequence[Row], asked: dict[str, Asked], quick: bool
 ) -> Iterator[Target]:
-    """Give the targets. Of jobs the worst-off tenant counts; where seeds are few, luck looks like harm: all of them."""
+    """Yield the targets. quick: few seeds.
+
+    For jobs: the tenant with the least share; in quick runs the share of all tenants together, since with few seeds one
+    tenant's result is noise.
+    """
     attacked = ((gangs[1:], "least share"), (jobs[1:], "size" if quick else "least size"), (words, "nodes"))
     for rows, word in attacked:
         for row in rows:
             if not row.fair:
-                of = row.together if word == "size" else row.least
-                yield Target(f"placed as soon beside {row.name}", row.soon, ">=", LEAST_RATIO)
+                of = row.total_share if word == "size" else row.worst_share
+                yield Target(f"placed as soon beside {row.name}", row.wait_ratio, ">=", LEAST_RATIO)
                 yield Target(f"{word} beside {row.name}", of, ">=", LEAST_RATIO)
             yield Target(f"answers without opinion, jobs without decision, words lost: {row.name}", row.faults, "<=", 0)
     for name, each in asked.items():

@@ -64,7 +64,9 @@ class Served:
         return made
 
     def beside(self, attack: Attack, questions: int, quick: bool) -> Asked:
-        """Ask so many honest questions beside an attack; its pods are gone afterwards."""
+        """Ask the extender `questions` honest questions during an attack; return the times. All pods of both are
+        deleted then.
+        """
         asked, written, stop = Asked(), dict[str, bytes](), threading.Event()
         self._write(attack, 0, quick, written)
         threads = [
@@ -84,10 +86,10 @@ class Served:
         return asked
 
     def _honest(self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: Asked) -> None:
-        """Ask filter about the pods of honest gangs, while the attacker's objects change, until `questions` are
+        """Ask filter about pods of honest gangs and bind them, while the attack goes on, until `questions` are
         answered.
 
-        written: objects of the attacker that exist, by name; asked: gets the times. Old gangs are deleted.
+        written: the attacker's pods by name, as requests. asked: the times are added to it. Old gangs are deleted.
         """
         living: list[list[str]] = []
         seconds = count(FLIP_S, FLIP_S)
@@ -114,15 +116,19 @@ class Served:
             self._delete(names)
 
     def _waited_s(self) -> float:
-        """For how long the extender has been ready to run without a core, since it began."""
+        """Return the seconds that the extender was ready to run and had no core, since it started."""
         return int(self._waits.read_text().split()[1]) / 1e9
 
     def _delete(self, names: list[str]) -> None:
+        """Delete these pods of honest gangs."""
         for name in names:
             self._api.json("DELETE", f"{_HONEST}/{name}?gracePeriodSeconds=0")
 
     def _write(self, attack: Attack, second: int, quick: bool, written: dict[str, bytes]) -> None:
-        """Put the attacker's pods of this second in place of those of the same names."""
+        """Write the attacker's pods of this second; a pod of the same name is deleted first.
+
+        written: updated: requests about the attacker's pods, by pod name.
+        """
         for made in attack(second, quick):
             name, spec = made["metadata"]["name"], made["spec"]
             if spec.get("nodeName") == objects.node_name(0):
@@ -135,10 +141,14 @@ class Served:
             written[name] = self._body(self._api.json("POST", _GREEDY, made))
 
     def _body(self, made: Raw) -> bytes:
+        """Return the filter request about a pod."""
         return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(made).encode(), self._names)
 
     def _greedy(self, written: dict[str, bytes], asked: Asked, stop: threading.Event) -> None:
-        """Ask for one pod of the attacker after another."""
+        """Ask filter about the attacker's pods in turn until `stop` is set, or the extender refuses because it is busy.
+
+        asked: counts these requests.
+        """
         caller = Caller(self._verbs)
         with suppress(RuntimeError):  # the extender's word that it is busy ends this scheduler alone
             while not stop.is_set():
@@ -151,8 +161,9 @@ class Served:
         caller.close()
 
     def _probe(self, asked: Asked, stop: threading.Event) -> None:
-        """Ask /healthz every PROBE_EACH_S seconds until `stop` is set. asked: gets the times, and counts missing
-        answers.
+        """Ask /healthz every PROBE_EACH_S seconds until `stop` is set.
+
+        asked: gets the times, and counts probes without an answer.
         """
         caller = Caller(self._pages)
         while not stop.wait(PROBE_EACH_S):

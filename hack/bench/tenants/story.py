@@ -38,7 +38,10 @@ TIDY_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the cluster is, how long the story, and how many gangs come every how many seconds."""
+    """How large the simulation is: nodes, seconds, and how many gangs (at_once) come every `every_s` seconds.
+
+    quick: attacks are small.
+    """
 
     nodes: int
     seconds: int
@@ -48,7 +51,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Told:
+class Measurements:
     """The results of the honest tenants in one run."""
 
     wait_s: list[float] = field(default_factory=list)  # of each gang: from its first pod to its last binding
@@ -59,7 +62,7 @@ class Told:
 
 
 class _Clock:
-    """The story's time, as the extender reads it."""
+    """The simulated time, as the extender reads it."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -95,20 +98,22 @@ class _Story:
         self._watches = WatchState(plans_by(Rules()), self._clock)  # type: ignore[arg-type]
         self._view = Extender(Rules(), self._clock, Metrics(), _silent, self._watches)  # type: ignore[arg-type]
         self._desk = Dispatcher(self._view, self._view.metrics)
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
         self._pending: dict[str, tuple[Raw, int]] = {}  # uid -> pod, not before
         self._bound: dict[str, str] = {}
         self._asked: dict[str, int] = {}  # GPUs of bound pods
         self._gangs: dict[str, _Gang] = {}
         self._arrived, self._made = 0, dict[str, str]()
-        self.told = Told()
+        self.results = Measurements()
         for at in range(size.nodes):
             self._view.view.put_node(msgspec.convert(node(at), Node))
         self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
-    def run(self) -> Told:
-        """Play the whole story, second by second. Return what honest tenants got."""
+    def run(self) -> Measurements:
+        """Run the simulation second by second. Return what honest tenants got; gangs that still wait count with
+        their wait.
+        """
         for second in range(self._size.seconds):
             self._clock.now_s = float(second)
             for made in self._greedy(second):
@@ -122,11 +127,13 @@ class _Story:
                 self._view.clean_up()
         for gang in self._gangs.values():
             if gang.bound < len(gang.pods):
-                self.told.wait_s.append(float(self._size.seconds - gang.came_s))
-        return self.told
+                self.results.wait_s.append(float(self._size.seconds - gang.came_s))
+        return self.results
 
     def _greedy(self, second: int) -> Iterable[Raw]:
-        """Give the pods that the tenant `greedy` writes now: its own job, and in its place an attack."""
+        """Return the pods that the tenant `greedy` writes in this second: first one pod of its own, from BEGINS_S on
+        the attack.
+        """
         if second == 0:
             own = pod(NAMESPACE, "own", 0, GPUS_PER_NODE, {})
             own["spec"]["nodeName"] = node_name(0)
@@ -138,16 +145,17 @@ class _Story:
         return self._attack(second - BEGINS_S, self._size.quick)
 
     def _arrive(self, second: int) -> None:
-        """One gang of each tenant in turn."""
+        """Create a gang of the next honest tenant, of random size and length."""
         number, self._arrived = self._arrived, self._arrived + 1
-        namespace, members = TENANTS[number % len(TENANTS)], self._dice.choice((1, 2, 4, 8, 16, 16))
+        namespace, members = TENANTS[number % len(TENANTS)], self._rng.choice((1, 2, 4, 8, 16, 16))
         sizes = {labels.KOORD_MIN: str(members)}
         pods = [pod(namespace, f"job{number}", at, GPUS_PER_NODE, sizes, second) for at in range(members)]
-        self._gangs[f"{namespace}/job{number}"] = _Gang(pods, second, self._dice.randint(120, 300))
+        self._gangs[f"{namespace}/job{number}"] = _Gang(pods, second, self._rng.randint(120, 300))
         for each in pods:
             self._write(each)
 
     def _leave(self, gang: _Gang) -> None:
+        """Delete the pods of a gang."""
         for each in gang.pods:
             self._drop(each["metadata"]["uid"])
 
@@ -159,7 +167,7 @@ class _Story:
             self._free[on] += self._asked.pop(uid)
 
     def _write(self, made: Raw) -> None:
-        """Show a pod, as a watch does. A pod of the same name with another uid replaces the one before."""
+        """Show a pod to the extender, as a watch does. It replaces a pod of the same name with another uid."""
         uid = made["metadata"]["uid"]
         if made["metadata"]["namespace"] == NAMESPACE:  # it was created when it was first shown
             stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
@@ -176,14 +184,16 @@ class _Story:
             self._pending.setdefault(uid, (made, 0))
 
     def _take(self, made: Raw, on: str) -> None:
-        """Count the GPUs of a pod on its node, once."""
+        """Count a pod's GPUs as used on its node `on`; nothing if they are counted already."""
         uid = made["metadata"]["uid"]
         if uid not in self._bound:
             self._bound[uid], self._asked[uid] = on, _gpus(made)
             self._free[on] -= _gpus(made)
 
     def _schedule(self, second: int) -> None:
-        """Ask the extender about each pending pod, by priority and age, and bind it."""
+        """Ask the extender about each pending pod that is due, by priority and age, and bind it. Others are tried
+        again later.
+        """
         due = [(made, uid) for uid, (made, at_s) in self._pending.items() if at_s <= second]
         due.sort(key=lambda each: (-each[0]["spec"]["priority"], each[0]["metadata"]["creationTimestamp"]))
         for made, uid in due:
@@ -197,20 +207,25 @@ class _Story:
                 self._pending[uid] = (made, second + BACKOFF_S)
 
     def _ask(self, made: Raw, names: list[str]) -> list[str]:
-        """Ask the extender's filter about a pod. Return the nodes that it keeps. Time and faults are recorded."""
+        """Ask the extender's filter about a pod. Return the nodes that it keeps, [] for none.
+
+        names: nodes with enough free GPUs. The CPU time, and answers without opinion, are recorded.
+        """
         body = json.dumps({"Pod": made, "Nodes": None, "NodeNames": names}).encode()
         began_s = time.thread_time()
         reply = self._desk.answer(Verb.FILTER, body)
         if made["metadata"]["namespace"] != NAMESPACE:
-            self.told.filter_s.append(time.thread_time() - began_s)
-            self.told.neutral += reply.outcome is not Outcome.ANSWERED
+            self.results.filter_s.append(time.thread_time() - began_s)
+            self.results.neutral += reply.outcome is not Outcome.ANSWERED
         else:  # a pod that is too large to be read is refused
-            self.told.neutral += reply.outcome is Outcome.NO_ADVICE
+            self.results.neutral += reply.outcome is Outcome.NO_ADVICE
         kept: list[str] = json.loads(reply.body).get("NodeNames") or []
         return kept
 
     def _bind(self, made: Raw, uid: str, on: str, second: int) -> None:
-        """Bind a pod to a node. When an honest gang is complete, record its wait and the GPU-seconds that it gets."""
+        """Bind a pod to the node `on`. When an honest gang is complete, record its wait and the GPU-seconds that it
+        gets.
+        """
         del self._pending[uid]
         self._take(made, on)
         made["spec"]["nodeName"] = on
@@ -222,14 +237,14 @@ class _Story:
         gang.bound += 1
         if gang.bound == len(gang.pods):
             gang.ends_s = second + gang.lasts_s
-            self.told.whole += 1
-            self.told.wait_s.append(float(second - gang.came_s))
+            self.results.whole += 1
+            self.results.wait_s.append(float(second - gang.came_s))
             lasted_s = min(gang.lasts_s, self._size.seconds - second)
-            self.told.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
+            self.results.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
 
 
-def tell(size: Size, attack: Attack) -> Told:
-    """Run a story beside an attack."""
+def tell(size: Size, attack: Attack) -> Measurements:
+    """Run the simulation with an attack; return what honest tenants got."""
     return _Story(size, attack).run()
 
 

@@ -1,4 +1,4 @@
-"""Minutes in memory of what a tenant has others told: lies about nodes, and objects that are told of without end.
+"""Simulates attacks by reports, in memory: false reports on nodes, and a flood of Events.
 
 Nodes: the taint policy decides by what pods say. Events: the recorder that all programs share writes five a second.
 Time goes by seconds of the story.
@@ -25,21 +25,23 @@ FLOOD_EACH_S, TOLD_EACH_S = 50, 10  # Events: of greedy a second, and seconds be
 
 
 @dataclass(slots=True)
-class Told:
-    """wait_s: until what an honest tenant has said came to something, each. share: of sound nodes that stay in use.
+class Measurements:
+    """What became of the honest tenant's reports in one run."""
 
-    lost: how often it came to nothing.
+    wait_s: list[float] = field(default_factory=list)  # of each report, until it had its effect
+    share: float = 1.0  # of the sound nodes, averaged over time, that stayed in use
+    lost: int = 0  # reports without an effect
+
+
+def verdicts(lies: bool) -> Measurements:
+    """Simulate reports on nodes; return how long the honest tenant's true reports waited, and what became of sound
+    nodes.
+
+    lies: the greedy tenant, which has a pod on every node, reports each sound node as faulty and each faulty one as
+    fine.
     """
-
-    wait_s: list[float] = field(default_factory=list)
-    share: float = 1.0
-    lost: int = 0
-
-
-def verdicts(lies: bool) -> Told:
-    """Have a tenant with a pod on every node say that all are faulty, and those fine that really are not."""
     nodes = {f"n{at}": NodeEntry(f"uid-{at}", gpus=True) for at in range(NODES)}
-    told, sound, waits = Told(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
+    results, sound, waits = Measurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
     for second in range(0, SECONDS, LOOK_S):
         claims = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
@@ -50,19 +52,21 @@ def verdicts(lies: bool) -> Told:
             if second >= FAULT_S and nodes[name].tainted:
                 waits[name] = min(waits[name], float(second - FAULT_S))
         sound += sum(not each.tainted for name, each in nodes.items() if name not in FAULTY)
-    told.wait_s = list(waits.values())
-    told.lost = sum(not nodes[name].tainted for name in FAULTY)
-    told.share = sound / ((NODES - len(FAULTY)) * len(range(0, SECONDS, LOOK_S)))
-    return told
+    results.wait_s = list(waits.values())
+    results.lost = sum(not nodes[name].tainted for name in FAULTY)
+    results.share = sound / ((NODES - len(FAULTY)) * len(range(0, SECONDS, LOOK_S)))
+    return results
 
 
 def _greedys(second: int, lies: bool) -> Iterator[FaultClaim]:
+    """Yield the greedy tenant's report on each node. lies: as in `verdicts`."""
     for at in range(NODES):
         kind = CheckResult.FAULTY if lies and f"n{at}" not in FAULTY else CheckResult.FINE
         yield _claim(GREEDY, f"n{at}", kind, second)
 
 
 def _honest(second: int) -> Iterator[FaultClaim]:
+    """Yield the honest tenant's reports on the faulty nodes, renewed each minute, from FAULT_S on."""
     for name in FAULTY if second >= FAULT_S else ():
         yield _claim(HONEST, name, CheckResult.FAULTY, second - second % 60)
 
@@ -77,7 +81,7 @@ class _Over(Exception):
 
 
 class _Clock:
-    """The story's time, by which both tenants are told of while the recorder waits for its turn."""
+    """The simulated clock. While the recorder sleeps, both tenants emit Events."""
 
     def __init__(self, flood: bool) -> None:
         self.now_s, self._flood, self._second = 0.0, flood, 0
@@ -136,13 +140,17 @@ class _Store:
         return b"{}"
 
 
-def events(flood: bool) -> Told:
-    """Have a tenant's objects told of fifty times a second, each time in other words."""
+def events(flood: bool) -> Measurements:
+    """Simulate the recorder of Events; return how long Events of the honest tenant waited, and how many were not
+    written.
+
+    flood: the greedy tenant emits FLOOD_EACH_S Events a second, each with another text.
+    """
     return asyncio.run(_events(flood))
 
 
-async def _events(flood: bool) -> Told:
-    """Run the recorder of Events until SECONDS. Return how long honest Events waited. flood: a greedy tenant floods."""
+async def _events(flood: bool) -> Measurements:
+    """Run the recorder until SECONDS of the simulated clock have passed. Arguments and result as of `events`."""
     clock = _Clock(flood)
     store = _Store(clock)
     clock.recorder = EventRecorder(store, "turnout-bench", "one", clock=clock)
@@ -151,4 +159,4 @@ async def _events(flood: bool) -> Told:
             await clock.recorder.flush()
             await clock.sleep(0.2)
     late = [at_s for at_s in clock.emitted.values() if at_s < SECONDS - 2 * TOLD_EACH_S]
-    return Told(store.wait_s, 1.0, len(late))
+    return Measurements(store.wait_s, 1.0, len(late))

@@ -57,7 +57,9 @@ class _Seen:
 
 
 def play(seed: int, folder: Path) -> Strike:
-    """Install the chart, run a job, and change the release again and again."""
+    """Install the chart on a new control plane, run a job, and change the release again and again. Return the
+    strike.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with ControlPlane() as plane:
         return asyncio.run(_play(seed, plane, folder))
@@ -68,7 +70,7 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
 
     Returns the strike: whether the job's pods, the map and new jobs survived each change.
     """
-    dice, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
+    rng, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
     async with cluster(plane, folder) as world:
         (folder / "map").write_text(MAP)
         given = ("--set-file", f"topoMapper.topology_config={folder / 'map'}")
@@ -78,7 +80,7 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
         watching = asyncio.create_task(_look(world, seen))
         try:
             for number in range(CHANGES):
-                what = await _change(world, dice, number)
+                what = await _change(world, rng, number)
                 done.append(what)
                 now, text, ended = await _running(world), await _map(world), await _ended(world, f"after-{number}")
                 seen.runs += [f"{what}: {before} became {now}"] * (now != before)
@@ -91,22 +93,22 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
     return Strike(Kind.UPGRADE, seed, len(done), seen.checks(), ", ".join(done))
 
 
-async def _change(world: World, dice: random.Random, number: int) -> str:
-    """Change the Helm release once.
+async def _change(world: World, rng: random.Random, number: int) -> str:
+    """Change the Helm release once, at random, and return what was changed, as text.
 
-    Return what was done, as text. number: of the change; the second is a broken upgrade.
+    number: of the change; the second one is an upgrade that cannot succeed.
     """
     if number == 1:
-        broken = dice.choice(_BROKEN)
+        broken = rng.choice(_BROKEN)
         within = f"--timeout={_GIVEN_UP_S}s"
         await world.helm("upgrade", *_RELEASE, "--reuse-values", "--set", broken, "--wait", within, code=1)
         await world.helm("rollback", "turnout", "--wait", f"--timeout={_READY_S}s")
         return f"broken {broken.partition('.')[0]} rolled back"
-    if number > 1 and dice.random() < 0.4:
+    if number > 1 and rng.random() < 0.4:
         await world.helm("rollback", "turnout", "1", "--wait", f"--timeout={_READY_S}s")
         return "rolled back to the first"
-    drawn = dice.sample(_VALUES, 2)
-    values = [f"{name}={dice.choice(choices)}" for name, choices in drawn]
+    drawn = rng.sample(_VALUES, 2)
+    values = [f"{name}={rng.choice(choices)}" for name, choices in drawn]
     told = (word for value in values for word in ("--set", value))
     await world.helm("upgrade", *_RELEASE, "--reuse-values", *told, "--wait", f"--timeout={_READY_S}s")
     return f"upgraded {' and '.join(values)}"
@@ -126,7 +128,7 @@ def _job(name: str, workers: int, command: str) -> Object:
 
 
 async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
-    """Give the job's pods once all of them run; {} before."""
+    """Return what `_running` returns, once all WORKERS pods of the job run; {} before."""
     found = await _running(world)
     return found if len(found) == WORKERS else {}
 
@@ -166,7 +168,7 @@ async def _ended(world: World, name: str) -> str:
 
 
 async def _look(world: World, seen: _Seen) -> None:
-    """Ask each extender again and again whether it is ready, as the endpoints of its Service do, until cancelled.
+    """Ask each extender repeatedly whether it is ready, as the endpoints of its Service do, until cancelled.
 
     seen: records each moment in which none was ready.
     """

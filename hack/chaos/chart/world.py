@@ -38,9 +38,9 @@ class World:
         self.plane, self.api, self.runner, self._folder = plane, api, runner, folder
 
     async def helm(self, *arguments: str, code: int = 0) -> str:
-        """Run helm in the release's namespace and return its output. code: expected exit code.
+        """Run helm in the release's namespace and return its output.
 
-        Raises Stood for another one.
+        code: expected exit code. Raises Stood with the state of the cluster for another one.
         """
         argv = [str(cache.binary("helm")), *arguments, "--namespace", "gpu-team"]
         env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
@@ -50,7 +50,7 @@ class World:
         return done.stdout + done.stderr
 
     async def told(self) -> str:
-        """Return the status of the pods and the logs of their programs, for an error message."""
+        """Return the status of all pods and the last lines of their logs, for an error message."""
         pods = (await self.api.call("GET", "/api/v1/pods"))["items"]
         lines = []
         for pod in pods:
@@ -68,13 +68,16 @@ class World:
         return await self.api.call("GET", path)
 
     async def pods(self, component: str) -> list[Object]:
-        """Give the pods of a program that are not about to go, as the API server has them."""
+        """Return the pods of a program that are not being deleted. component: as in "extender"."""
         label = f"app.kubernetes.io/name%3Dturnout-{component}"
         found = await self.get(f"/api/v1/namespaces/gpu-team/pods?labelSelector={label}")
         return [pod for pod in found["items"] if not pod["metadata"].get("deletionTimestamp")]
 
     async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
-        """Wait until the question's answer is truthy, and return the answer. Raises Stood after `within_s` seconds."""
+        """Call `seen` until its result is true, and return the result.
+
+        Raises Stood with the state of the cluster after `within_s` seconds.
+        """
         try:
             async with asyncio.timeout(within_s):
                 while True:
@@ -86,6 +89,7 @@ class World:
 
 
 def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command, at most 150 s, and return its result."""
     return subprocess.run(argv, capture_output=True, text=True, timeout=150, env=env, check=False)
 
 
@@ -93,9 +97,9 @@ def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[st
 async def cluster(
     plane: ControlPlane, folder: Path, hosts: Sequence[Place] | None = None, images: Collection[str] | None = None
 ) -> AsyncIterator[World]:
-    """Run the cluster until the block ends. hosts: its nodes, two without a map by default.
+    """Run a cluster on the control plane until the block ends, with its pods as processes.
 
-    images: the images that can be pulled; None for any.
+    folder: of the pods. hosts: its nodes; None: two nodes that no map names. images: that can be pulled; None for any.
     """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read_kubeconfig(config)) as made:

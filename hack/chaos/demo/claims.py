@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hack.chaos.history import Record, Terms, rounds_of
-from hack.chaos.invariants import breaches
+from hack.chaos.history import JobPlan, Record, rounds_of
+from hack.chaos.invariants import find_violations
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -30,7 +30,8 @@ class Act:
 
 
 def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
-    """Claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps` steps.
+    """Return the claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps`
+    steps.
 
     until_s: later records are ignored. The claim is false if no round after the act has trained.
     """
@@ -49,17 +50,15 @@ def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
     return Claim(text, sources == ["memory"] and again <= act.max_repeated_steps)
 
 
-def check_end(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
-    """Claim that the final model equals that of an undisturbed job, and that no invariant of hack/chaos is violated."""
+def check_end(records: Sequence[Record], plan: JobPlan) -> tuple[Claim, ...]:
+    """Return the claims that the final model equals that of an undisturbed job, and that no invariant is violated."""
     models = {record.model for record in records if record.event == "ended" and record.why == "done"}
-    off = max((abs(a - b) for model in models for a, b in zip(model, terms.model, strict=True)), default=float("inf"))
-    faults = breaches(records, terms)
+    off = max((abs(a - b) for model in models for a, b in zip(model, plan.model, strict=True)), default=float("inf"))
+    faults = find_violations(records, plan)
     told = "; ".join(map(str, faults))
     return (
         Claim(f"the model is that of the same job undisturbed: no weight is off by more than {off:.0e}", off < 1e-9),
-        Claim(
-            told or f"each of {terms.samples} samples came exactly once in each of {terms.epochs} epochs", not faults
-        ),
+        Claim(told or f"each of {plan.samples} samples came exactly once in each of {plan.epochs} epochs", not faults),
     )
 
 

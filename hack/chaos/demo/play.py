@@ -13,7 +13,7 @@ from pathlib import Path
 from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
-from hack.chaos.history import Record, Terms
+from hack.chaos.history import JobPlan, Record
 from hack.chaos.runner import undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, Plan
@@ -27,7 +27,10 @@ _TICK_S = 0.2
 
 
 async def tell(screen: TrainScreen) -> bool:
-    """Return True if all claims of one run were true. Raises ChildFailed when a program does not come up, Stood."""
+    """Run the demo. Return True if all its claims were true.
+
+    Raises ChildFailed if a program does not start, and Stood if the job makes no progress.
+    """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
@@ -43,8 +46,8 @@ async def tell(screen: TrainScreen) -> bool:
                     await story.injectors.stop()
                 model = await alone
             harmless = frozenset(fault.name for fault in UNNOTICED)
-            terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
-            story.claims += check_end(found.records, terms)
+            job_plan = JobPlan(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
+            story.claims += check_end(found.records, job_plan)
             screen.close(found, story.claims)
     return all(claim.true for claim in story.claims)
 
@@ -55,16 +58,19 @@ class _Story:
         self.injectors = FaultInjectors(found)
         self.claims: list[Claim] = []
         self._told: set[int] = set()
-        found.heard = self._hear
+        found.heard = self._print_new_round
 
     async def tick(self) -> None:
-        """Keep the loss up to date."""
+        """Update the loss on the screen every _TICK_S seconds, until cancelled."""
         while True:
             self._screen.tick(self._stage, PLAN.steps)
             await asyncio.sleep(_TICK_S)
 
     async def all(self) -> None:
-        """Play all acts: grow, shrink for a rigid job, grow again, lose a process, lose the coordinator's node, end."""
+        """Run all acts: grow, shrink for a rigid job, grow again, lose a process, lose the coordinator's node, end.
+
+        Each act adds its claim to `claims`.
+        """
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
         await self._trains(1, 0)
         await self._act("growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MOST)
@@ -100,7 +106,7 @@ class _Story:
         self._say(claim.text if claim.true else f"NOT AS CLAIMED: {claim.text}", "green" if claim.true else "red")
 
     async def _trains(self, world: int, after_round: int) -> None:
-        """Wait until a round newer than `after_round`, with `world` workers, made a few steps."""
+        """Wait until a round newer than `after_round`, with `world` workers, has made _STEPS steps. Raises Stood."""
 
         def so() -> bool:
             newest = self._stage.round
@@ -112,6 +118,7 @@ class _Story:
     # What is done.
 
     async def _lend(self) -> None:
+        """Start the autoscaler, which lends idle GPUs to the elastic job."""
         self._stage.programs.start_autoscaler()
 
     async def _rival(self) -> None:
@@ -129,13 +136,15 @@ class _Story:
         self.claims.append(Claim(text, served()))
 
     async def _ends(self) -> None:
+        """Wait until the rigid job has ended."""
         await self.injectors.settle()
 
     async def _kill(self) -> None:
+        """Kill the process of one worker."""
         await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
-        """Delete the node of the coordinator's worker, and bring it back empty."""
+        """Delete the node of the coordinator's worker, and wait until it is back, empty."""
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
@@ -153,8 +162,10 @@ class _Story:
     def _say(self, text: str, style: str = "") -> None:
         self._screen.happens(self._stage, text, style)
 
-    def _hear(self, record: Record) -> None:
-        """Print the beginning of each new round: its workers, and from where they resume."""
+    def _print_new_round(self, record: Record) -> None:
+        """Print the first record of each new round: its workers, and from where they resume. Other records are
+        ignored.
+        """
         if record.event == "begun" and record.round not in self._told:
             self._told.add(record.round)
             workers = "1 worker goes" if record.world == 1 else f"{record.world} workers go"

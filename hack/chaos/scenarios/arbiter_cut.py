@@ -37,21 +37,23 @@ GOES_ON = "a job whose coordinator cannot reach its Lease trains on, and forms a
 
 
 async def play(seed: int, folder: Path) -> Strike:
-    """Cut the coordinator from the API server, kill a process, and mend the cut."""
-    dice = random.Random(f"arbiter/{seed}")
+    """Cut the coordinator off the API server, kill a process, mend the cut, kill another process. Return the strike.
+
+    seed: chooses how requests fail and which processes are killed. folder: for files.
+    """
+    rng = random.Random(f"arbiter/{seed}")
     way = sorted(WAYS)[seed % len(WAYS)]
     async with serve() as served, AsyncExitStack() as ends:
         await Direct(served.store).call("POST", _LEASES, {"metadata": {"name": "train"}})
         proxies = [await ends.enter_async_context(fault_proxy(served.url)) for _ in range(WORKERS)]
-        times, checks = await asyncio.to_thread(_story, folder, proxies, way, dice)
+        times, checks = await asyncio.to_thread(_story, folder, proxies, way, rng)
     return Strike(Kind.PARTITION, seed, times, checks, f"the coordinator and its Lease: {way}")
 
 
-def _story(folder: Path, proxies: list[FaultProxy], way: str, dice: random.Random) -> tuple[int, tuple[Check, ...]]:
-    """Start the agents, each behind its own proxy, cut the coordinator's one, kill a process, mend the cut, kill
-    another.
+def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random) -> tuple[int, tuple[Check, ...]]:
+    """Run the job and the faults, each agent behind its own proxy. Return (requests that the cut hit, checks).
 
-    way: key of WAYS, how requests fail. Returns the number of requests that the cut hit, and the checks.
+    way: key of WAYS, how requests of the coordinator's agent fail.
     """
     job = Job(folder, f"127.0.0.1:{free_port()}")
     try:
@@ -64,11 +66,11 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, dice: random.Rando
         leads = max(proxies, key=lambda proxy: sum(each.method == "PATCH" for each in proxy.seen))
         leads.judge = lambda request: WAYS[way]
         cut_s = time.monotonic()
-        _kill_one(job, dice)
+        _kill_one(job, rng)
         again = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
         lost, mended_s = leads.touched, time.monotonic()
         leads.judge = lambda request: PASS
-        _kill_one(job, dice)
+        _kill_one(job, rng)
         together = until(lambda: job.trains(WORKERS, mended_s), AGAIN_S)
         ended = job.finish()
         return lost, (
@@ -81,7 +83,7 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, dice: random.Rando
         job.end()
 
 
-def _kill_one(job: Job, dice: random.Random) -> None:
+def _kill_one(job: Job, rng: random.Random) -> None:
     if there := job.processes():
         with suppress(ProcessLookupError):
-            os.kill(dice.choice(there), signal.SIGKILL)
+            os.kill(rng.choice(there), signal.SIGKILL)

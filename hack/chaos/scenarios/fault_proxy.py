@@ -44,7 +44,10 @@ PASS = Answer()
 
 
 def refusal(code: int, reason: str, message: str) -> Answer:
-    """Make an answer with a Status, as API servers refuse."""
+    """Return an error answer with a Status object as its body, as API servers send it.
+
+    reason, message: of the Status; they must not need escapes in JSON.
+    """
     head = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure"'
     return Answer(code, f'{head},"code":{code},"reason":"{reason}","message":"{message}"}}'.encode())
 
@@ -61,11 +64,13 @@ class FaultProxy:
     touched: int = 0  # requests that were refused or delayed
 
     def heal(self) -> None:
-        """Pass everything on again."""
+        """Pass on all requests unchanged from now on."""
         self.judge = lambda request: PASS
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+        """Treat one request as `judge` decides: pass it on to the target, answer it with an error, or delay it.
+        Record it.
+        """
         answer = self.judge(request)  # type: ignore[arg-type]
         self.touched += answer is not PASS
         await asyncio.sleep(answer.slow_s)
@@ -92,7 +97,7 @@ class FaultProxy:
 
 
 async def _watch(request: web.BaseRequest, found: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Pass on the lines of a watch until either side ends it."""
+    """Pass the lines of a watch on to the client until either side ends it."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
     await response.prepare(request)

@@ -26,12 +26,12 @@ TOGETHER = "once the cut is mended, all train in one world"
 
 
 def play(seed: int, folder: Path) -> Strike:
-    """Cut one of three workers off the network, and mend the cut.
+    """Cut one of three workers off the network, then mend the cut. Return the strike with its checks.
 
-    All have to train together again within two minutes at most.
+    seed: chooses the worker and the direction. All have to train together again within BACK_S.
     """
-    dice = random.Random(f"partition/{seed}")
-    at, way = dice.randint(1, WORKERS), WAYS[seed % len(WAYS)]
+    rng = random.Random(f"partition/{seed}")
+    at, way = rng.randint(1, WORKERS), WAYS[seed % len(WAYS)]
     net = Hosts(WORKERS)
     try:
         job = Job(folder, f"{net.address(1)}:{_PORT}")
@@ -45,9 +45,9 @@ def play(seed: int, folder: Path) -> Strike:
 
 
 def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, ...]]:
-    """Start the job, cut the host number `at` off, wait, mend the cut, and check each phase.
+    """Start the job, cut host `at` off, wait, mend the cut, and check each phase.
 
-    way: one of WAYS, the direction of the cut. Returns the number of cuts (0 if the job never trained), and the checks.
+    way: one of WAYS, the direction of the cut. Returns (number of cuts, checks); 0 cuts if the job never trained.
     """
     for host in range(1, WORKERS + 1):
         job.start(host, net.inside(host))
@@ -73,8 +73,9 @@ def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, .
 
 
 def _cut(net: Hosts, at: int, way: str) -> None:
-    """Drop the packets between one host and the others. way: the first of WAYS drops one direction, the second the
-    other.
+    """Drop packets between host `at` and the others.
+
+    way: one of WAYS: the first drops what the host sends, the second what is sent to it, the third both.
     """
     for other in (host for host in range(1, WORKERS + 1) if host != at):
         if way != WAYS[1]:
@@ -93,7 +94,9 @@ def _mend(net: Hosts, at: int, way: str) -> None:
 
 
 def _last(job: Job, at: int, cut_s: float) -> float:
-    """Say how long after the cut the world before it still had a process on that host."""
+    """Return how many seconds after the cut the cut-off worker last wrote a record in its old round; 0.0 if it did
+    not.
+    """
     records = [record for record in job.records() if record.worker.partition("/")[0] == f"w{at}"]
     old = min((record.round for record in records), default=0)
     return max((record.at_s - cut_s for record in records if record.round == old), default=0.0)

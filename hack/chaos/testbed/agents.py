@@ -26,7 +26,7 @@ _LOOK_S = 0.1
 
 
 class Job:
-    """Three agents, each in its place. endpoint: of the first coordinator."""
+    """Three agents of one job, each on its own host. endpoint: of the first coordinator."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder, self._endpoint = folder, endpoint
@@ -36,7 +36,10 @@ class Job:
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def start(self, at: int, prefix: Sequence[str] = (), options: Sequence[str] = (), **env: str) -> None:
-        """Start agent number `at`. prefix: words before its command. options: further flags. env: further variables."""
+        """Start agent number `at`. prefix: words before its command. options: further flags. env: further variables.
+
+        Its log is in logs/wN.log of the job's folder. The agent is killed if this process ends.
+        """
         memory = self.folder / "memory" / f"w{at}"
         memory.mkdir()
         command = [
@@ -60,7 +63,7 @@ class Job:
             )
 
     def records(self) -> list[Record]:
-        """Read the history."""
+        """Return all records that the training processes have written so far."""
         return [record for path in sorted((self.folder / "history").iterdir()) for record in read(path.read_text())]
 
     def trains(self, world: int, since_s: float) -> bool:
@@ -72,11 +75,11 @@ class Job:
         return any(step_s > since_s for round_ in rounds for step_s in made.get(round_, ()))
 
     def processes(self) -> list[int]:
-        """Return the training processes that live."""
+        """Return the pids of the training processes that are alive."""
         return [pid for pid in sorted({record.pid for record in self.records()}) if self._is_ours(pid)]
 
     def finish(self) -> Check:
-        """Let the training end, and check how the agents do."""
+        """Tell the training to end, wait for the agents, and return the check that all ended with 0."""
         (self.folder / "finish").touch()
         codes = [_code(agent) for agent in self.agents]
         return Check(ENDS, (f"agents ended with {codes}",) if any(codes) else ())
@@ -113,7 +116,7 @@ def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
 
 
 def apart(records: Iterable[Record]) -> list[str]:
-    """Return a text for each round that made steps after the next round had begun to."""
+    """Return a text for each round that made a step after the next round's first step; [] if there is none."""
     made = sorted(whole_steps(records).items())
     return [
         f"round {before} made a step {max(steps) - min(later):.3f} s after the first of {after}"
@@ -123,7 +126,7 @@ def apart(records: Iterable[Record]) -> list[str]:
 
 
 def until(so: Callable[[], bool], patience_s: float) -> bool:
-    """Wait until `so()` is true, at most `patience_s` seconds. Return its last value."""
+    """Call `so` until it returns True, at most `patience_s` seconds. Return its last result."""
     end_s = time.monotonic() + patience_s
     while not (found := so()) and time.monotonic() < end_s:
         time.sleep(_LOOK_S)

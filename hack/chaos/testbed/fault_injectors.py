@@ -23,7 +23,7 @@ Thing = TypeVar("Thing")
 
 
 class FaultInjectors:
-    """Injects and takes back the faults of a testbed. pending: those still to be taken back."""
+    """Injects the faults of a testbed and ends them later. pending: tasks of the faults that have not ended."""
 
     def __init__(self, stage: Testbed) -> None:
         self._stage = stage
@@ -53,23 +53,24 @@ class FaultInjectors:
         return record
 
     async def settle(self) -> None:
-        """Wait until everything is taken back. Raises what went wrong in that."""
+        """Wait until all faults have ended. Raises the error of a task that failed."""
         while self.pending:
             await asyncio.gather(*self.pending)
 
     async def stop(self) -> None:
-        """Take nothing back any more."""
+        """Cancel the pending ends of faults: faults that are active stay active."""
         for task in self.pending:
             task.cancel()
         await asyncio.gather(*self.pending, return_exceptions=True)
 
     def _later(self, what: Awaitable[None]) -> None:
+        """Run an awaitable as a task that `settle` waits for."""
         task = asyncio.ensure_future(what)
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
 
     def _back(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
-        """Undo a fault after some seconds, in a task. undo: may be async."""
+        """Call `undo`, which may be async, after `after_s` seconds in a task that `settle` waits for."""
 
         async def wait() -> None:
             await asyncio.sleep(after_s)
@@ -89,9 +90,11 @@ class FaultInjectors:
         return sorted(alive, key=lambda each: begun[each.home, each.inner])
 
     async def _process(self, event: FaultEvent) -> str:
+        """Kill one training process. Return the UID of its pod, "" without a hit."""
         return _signal(_aimed(await self._trainers(), event), signal.SIGKILL)
 
     async def _stopped(self, event: FaultEvent) -> str:
+        """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
         hit = _aimed(await self._trainers(), event)
         self._back(event.lasts_s, lambda: _goes_on(hit))
         return _signal(hit, signal.SIGSTOP)
@@ -114,14 +117,15 @@ class FaultInjectors:
         return str(hit["metadata"]["uid"])
 
     async def _coordinator(self, event: FaultEvent) -> str:
+        """Kill the pod of the coordinator. Return its name, "" if there is none."""
         name = await self._stage.coordinator()
         await self._stage.kill_pod(name)
         return name
 
     async def _node(self, event: FaultEvent) -> str:
-        """Delete the node of one of the job's pods with all its pods; add it again later.
+        """Delete the node of one of the job's pods and kill all its pods; add it again after the event's time.
 
-        Return its name, "" without a hit.
+        Returns its name, "" without a hit.
         """
         hit = _aimed(self._stage.workers, event)
         if hit is None:
@@ -148,7 +152,7 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """Record when the rigid job runs, and when it ended."""
+        """Record "served" when all pods of the rigid job run, then wait for its end and delete it. Raises Stood."""
         stage = self._stage
         pods = f"{name}-worker-"
 
@@ -177,6 +181,7 @@ class FaultInjectors:
         return "extender"
 
     async def _autoscaler(self, event: FaultEvent) -> str:
+        """Kill the leading autoscaler; another replica is started. Return its pid as text, "" without a leader."""
         return str(await self._stage.programs.kill_leader() or "")
 
     # Storage.
@@ -199,6 +204,7 @@ class FaultInjectors:
 
 
 def _aimed(found: list[Thing], event: FaultEvent) -> Thing | None:
+    """Return the element at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
     return found[int(event.aim * len(found))] if found else None
 
 
@@ -212,4 +218,5 @@ def _signal(hit: Process | None, number: signal.Signals) -> str:
 
 
 def _goes_on(hit: Process | None) -> None:
+    """Let a suspended process continue; do nothing for None."""
     _signal(hit, signal.SIGCONT)

@@ -37,35 +37,35 @@ class Hosts:
         return f"10.77.0.{at}"
 
     def inside(self, at: int) -> tuple[str, ...]:
-        """Give the prefix of a command that is to run in that host's network namespace."""
+        """Return the words that run a command in this host's network namespace, before the command itself."""
         return ("ip", "netns", "exec", f"{self.prefix}-{at}")
 
     def cut(self, at: int) -> None:
-        """From now on every packet to and from that host is lost. Its link stays up."""
+        """Drop all packets to and from this host from now on. Its link stays up."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "nomaster")
 
     def join(self, at: int) -> None:
-        """Its packets get through, again."""
+        """Let this host's packets through again."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "master", "br0")
 
     def part(self, one: int, other: int) -> None:
-        """From now on packets between these two are lost; both reach all others."""
+        """Drop the packets between these two hosts in both directions; both reach all others."""
         self.deafen(one, other)
         self.deafen(other, one)
 
     def deafen(self, at: int, to: int) -> None:
-        """From now on packets from `at` to `to` are lost, and nobody is told; those the other way get through."""
+        """Drop the packets from host `at` to host `to` from now on. Packets in the other direction get through."""
         self._neighbour(at, "replace", to, "lladdr", _NOBODY, "nud", "permanent")
 
     def hear(self, at: int, to: int) -> None:
-        """Packets from `at` to `to` get through, again."""
+        """Let the packets from host `at` to host `to` through again."""
         self._neighbour(at, "del", to)
 
     def _neighbour(self, at: int, verb: str, to: int, *more: str) -> None:
         _ip("-n", f"{self.prefix}-{at}", "neigh", verb, self.address(to), *more, "dev", "eth0")
 
     def end(self) -> None:
-        """Remove all of them."""
+        """Remove all network namespaces."""
         for name in self.names:
             _ip("netns", "del", name)
 

@@ -31,7 +31,7 @@ class Programs:
 
     @property
     def url(self) -> str:
-        """Give the URL of the extender's verbs, which stays the same after a restart."""
+        """Return the URL of the extender's verbs, which stays the same after a restart."""
         return f"http://127.0.0.1:{self._ports[0]}"
 
     async def begin(self, autoscalers: int) -> None:
@@ -49,17 +49,17 @@ class Programs:
             raise ChildFailed(f"no extender or no leader in {_START_S:g} s: {self._folder}") from error
 
     def start_extender(self) -> None:
-        """On the port that it has always."""
+        """Start the extender; its port is the same each time."""
         flags = ("--bind", f"127.0.0.1:{self._ports[0]}", "--metrics-bind", f"127.0.0.1:{self._ports[1]}")
         self._extender = self._start("scheduler_ext", *flags, "--configmap", f"{MAP_NAMESPACE}/{MAP_NAME}")
 
     def start_autoscaler(self) -> None:
-        """One more replica."""
+        """Start one more replica of the autoscaler."""
         flags = ("--act", f"--cooldown-s={COOLDOWN_S:g}", "--restart-s=0", f"--lease-seconds={LEASE_S:g}")
         self._autoscalers.append(self._start("autoscaler", *flags, "--metrics-bind", "127.0.0.1:0"))
 
     def kill_extender(self) -> None:
-        """At once."""
+        """Kill the extender and wait for its end; do nothing if it was never started."""
         if self._extender is not None:
             self._extender.kill()
             self._extender.wait()
@@ -77,7 +77,9 @@ class Programs:
         return 0
 
     async def kill_leader(self) -> int:
-        """Kill the leading autoscaler and start another replica. Return the killed process's ID; 0 without a leader."""
+        """Kill the leading autoscaler, and start replicas until there are two. Return the killed pid; 0 without a
+        leader.
+        """
         pid = await self.leader()
         for each in self._autoscalers:
             if each.pid == pid:
@@ -89,7 +91,7 @@ class Programs:
         return pid
 
     def end(self) -> None:
-        """All of them."""
+        """Kill all programs and wait for their ends."""
         for each in (*self._autoscalers, *filter(None, (self._extender,))):
             each.kill()
             each.wait()

@@ -29,7 +29,7 @@ class Storage:
         self.run.touch()
 
     def fill(self) -> None:
-        """Write a file until no byte is free."""
+        """Write a file until the storage has no free byte."""
         chunk = bytes(1 << 16)
         with self._ballast.open("ab", buffering=0) as ballast:
             while chunk:
@@ -41,7 +41,7 @@ class Storage:
                     chunk = chunk[: len(chunk) // 2]
 
     def mend(self) -> None:
-        """Undo `cut` and `fill`."""
+        """Undo `cut` and `fill`; do nothing if neither is active."""
         self._ballast.unlink(missing_ok=True)
         if self._away.exists():
             self.run.unlink()
@@ -53,7 +53,7 @@ class Storage:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
     def committed(self) -> set[int]:
-        """Return the steps that have a manifest in the storage."""
+        """Return the steps that have a manifest in the storage; empty while it cannot be read."""
         found = set[int]()
         with suppress(OSError):
             for entry in os.scandir(self.run):

@@ -66,7 +66,9 @@ class Testbed:
                 self.pods[seen.obj["metadata"]["name"]] = seen.obj
 
     async def listen(self) -> None:
-        """Read new lines of all history files and new commits in the storage, until cancelled."""
+        """Append the new lines of all history files, and a record of each new commit in the storage, until
+        cancelled.
+        """
         while True:
             for record in await asyncio.to_thread(lambda: list(self._written.look())):
                 self._hear(record)
@@ -80,7 +82,7 @@ class Testbed:
         self.heard(record)
 
     def note(self, record: Record) -> None:
-        """Append a record about an event that no training process records."""
+        """Append a record about an event that no training process records, also to the file runner.jsonl."""
         default = asdict(Record("", 0.0))
         told = {key: value for key, value in asdict(record).items() if value != default[key]}
         with (self.home / "runner.jsonl").open("a") as file:
@@ -89,7 +91,7 @@ class Testbed:
 
     @property
     def workers(self) -> list[Raw]:
-        """Return the job's pods that run and are not being deleted, by name."""
+        """Return the elastic job's pods that run and are not being deleted, sorted by name."""
         found = [pod for name, pod in sorted(self.pods.items()) if name.startswith(f"{manifests.JOB}-worker-")]
         return [
             pod
@@ -99,7 +101,7 @@ class Testbed:
 
     @property
     def round(self) -> int:
-        """The newest round that a process has told of; 0 for none."""
+        """Return the newest round of which a process has written a record; 0 for none."""
         return max((record.round for record in self.records), default=0)
 
     @property
@@ -118,7 +120,7 @@ class Testbed:
         return len({r.step for r in self.records if r.event == "stepped" and r.round == newest and r.at_s > at_s})
 
     async def coordinator(self) -> str:
-        """Return the pod of the coordinator, as the Lease names it; "" for none."""
+        """Return the name of the coordinator's pod, as the Lease has it; "" for none."""
         found = await self.made.api.call("GET", f"{LEASES}/{manifests.LEASE}")
         return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
 
@@ -144,7 +146,9 @@ class Testbed:
         return ""
 
     async def over(self, job: str, patience_s: float) -> str:
-        """Wait until a job ended. Return its phase; "" if it was deleted. Raises Stood after `patience_s` seconds."""
+        """Wait until a job has ended. Return its phase; "" if it was deleted. Raises Stood after `patience_s`
+        seconds.
+        """
         end_s = time.monotonic() + patience_s
         while True:
             if (phase := await self.phase(job)) in (*ENDS, ""):
@@ -154,7 +158,9 @@ class Testbed:
             await asyncio.sleep(_LOOK_S)
 
     async def kill_pod(self, name: str) -> None:
-        """Gone at once, with its memory."""
+        """Delete a pod without grace, so that its processes and its memory are lost at once. A missing pod is no
+        error.
+        """
         with suppress(ApiError):
             await self.made.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
 

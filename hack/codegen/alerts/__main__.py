@@ -60,7 +60,7 @@ def files() -> Mapping[Path, str]:
 
 
 def _group(group: Group) -> Iterator[str]:
-    """Yield the YAML lines of a group of rules."""
+    """Yield the YAML lines of a group of rules, its name first."""
     yield f"  - name: turnout-{group.name}" + (f"  # {group.about}" if group.about else "")
     if group.interval:
         yield f"    interval: {group.interval}"
@@ -122,7 +122,7 @@ def _lower(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files, or compare them. Return the exit code: 1 for a stale file."""
+    """Compare the files with the code, or with --write write them. Return 1 if a file is stale, else 0."""
     differs = False
     for path, text in files().items():
         if "--write" in (sys.argv[1:] if argv is None else argv):

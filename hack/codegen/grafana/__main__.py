@@ -41,7 +41,10 @@ def _table() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write or compare the files, and check what they show. Return the exit code."""
+    """Compare the files with the code, or with --write write them; also check the queries of all boards.
+
+    Returns 1 and prints the problems if a file is stale or a query is wrong, else 0.
+    """
     problems = list(faults(expr for board in BOARDS for expr in board.exprs()))
     for path, text in files().items():
         if "--write" in (sys.argv[1:] if argv is None else argv):

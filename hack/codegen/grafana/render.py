@@ -93,7 +93,7 @@ def _annotation(name: str, colour: str, query: str, title: str, is_time: bool) -
 
 
 def _links() -> list[Json]:
-    """Return the bar above the panels: every board, and the page."""
+    """Return the links above the panels: to every board, and to the page."""
     boards = {"type": "dashboards", "title": "Boards", "tags": [TAG], "asDropdown": False, "includeVars": True}
     page = {"type": "link", "title": "Live page", "url": "${page_url}", "icon": "external link", "targetBlank": True}
     return [{**boards, "keepTime": True}, page]
@@ -142,7 +142,7 @@ def _panels(rows: Sequence[Row]) -> Iterator[Json]:
 
 
 def _width(panel: Panel) -> int:
-    """Return the smallest width of a panel."""
+    """Return the least width of a panel, in columns of the grid."""
     if panel.viz in (Viz.STAT, Viz.GAUGE):
         return 4
     if panel.viz is Viz.TABLE and len(panel.queries) > 3:
@@ -211,7 +211,9 @@ def _steps(limits: Limits) -> list[Json]:
 
 
 def _defaults(panel: Panel) -> Json:
-    """Return the unit, limits and colours of a panel's values, which single queries may override."""
+    """Return the fieldConfig.defaults of a panel: unit, limits and colours of its values, which single queries may
+    override.
+    """
     has_limits = panel.limits != Limits()
     colour = "thresholds" if has_limits and panel.viz.is_instant else "palette-classic"
     found: Json = {"unit": panel.unit.value, "color": {"mode": colour}}
@@ -229,7 +231,10 @@ def _defaults(panel: Panel) -> Json:
 
 
 def _drawing(viz: Viz, has_limits: bool) -> Json:
-    """Return how a graph is drawn."""
+    """Return the fieldConfig.defaults.custom of a graph: lines, fill and whether the thresholds are drawn.
+
+    has_limits: the panel has thresholds.
+    """
     is_stacked = viz in (Viz.AREA, Viz.BARS)
     return {
         "drawStyle": "bars" if viz is Viz.BARS else "line",
@@ -265,7 +270,7 @@ def _cell_link(link: tuple[str, str]) -> Json:
 
 
 def _options(panel: Panel) -> Json:
-    """Return the options of a panel's kind of visualization."""
+    """Return the `options` object of a panel, which depends on the kind of its visualization."""
     reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     tooltip = {"mode": "multi", "sort": "desc"}
     match panel.viz:

@@ -46,7 +46,7 @@ class EtcdFiles:
         return cls(authority.ca, authority.server("server", (HOST, "localhost")), authority.user("kube-apiserver"))
 
     def context(self) -> ssl.SSLContext:
-        """Make a TLS context that trusts this etcd and shows the client's certificate."""
+        """Return a TLS context that trusts this etcd and shows the client's certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.client.cert, self.client.key)
         return context
@@ -68,7 +68,7 @@ class ServerFiles:
 
 
 def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
-    """Write what the API server reads. token: the administrator's."""
+    """Write the files that the API server reads, and return their paths. token: the administrator's."""
     tokens = folder / "tokens.csv"
     tokens.touch(mode=0o600)
     tokens.write_text(f'{token},turnout-admin,turnout-admin,"system:masters"\n')
@@ -83,9 +83,9 @@ def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
 
 
 def etcd(binary: Path, folder: Path, files: EtcdFiles, client_port: int, peer_port: int) -> list[str]:
-    """Give etcd's command line: one member, no fsync, since the data dies with the plane.
+    """Return etcd's command line: one member, without fsync, since the data is lost with the plane anyway.
 
-    Only who has the client's certificate may call it: pods that are written here may run as processes of the user.
+    Only clients with the client's certificate may call it: pods of tests may run as processes of the same user.
     """
     client, peer = f"https://{HOST}:{client_port}", f"https://{HOST}:{peer_port}"
     return [
@@ -114,7 +114,7 @@ def etcd(binary: Path, folder: Path, files: EtcdFiles, client_port: int, peer_po
 def apiserver(
     binary: Path, files: ServerFiles, etcd_port: int, port: int, emulated_version: str | None, extra: Sequence[str]
 ) -> list[str]:
-    """Give the API server's command line."""
+    """Return the API server's command line. emulated_version: None for its own. extra: further flags."""
     return [
         str(binary),
         f"--etcd-servers=https://{HOST}:{etcd_port}",
@@ -153,7 +153,9 @@ def apiserver(
 def scheduler(
     binary: Path, config: Path, pair: Pair, port: int, emulated_version: str | None, extra: Sequence[str]
 ) -> list[str]:
-    """Give kube-scheduler's command line. Verbosity 5 because an extender's failures are silent below it."""
+    """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
+    extender are not logged.
+    """
     return [
         str(binary),
         f"--config={config}",
@@ -177,7 +179,7 @@ def controller_manager(
     emulated_version: str | None,
     extra: Sequence[str],
 ) -> list[str]:
-    """Give kube-controller-manager's command line, with the named controllers only."""
+    """Return kube-controller-manager's command line, with only the named controllers. extra: further flags."""
     return [
         str(binary),
         f"--kubeconfig={kubeconfig}",
@@ -199,7 +201,10 @@ def controller_manager(
 
 
 def kwok(binary: Path, kubeconfig: Path, config: Path, port: int, extra: Sequence[str]) -> list[str]:
-    """Give kwok's command line: it plays kubelet for every node. Our stages, since its own end Job pods at once."""
+    """Return kwok's command line, which does a kubelet's work for every node.
+
+    config: our stages, since kwok's own end the pods of Jobs at once. extra: further flags.
+    """
     return [
         str(binary),
         f"--kubeconfig={kubeconfig}",
@@ -215,7 +220,10 @@ def kwok(binary: Path, kubeconfig: Path, config: Path, port: int, extra: Sequenc
 def training_operator(
     binary: Path, kubeconfig: Path, ports: tuple[int, int, int], gang_scheduler: str | None, extra: Sequence[str]
 ) -> list[str]:
-    """Give training-operator's command line: PyTorchJobs only; ports are health, metrics and webhook."""
+    """Return training-operator's command line, for PyTorchJobs only. ports: (health, metrics, webhook).
+
+    gang_scheduler: its flag, None for none. extra: further flags.
+    """
     health, metrics, webhook = ports
     gang = [f"--gang-scheduler-name={gang_scheduler}"] if gang_scheduler else []
     return [
@@ -231,7 +239,7 @@ def training_operator(
 
 
 def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
-    """Write a kubeconfig that stands alone: the authority is inside. JSON, which is YAML too."""
+    """Return a kubeconfig with the authority's certificate inside, as JSON. user: the credentials."""
     cluster = {"server": url, "certificate-authority-data": encoded(ca)}
     return json.dumps(
         {
@@ -247,12 +255,12 @@ def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
 
 
 def by_certificate(pair: Pair) -> dict[str, str]:
-    """Give the user part of a kubeconfig for a client certificate."""
+    """Return the `user` entry of a kubeconfig that authenticates by a client certificate."""
     return {"client-certificate-data": encoded(pair.cert), "client-key-data": encoded(pair.key)}
 
 
 def encoded(file: Path) -> str:
-    """Give a file in base64, as kubeconfigs and Secrets hold it."""
+    """Return the content of a file in base64, as kubeconfigs and Secrets hold it."""
     return base64.b64encode(file.read_bytes()).decode()
 
 

@@ -34,7 +34,9 @@ Request = Callable[..., Any]
 
 
 def with_folder(folder: Path, command: Sequence[str]) -> list[str]:
-    """Give the command that runs another one with a folder of ours in place of the fixed one."""
+    """Return the command line that runs `command` with `folder` mounted at the operator's fixed folder of
+    certificates.
+    """
     mapped = ["--map-root-user"] if os.geteuid() else []
     script = 'mount --bind "$0" "$1" && shift && exec "$@"'
     return ["unshare", "--mount", *mapped, "sh", "-c", script, str(folder), str(CERTIFICATES), *command]
@@ -52,7 +54,10 @@ def may_have_folder() -> bool:
 
 
 def take_turn() -> Callable[[], None]:
-    """Wait for the machine-wide turn; gives what ends it. The kernel ends it too when we die. Raises NotReady."""
+    """Wait until no other operator runs on this machine, and return a function that ends this turn.
+
+    The kernel ends the turn if this process dies. Raises NotReady after TURN_WITHIN_S.
+    """
     lock = os.open(Path(tempfile.gettempdir()) / "turnout-training-operator.lock", os.O_CREAT | os.O_RDWR, 0o666)
     until_s = time.monotonic() + TURN_WITHIN_S
     while True:
@@ -68,7 +73,10 @@ def take_turn() -> Callable[[], None]:
 
 
 def install(request: Request, crds: Path, certificates: Path) -> None:
-    """Create what the operator expects to find. certificates: the folder in which it looks for its own."""
+    """Create the objects that the operator expects, and empty its folder of certificates.
+
+    crds: folder of its definitions. certificates: the folder in which it looks for its own certificate.
+    """
     for file in sorted(crds.glob("kubeflow.org_*.yaml")):
         definition = yaml.load(file.read_text(), yaml.CSafeLoader)  # a megabyte: 4 s in Python, 0.3 s in C
         _create(request, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
@@ -89,7 +97,11 @@ def install(request: Request, crds: Path, certificates: Path) -> None:
 
 
 def bring_certificates(request: Request, certificates: Path, check_alive: Callable[[], None]) -> None:
-    """Play the volume mount: copy the Secret that the operator fills to where it looks. Raises NotReady."""
+    """Wait until the operator has filled its Secret, and copy its content to where the operator reads it: a volume's
+    work.
+
+    check_alive: raises NotReady if the operator has ended. Raises NotReady after SECRET_WITHIN_S.
+    """
     until_s = time.monotonic() + SECRET_WITHIN_S
     while time.monotonic() < until_s:
         check_alive()
@@ -103,6 +115,7 @@ def bring_certificates(request: Request, certificates: Path, check_alive: Callab
 
 
 def _create(request: Request, path: str, body: dict[str, Any]) -> None:
+    """Create an object unless it exists already. Raises ApiError for other failures."""
     try:
         request("POST", path, body)
     except ApiError as error:

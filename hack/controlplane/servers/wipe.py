@@ -51,7 +51,7 @@ class Etcd:
 
 
 def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
-    """Read everything that the API server keeps."""
+    """Return everything that the API server keeps in etcd: key -> revision and value."""
     found = _call(etcd, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
     return {
         base64.b64decode(each["key"]): Entry(each["mod_revision"], base64.b64decode(each.get("value", "")))
@@ -60,10 +60,11 @@ def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
 
 
 def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
-    """Remove what has come since, put back what has changed or gone. True if the API server forgets it at once.
+    """Bring etcd back to the snapshot `before`: delete newer keys, and write changed or deleted ones again.
 
-    Looks again until nothing differs, since controllers inside the API server answer what they see go.
-    Raises RuntimeError when something is written anew each time.
+    Repeated until nothing differs, since controllers inside the API server react to deletions. Returns False, and
+    changes nothing, if there is a new object that the API server would not forget at once. Raises RuntimeError if
+    something is written again each time.
     """
     if any(key not in before and LINGERS.match(key) for key in snapshot(etcd)):
         return False
@@ -82,6 +83,7 @@ def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
 
 
 def _write(etcd: Etcd, operations: Sequence[Mapping[str, Any]]) -> None:
+    """Carry out the operations, at most AT_ONCE in one transaction."""
     for at in range(0, len(operations), AT_ONCE):
         _call(etcd, "txn", {"success": list(operations[at : at + AT_ONCE])})
 
@@ -95,6 +97,7 @@ def _put(key: bytes, value: bytes) -> dict[str, Any]:
 
 
 def _call(etcd: Etcd, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Call etcd's JSON gateway, and return the decoded answer. verb: such as "range"."""
     call = urllib.request.Request(
         f"{etcd.url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -108,5 +111,5 @@ def _text(value: bytes) -> str:
 
 
 def _after(prefix: bytes) -> bytes:
-    """Give the first key behind all that begin with the prefix."""
+    """Return the first key after all keys that begin with `prefix`, which must not end with the byte 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -21,9 +21,9 @@ Tell = Callable[[str], None]
 
 
 def build(names: Sequence[str] = (), tell: Tell = print) -> None:
-    """Build the named parts, or all, that the cache lacks: one `go build` for each version of Kubernetes.
+    """Build the named parts that the cache lacks, or all that it lacks: one `go build` for each version of Kubernetes.
 
-    Raises NoGo or BuildFailed.
+    tell: called with lines about the progress. Raises NoGo and BuildFailed.
     """
     wanted = [part for part in parts.PARTS if not names or part.name in names]
     if not any(_missing(part) for part in wanted):
@@ -43,12 +43,13 @@ def is_complete() -> bool:
 
 
 def _missing(part: parts.Part) -> bool:
+    """Return True if the cache lacks the part's program or one of its assets."""
     folder = cache.folder(part.module)
     return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
 
 
 def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
-    """Group the missing parts that one `go build` can make: those of one module with equal flags."""
+    """Return the missing parts in groups that one `go build` can make: those of one module with equal flags."""
     groups: dict[tuple[object, ...], list[parts.Part]] = {}
     for part in filter(_missing, wanted):
         groups.setdefault((part.module, part.source, part.stamps, part.tags), []).append(part)
@@ -56,6 +57,7 @@ def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
 
 
 def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
+    """Build these parts by one `go build`, and move each into the cache when it is complete. Raises BuildFailed."""
     first, names = group[0], ", ".join(part.name for part in group)
     go_mod = (parts.MODULES / first.module / "go.mod").read_text()
     label = f"{names} {parts.version(first, go_mod)}"
@@ -78,6 +80,7 @@ def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
 
 
 def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
+    """Copy the YAML files of a folder in the source module into the cache, in place of older ones."""
     module = Path(_go(go, part, "list", "-m", "-f", "{{.Dir}}", part.source).strip())
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -86,6 +89,7 @@ def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
 
 
 def _go(go: Path, part: parts.Part, *arguments: str) -> str:
+    """Run go in the part's module and return its output. Raises BuildFailed."""
     done = subprocess.run(
         [go, *arguments],
         cwd=parts.MODULES / part.module,
@@ -101,7 +105,10 @@ def _go(go: Path, part: parts.Part, *arguments: str) -> str:
 
 @contextmanager
 def _alone(root: Path, tell: Tell) -> Iterator[None]:
-    """Hold the build lock of a cache: the kernel gives it back also when the builder is killed."""
+    """Hold the build lock of a cache while the block runs; wait for another builder first.
+
+    The kernel releases the lock if the builder is killed.
+    """
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
         try:

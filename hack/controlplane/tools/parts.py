@@ -44,7 +44,9 @@ def _kubernetes(name: str, end: str = "") -> Part:
 
 
 def _prometheus(name: str) -> Part:
-    """Leave service discovery out: tests name their targets, and the clients of thirty clouds take minutes."""
+    """Return a part of Prometheus without service discovery: tests name their targets, and its clients take minutes
+    to build.
+    """
     source = "github.com/prometheus/prometheus"
     stamps = ("github.com/prometheus/common/version.Version={v}",)
     return Part(name, "prometheus", f"{source}/cmd/{name}", source, stamps, tags=("remove_all_sd",))
@@ -88,7 +90,7 @@ BY_NAME = {part.name: part for part in PARTS}
 
 
 def version(part: Part, go_mod: str) -> str:
-    """Read a part's version, without the leading v, from the text of its module's go.mod."""
+    """Return a part's version, without the leading v, from the text of its module's go.mod. Raises LookupError."""
     found = re.search(rf"^(?:require|\s)\s*{re.escape(part.source)} v(\S+)", go_mod, re.MULTILINE)
     if found is None:
         raise LookupError(f"{part.source} is not required by the go.mod of module {part.module}")
@@ -102,7 +104,7 @@ def program(package: str) -> str:
 
 
 def ldflags(part: Part, go_mod: str) -> str:
-    """Give the linker's flags: no symbols, no debug information, and the version stamps."""
+    """Return the linker's flags: no symbols, no debug information, and the version stamps. go_mod: text of the file."""
     number = version(part, go_mod)
     major, minor = number.split(".")[:2]
     stamps = (stamp.format(v=number, major=major, minor=minor) for stamp in part.stamps)
@@ -110,13 +112,13 @@ def ldflags(part: Part, go_mod: str) -> str:
 
 
 def flags(part: Part, go_mod: str) -> list[str]:
-    """Give all flags that a part is built with."""
+    """Return all flags with which a part is built."""
     tags = ["-tags", ",".join(part.tags)] if part.tags else []
     return [*BUILD_FLAGS, *tags, "-ldflags", ldflags(part, go_mod)]
 
 
 def key(module: str, go_mod: str, go_sum: str) -> str:
-    """Name a module's folder in the cache: another go.sum, another go.mod or another flag gives another folder."""
+    """Return the name of a module's folder in the cache. It changes with go.mod, go.sum and each flag."""
     digest = hashlib.sha256()
     stamped = [ldflags(part, go_mod) for part in PARTS if part.module == module]
     tags = [tag for part in PARTS if part.module == module for tag in part.tags]

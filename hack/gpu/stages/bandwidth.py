@@ -17,7 +17,7 @@ _TIMES = 5
 
 
 def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> float:
-    """Return the median rate of a copy of `size` bytes, in GB/s."""
+    """Time a copy several times, and return the median rate in GB/s. size: bytes of the copy."""
     took = []
     for _ in range(_TIMES + 1):
         synchronize(device)
@@ -29,18 +29,20 @@ def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> 
 
 
 def main() -> int:
-    """Report both directions, from pinned and from pageable memory."""
-    told = arguments()
-    device = torch.device(told.device)
-    size = (1 << 30) if told.device == "cuda" else (32 << 20)
+    """Report the rate in both directions, from pinned and from pageable memory; on a CPU only from pageable. Return
+    0.
+    """
+    args = arguments()
+    device = torch.device(args.device)
+    size = (1 << 30) if args.device == "cuda" else (32 << 20)
     there = torch.ones(size, dtype=torch.uint8, device=device)
-    kinds = {"pinned": True, "pageable": False} if told.device == "cuda" else {"pageable": False}
+    kinds = {"pinned": True, "pageable": False} if args.device == "cuda" else {"pageable": False}
     for name, pinned in kinds.items():
         here = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
         to_host = partial(here.copy_, there, non_blocking=True)
         to_device = partial(there.copy_, here, non_blocking=True)
-        told.report(f"{name}_to_host", gigabytes_s(to_host, size, device), "GB/s")
-        told.report(f"{name}_to_device", gigabytes_s(to_device, size, device), "GB/s")
+        args.report(f"{name}_to_host", gigabytes_s(to_host, size, device), "GB/s")
+        args.report(f"{name}_to_device", gigabytes_s(to_device, size, device), "GB/s")
     return 0
 
 

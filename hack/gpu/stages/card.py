@@ -15,19 +15,19 @@ _QUERY = "name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max
 
 
 def main() -> int:
-    """Report each fact that can be read."""
-    told = arguments()
-    told.report("python", platform.python_version())
-    told.report("torch", str(torch.__version__))
-    told.report("cores", os.cpu_count() or 0)
-    told.report("host_memory", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, "GiB")
-    if told.device == "cpu":
+    """Report versions, CPU and memory, and on a GPU its name and settings. Return 0."""
+    args = arguments()
+    args.report("python", platform.python_version())
+    args.report("torch", str(torch.__version__))
+    args.report("cores", os.cpu_count() or 0)
+    args.report("host_memory", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, "GiB")
+    if args.device == "cpu":
         return 0
-    told.report("cuda", str(torch.version.cuda))
-    told.report("card", torch.cuda.get_device_name(0))
-    told.report("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+    args.report("cuda", str(torch.version.cuda))
+    args.report("card", torch.cuda.get_device_name(0))
+    args.report("nccl", ".".join(map(str, torch.cuda.nccl.version())))
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader", "--id=0"]
-    told.report(_QUERY, subprocess.check_output(command, text=True, timeout=20).strip())
+    args.report(_QUERY, subprocess.check_output(command, text=True, timeout=20).strip())
     return 0
 
 

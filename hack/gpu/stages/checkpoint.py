@@ -61,12 +61,12 @@ class Ours:
 class Measured:
     """A training with one saver."""
 
-    def __init__(self, told: StageArguments, saver: Saver, training: Training) -> None:
-        self.told, self.saver, self.training, self.number = told, saver, training, 0
-        self.steps, self.rounds = (10, 3) if told.device == "cuda" else (3, 1)
+    def __init__(self, args: StageArguments, saver: Saver, training: Training) -> None:
+        self.args, self.saver, self.training, self.number = args, saver, training, 0
+        self.steps, self.rounds = (10, 3) if args.device == "cuda" else (3, 1)
 
     def steps_s(self, steps: int) -> float:
-        """Take some steps; return how long they took until the device was idle."""
+        """Do `steps` steps, and return the seconds until the device was idle."""
         began_s = time.perf_counter()
         for _ in range(steps):
             self.training.step()
@@ -74,23 +74,25 @@ class Measured:
         return time.perf_counter() - began_s
 
     def save(self) -> float:
-        """Start a save; return how long the call took."""
+        """Start the next save, and return the seconds that the call took."""
         self.number += 1
         began_s = time.perf_counter()
         self.saver.save(self.number, self.training.state())
         return time.perf_counter() - began_s
 
     def run(self) -> None:
-        """Report step time, call time, stand-still, time until restorable, and the rate beside the copy."""
-        told, state_bytes = self.told, self.training.state_bytes()
-        told.report("state", state_bytes / 1e9, "GB")
+        """Report step time, call time, time that training stands still, time until the save is restorable, and the
+        step rate meanwhile.
+        """
+        args, state_bytes = self.args, self.training.state_bytes()
+        args.report("state", state_bytes / 1e9, "GB")
         self.steps_s(3)
         self.saver.prepare(self.training.state())
         self.save()
         self.steps_s(self.steps)
         self.saver.wait()
         step_s = statistics.median(self.steps_s(self.steps) for _ in range(self.rounds)) / self.steps
-        told.report("step_s", step_s, "s")
+        args.report("step_s", step_s, "s")
         calls, stalls, rates, restorables = [], [], [], []
         for _ in range(self.rounds):
             began_s = time.perf_counter()
@@ -100,23 +102,25 @@ class Measured:
             stalls.append(time.perf_counter() - began_s - self.steps * step_s)
             rates.append(2 * step_s / first_s)
             self.saver.wait()
-            told.report("round", f"call {calls[-1]:.4f} s, two steps {first_s:.4f} s, the others {rest_s:.4f} s")
+            args.report("round", f"call {calls[-1]:.4f} s, two steps {first_s:.4f} s, the others {rest_s:.4f} s")
         for _ in range(self.rounds):
             began_s = time.perf_counter()
             self.save()
             self.training.step()
             self.saver.wait()
             restorables.append(time.perf_counter() - began_s)
-        told.report("call_s", statistics.median(calls), "s")
-        told.report("stall_s", statistics.median(stalls), "s")
-        told.report("rate_beside_copy", statistics.median(rates))
-        told.report("restorable_s", statistics.median(restorables), "s")
-        pinned = told.figures.get(("bandwidth", "pinned_to_host"))
+        args.report("call_s", statistics.median(calls), "s")
+        args.report("stall_s", statistics.median(stalls), "s")
+        args.report("rate_beside_copy", statistics.median(rates))
+        args.report("restorable_s", statistics.median(restorables), "s")
+        pinned = args.figures.get(("bandwidth", "pinned_to_host"))
         if isinstance(pinned, int | float):
-            told.report("stall_over_floor", statistics.median(stalls) / (state_bytes / pinned / 1e9))
+            args.report("stall_over_floor", statistics.median(stalls) / (state_bytes / pinned / 1e9))
 
     def persist(self, saver: Ours, memory: Path) -> None:
-        """Report the step rate while a save goes to storage, and the host memory of two generations."""
+        """Report the step rate while a save goes to storage, and the host memory of two generations. memory: folder
+        of arenas.
+        """
         step_s = statistics.median(self.steps_s(self.steps) for _ in range(self.rounds)) / self.steps
         self.number += 1
         saver.save(self.number, self.training.state(), disk=True)
@@ -127,13 +131,14 @@ class Measured:
             steps += self.steps
         took_s = time.perf_counter() - began_s
         if steps:
-            self.told.report("rate_during_persist", steps * step_s / took_s)
-        self.told.report("persist_s", took_s, "s")
+            self.args.report("rate_during_persist", steps * step_s / took_s)
+        self.args.report("persist_s", took_s, "s")
         held = sum(path.stat().st_blocks * 512 for path in memory.glob("*.arena"))
-        self.told.report("host_memory_over_state", held / self.training.state_bytes())
+        self.args.report("host_memory_over_state", held / self.training.state_bytes())
 
 
 def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
+    """Return the way of saving that the stage is named after."""
     match stage:
         case "ours-blocking":
             return Ours(folder, memory, None)
@@ -147,15 +152,15 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
 
 
 def main() -> int:
-    """Measure the way to save that the stage is named after."""
+    """Measure the way of saving that the stage is named after. Return 0."""
     logging.basicConfig(level=logging.INFO)
-    told = arguments()
-    training = Training(SIZES[told.size], told.device)
-    saver = _saver(told.stage, told.folder, told.memory, training)
-    measured = Measured(told, saver, training)
+    args = arguments()
+    training = Training(SIZES[args.size], args.device)
+    saver = _saver(args.stage, args.folder, args.memory, training)
+    measured = Measured(args, saver, training)
     measured.run()
     if isinstance(saver, Ours):
-        measured.persist(saver, told.memory)
+        measured.persist(saver, args.memory)
     saver.close()
     return 0
 

@@ -18,39 +18,42 @@ _LOOK_S = 0.005
 _LIMIT_S = 35.0  # for a job of the stage to start, and to come back
 
 
-def run_one(told: StageArguments, folder: Path, memory: Path) -> int:
-    """Start one worker, which uses the device."""
+def run_one(args: StageArguments, folder: Path, memory: Path) -> int:
+    """Run one worker, which uses the device; report the time to its first result. Return its exit code."""
     began_s = time.monotonic()
-    code, events, log = run(folder, memory, "adds", told.device, "--nproc-per-node=1", limit_s=_LIMIT_S)
+    code, events, log = run(folder, memory, "adds", args.device, "--nproc-per-node=1", limit_s=_LIMIT_S)
     print(log)
     if code == 0:
-        told.report("to_first_result_s", events[-1]["at_s"] - began_s, "s")
+        args.report("to_first_result_s", events[-1]["at_s"] - began_s, "s")
     return code
 
 
-def run_two(told: StageArguments, folder: Path, memory: Path) -> int:
-    """Start two workers on one device, by gloo; then by NCCL, which may refuse two ranks on one device."""
-    code, events, log = run(folder, memory, "reduces", told.device, "--nproc-per-node=2", limit_s=_LIMIT_S)
+def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
+    """Run two workers on one device with gloo, then with NCCL, which may refuse two ranks on one device. Report both.
+
+    Returns the exit code of the job with gloo.
+    """
+    code, events, log = run(folder, memory, "reduces", args.device, "--nproc-per-node=2", limit_s=_LIMIT_S)
     print(log)
-    told.report("gloo", "sums over two ranks" if [each["total"] for each in events] == [8, 8] else f"exit code {code}")
-    if told.device == "cuda":
+    args.report("gloo", "sums over two ranks" if [each["total"] for each in events] == [8, 8] else f"exit code {code}")
+    if args.device == "cuda":
         again = folder / "nccl"
         again.mkdir()
         nccl, _, log = run(again, memory, "reduces", "cuda", "--nproc-per-node=2", more=("nccl",), limit_s=_LIMIT_S)
         print(log)
         refusal = next((line.strip() for line in log.splitlines() if "Duplicate GPU" in line), f"exit code {nccl}")
-        told.report("nccl_two_ranks_on_one_device", "possible" if nccl == 0 else f"impossible: {refusal[:150]}")
+        args.report("nccl_two_ranks_on_one_device", "possible" if nccl == 0 else f"impossible: {refusal[:150]}")
     return code
 
 
-def restart(told: StageArguments, folder: Path, memory: Path) -> int:
-    """Kill the worker some times; report the median time until its successor's next step."""
-    ours = told.stage == "restart-ours"
+def restart(args: StageArguments, folder: Path, memory: Path) -> int:
+    """Kill the worker some times; report the median seconds until its successor's next step. Return 0."""
+    ours = args.stage == "restart-ours"
     program = TURNOUT_RUN if ours else _TORCHRUN
     options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
     took: list[float] = []
-    dead, kills = set[int](), _KILLS if told.device == "cuda" else 1
-    with begun(folder, memory, "trains", told.device, *options, more=("100000",), program=program) as (_, file):
+    dead, kills = set[int](), _KILLS if args.device == "cuda" else 1
+    with begun(folder, memory, "trains", args.device, *options, more=("100000",), program=program) as (_, file):
         for _ in range(kills):
             victim = _stepping(file, dead)
             dead.add(victim)
@@ -63,30 +66,33 @@ def restart(told: StageArguments, folder: Path, memory: Path) -> int:
             took.append(first["at_s"] - killed_s)
             print(f"next step after {took[-1]:.2f} s, from step {started['step']}", flush=True)
             if not started["step"]:
-                told.report("restored", "from nothing: the state was lost")
-    told.report("to_next_step_s", statistics.median(took), "s")
+                args.report("restored", "from nothing: the state was lost")
+    args.report("to_next_step_s", statistics.median(took), "s")
     return 0
 
 
-def restore(told: StageArguments, folder: Path, memory: Path) -> int:
-    """Restore a large state from memory into a new process. The floor is its bytes over the raw pinned bandwidth."""
+def restore(args: StageArguments, folder: Path, memory: Path) -> int:
+    """Restore a large state from memory into a new process; report the seconds, and their ratio to a bare copy.
+
+    Returns 0, and 1 or the job's exit code if the state did not come from memory.
+    """
     options = ("--nproc-per-node=1", "--max-restarts=1")
-    code, events, log = run(folder, memory, "restores", told.device, *options, more=(told.size,), limit_s=_LIMIT_S)
+    code, events, log = run(folder, memory, "restores", args.device, *options, more=(args.size,), limit_s=_LIMIT_S)
     print(log)
     restored = next((each for each in events if each["event"] == "restored"), None)
     if code or restored is None or restored["source"] != "memory":
         return code or 1
-    told.report("read_and_verified_s", restored["read_s"], "s")
-    told.report("restore_s", restored["restore_s"], "s")
-    pinned = told.figures.get(("bandwidth", "pinned_to_device"))
+    args.report("read_and_verified_s", restored["read_s"], "s")
+    args.report("restore_s", restored["restore_s"], "s")
+    pinned = args.figures.get(("bandwidth", "pinned_to_device"))
     if isinstance(pinned, int | float):
-        told.report("restore_over_floor", restored["restore_s"] / (restored["state_bytes"] / pinned / 1e9))
+        args.report("restore_over_floor", restored["restore_s"] / (restored["state_bytes"] / pinned / 1e9))
     return 0
 
 
 def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
-    """Wait until a process that is not one of `dead` has taken some steps; return its pid. Raises SystemExit if none
-    does in time.
+    """Wait until a process that is not in `dead` has done `steps` steps; return its pid. Raises SystemExit after
+    _LIMIT_S.
     """
     until_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < until_s:
@@ -98,11 +104,11 @@ def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
 
 
 def main() -> int:
-    """Run the jobs that the stage is named after."""
-    told = arguments()
+    """Run the job that the stage is named after. Return its exit code."""
+    args = arguments()
     acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
     acts |= {"restart-ours": restart, "restart-torchrun": restart}
-    return acts[told.stage](told, told.folder, told.memory)
+    return acts[args.stage](args, args.folder, args.memory)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,21 @@ _OPTIONS = ("-p", "no:cacheprovider", "-o", "filterwarnings=default", "--timeout
 
 
 def main() -> int:
-    """Report how many tests passed, failed and were skipped, and name those that failed."""
-    told = arguments()
-    chosen = ["-m", "gpu", "tests/gpu"] if told.device == "cuda" else ["-m", "not gpu and not slow", *_ON_CPU]
+    """Run the tests of the device; report how many passed, failed and were skipped, and the failed ones. Return
+    pytest's code.
+    """
+    args = arguments()
+    chosen = ["-m", "gpu", "tests/gpu"] if args.device == "cuda" else ["-m", "not gpu and not slow", *_ON_CPU]
     command = [sys.executable, "-m", "pytest", "-rfEs", "--tb=short", "--confcutdir=tests/gpu", *_OPTIONS, *chosen]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             if found := re.match(r"(FAILED|ERROR|SKIPPED) (.*)", line):
-                told.report(found[1].lower(), found[2][:300])
+                args.report(found[1].lower(), found[2][:300])
             if re.match(r"=+ .*\d+ (passed|failed|error)", line):
                 for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line):
-                    told.report(f"tests_{word}", int(count))
+                    args.report(f"tests_{word}", int(count))
     return process.returncode
 
 

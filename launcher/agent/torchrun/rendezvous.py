@@ -37,7 +37,7 @@ class TorchAgentWorkers(WorkerBackend):
         self._free.set()
 
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
-        """Pass a new world to torch's agent."""
+        """Pass a new world to torch's agent, which starts the processes itself. agree_stored: unused."""
         self._ended, self.stale = asyncio.get_running_loop().create_future(), False
         self._free.clear()
         self.formed.put_nowait(formed)
@@ -48,13 +48,19 @@ class TorchAgentWorkers(WorkerBackend):
         return await asyncio.shield(self._ended)
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
-        """Make torch's agent stop its processes. It checks every --monitor-interval."""
+        """Mark the round as stale, so that torch's agent stops its processes, and wait until it has. Return ().
+
+        torch's agent checks every --monitor-interval. grace_s, sig: unused, since torch's agent decides both.
+        """
         self.stale = True
         await self._free.wait()
         return ()
 
     def rejoin(self, code: int) -> None:
-        """Record that torch's agent has no processes now. code: 0 if it is done for good."""
+        """Record that torch's agent has no processes now; unless the round is stale, this ends it.
+
+        code: the exit code of the round: 0 if the processes are done for good, else another round follows.
+        """
         self._free.set()
         if self._ended is not None and not self._ended.done() and not self.stale:
             self._ended.set_result((Exited(0, 0, code, error="" if code == 0 else "torch's agent starts anew"),))
@@ -119,7 +125,10 @@ class BackgroundAgent:
 
 
 def settings_of(parameters: Any) -> Settings:
-    """Make settings from torch's RendezvousParameters and TURNOUT_* variables. Raises BadSettings."""
+    """Make settings from torch's RendezvousParameters and TURNOUT_* variables of this process.
+
+    TURNOUT_LEASE or TURNOUT_ROUND_DIR choose the arbiter. Raises BadSettings.
+    """
     host, _, port = (
         str(parameters.endpoint or "").rpartition(":")
         if ":" in (parameters.endpoint or "")
@@ -176,9 +185,11 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         return "turnout"
 
     def next_rendezvous(self) -> Any:
-        """Join the next round and return torch's description of it.
+        """Join the next round, wait until it has formed, and return torch's RendezvousInfo for it. Called by torch's
+        agent.
 
-        Repeats if the host of the store is lost at once.
+        If the host of the round's store is lost before it answers, this is logged, and the round after it is joined.
+        Raises the errors of `_formed`.
         """
         thread = self._thread
         while True:
@@ -208,7 +219,10 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         return waiting.result()
 
     def _info(self, formed: Formed) -> Any:
-        """Open the store of this round and describe it for torch. Raises RuntimeError or OSError if it is lost."""
+        """Open the store of this round (rank 0 hosts it), and return torch's RendezvousInfo.
+
+        Raises RuntimeError or OSError if the store cannot be reached.
+        """
         self._store = TCPStore(
             formed.master_address, formed.master_port, is_master=formed.group_rank == 0, wait_for_workers=False
         )

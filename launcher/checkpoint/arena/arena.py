@@ -73,8 +73,10 @@ class Arena:
 
     @classmethod
     def make(cls, folder: str | Path, identity: Identity) -> Arena:
-        """Create an arena, which appears complete in the folder, with one page per generation; reserve() allocates the
-        rest.
+        """Create the file of an arena in the folder, and return the open arena, with memory for one page per
+        generation.
+
+        reserve() allocates the rest. The file appears in the folder only when it is complete. Raises NoMemory.
         """
         path, file = arena_files.make(Path(folder), identity)
         return cls(path, file, identity)
@@ -92,7 +94,7 @@ class Arena:
     def _read_slot(self, generation: int) -> Slot:
         """Read the table of one generation, without a lock.
 
-        Reads again when the state or the epoch changed during the read.
+        If another process changes the state or the epoch during the read, it is read again.
         """
         offset = table_at(generation)
         while True:
@@ -103,9 +105,10 @@ class Arena:
                 return read_table(page)
 
     def reserve(self, generation: int, size: int) -> None:
-        """Allocate `size` bytes for this generation, so that no write ends in SIGBUS. Its content is kept.
+        """Allocate at least `size` bytes for this generation, so that a later write cannot end in SIGBUS. Its content
+        is kept.
 
-        Raises NoMemory, and then keeps no more memory than before.
+        Does nothing if they are allocated already. Raises NoMemory, and then no more memory is allocated than before.
         """
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
         if size <= self._word(generation, RESERVED):
@@ -213,9 +216,9 @@ class Arena:
         """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
 
         A process that is killed at any instruction leaves the generation either WRITING or complete: the state is the
-        last store, of 8 aligned bytes. The caller has waited for all threads that copy.
-        x86 shows stores to other cores in program order, including those of memmove(), which ends with a fence when it
-        bypasses the cache. On other machines fence() orders the state after all other stores.
+        last store, of 8 aligned bytes. The caller has waited for all threads that copy. x86 shows stores to other cores
+        in program order, including those of memmove(), which ends with a fence when it bypasses the cache. On other
+        machines fence() orders the state after all other stores.
         """
         if generation not in self._filling:
             raise ValueError(f"generation {generation} was not begun here")
@@ -275,7 +278,10 @@ class Arena:
                 self._set_word(generation, PINS, 0)
 
     def set_hashed(self, generation: int, sums: Sequence[int]) -> None:
-        """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
+        """Write the checksums of the chunks after the data of a pinned SEALED generation, and mark it HASHED.
+
+        sums: one for each chunk. Raises ValueError if their number is wrong or the generation has no save.
+        """
         record = self._read_slot(generation).record
         data = struct.pack(f"<{len(sums)}Q", *sums)
         if record is None or len(data) != record.sums_bytes:
@@ -286,7 +292,10 @@ class Arena:
         self._set_word(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:
-        """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""
+        """Return the chunk checksums of a HASHED generation.
+
+        Raises BadCheckpoint if it has none, or if they are not what was written.
+        """
         slot = self._read_slot(generation)
         if slot.record is None or slot.sums_sum is None:
             raise BadCheckpoint(f"generation {generation} has no sums{slot.fault and ': '}{slot.fault}")

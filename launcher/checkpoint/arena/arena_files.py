@@ -2,10 +2,9 @@
 
 A file is used only if its owner, mode, run and boot are right. Three bytes of the file have locks: all users of the
 arena share the lock on byte USERS, the process that saves locks byte WRITER, and the process that allocates memory
-locks byte ALLOCATOR. The kernel releases them when the process ends.
-Memory is allocated by one process at a time, and completely or not at all: if two processes ran out of memory together
-and both freed pages, each would leave holes in the other's range. checkpoint/format/memory_budget.py decides how much
-may be allocated.
+locks byte ALLOCATOR. The kernel releases them when the process ends. Memory is allocated by one process at a time, and
+completely or not at all: if two processes ran out of memory together and both freed pages, each would leave holes in
+the other's range. checkpoint/format/memory_budget.py decides how much may be allocated.
 """
 
 from __future__ import annotations
@@ -257,10 +256,10 @@ def boot_id() -> str:
 
 
 def make(folder: Path, identity: Identity) -> tuple[Path, int]:
-    """Create an empty arena under a random name; return its path and open file.
+    """Create an empty arena file under a random name; return its path and file descriptor.
 
-    The file appears in the folder when its first pages are written. Raises NoMemory if the folder does not support
-    that; tmpfs, ext4 and xfs do.
+    The file appears in the folder when its first pages are written. Raises NoMemory if the folder lacks the space, or
+    does not support that; tmpfs, ext4 and xfs do.
     """
     path = folder / f"turnout-{secrets.token_hex(16)}.arena"
     try:
@@ -280,7 +279,9 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
 
 
 def open_arena_file(path: Path) -> tuple[int, Identity]:
-    """Open an arena of this user. Raises BadCheckpoint if it is not one."""
+    """Open an arena of this user; return its file descriptor and what its first page says. Raises BadCheckpoint if it
+    is none.
+    """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -463,14 +464,15 @@ class ShmAllocation:
     def _allocate(self, purpose: str, offset: int, reserved_bytes: int, size: int) -> None:
         """Allocate the rest of a byte range of the file.
 
-        Raises NoMemory, and frees the new part, if machine or file system lack the room. what: the use of the range,
-        for the message. at: its first byte. reserved_bytes: already allocated from there. size: total bytes.
+        Raises NoMemory, and frees the new part, if the machine or the file system lacks the space. purpose: the use of
+        the range, for the message. offset: its first byte. reserved_bytes: allocated already, from `offset` on.
+        size: of the whole range, in bytes.
         """
         available = self._look(self._path.parent).available_bytes
         if available is not None and size - reserved_bytes > available:
             raise NoMemory(
-                f"{self._path.parent} has room for the {size} bytes of {purpose}, and the machine has not: "
-                f"{reserved_bytes} it has, {available} bytes of memory are available; "
+                f"{purpose} needs {size} bytes: {self._path.parent} has the space, but the machine has only "
+                f"{available} bytes of memory available ({reserved_bytes} are allocated already); "
                 "save less, keep fewer generations, or use a larger one"
             )
         try:
@@ -487,8 +489,8 @@ class ShmAllocation:
                 linux.punch_hole(self._file, offset + reserved_bytes, size - reserved_bytes)
             file_system = os.fstatvfs(self._file)
             raise NoMemory(
-                f"{self._path.parent} does not give {purpose} its {size} bytes: {error.strerror}; "
-                f"{file_system.f_bavail * file_system.f_frsize} bytes are free and {reserved_bytes} it has"
+                f"{self._path.parent} cannot allocate {size} bytes for {purpose}: {error.strerror}; "
+                f"{file_system.f_bavail * file_system.f_frsize} bytes are free, {reserved_bytes} are allocated already"
             ) from error
 
     @contextmanager

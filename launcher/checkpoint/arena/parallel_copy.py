@@ -1,8 +1,8 @@
 """Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
 
 If the mapping's pages exist (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
-through the file, which causes no page faults; the kernel admits one writer at a time.
-Source: docs/facts/launcher.md 0, §4; torch's own threads fall to a quarter of this where the cores are busy
+through the file, which causes no page faults; the kernel admits one writer at a time. Source: docs/facts/launcher.md 0,
+§4; torch's own threads fall to a quarter of this where the cores are busy
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Copier:
         self._cuts: _Cuts | None = None
 
     def copy(self, pieces: Pieces, *, background: bool = False) -> None:
-        """Start to copy each piece from address to address. Both must stay valid until wait() returns.
+        """Start to copy pieces of memory, given as (target address, source address, bytes). Call wait() afterwards.
 
-        background: one thread copies, in the background. Otherwise all threads copy, including the one in wait().
+        Both ends of each piece must stay valid until then. background: one thread copies. Otherwise all threads copy,
+        including the one that calls wait().
         """
         self._waiting_parts.extend(self._parts(_rows(pieces), 1 if background else _MIN_RUN))
         for _ in range(1 if background else min(self._threads, len(self._waiting_parts)) - 1):
@@ -58,7 +59,8 @@ class Copier:
     def _parts(self, rows: Rows, min_run: int) -> list[Callable[[], None]]:
         """Split the copies into calls that the threads can run in parallel.
 
-        Large copies are cut into parts of about equal size; tiny ones are grouped. min_run: as in `_are_tiny`.
+        rows: (target, source, bytes). Large copies are cut into parts of about equal size; tiny ones are grouped.
+        min_run: as in `_are_tiny`.
         """
         in_calls = _are_tiny(rows, min_run)
         tiny, large = rows[in_calls], rows[~in_calls]
@@ -118,7 +120,9 @@ class _Cuts:
 
     @classmethod
     def of(cls, sizes: npt.NDArray[np.int64], count: int) -> _Cuts:
-        """Cut pieces of these sizes into `count` shares."""
+        """Compute where pieces of these sizes (bytes) are cut, so that `count` parts have equal bytes, plus or minus
+        one.
+        """
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
         shares = np.array([total * number // count for number in range(1, count)], np.int64)
@@ -155,7 +159,7 @@ def _copy_each(pieces: Sequence[tuple[int, int, int]]) -> None:
 
 
 def _copy_tiny(rows: Rows) -> None:
-    """Copy many small pieces in one system call."""
+    """Copy small pieces in one system call, or one by one if the kernel refuses it. rows: (target, source, bytes)."""
     starts, _ = _runs(rows)
     sources = np.ascontiguousarray(rows[:, 1:])
     targets = np.stack([rows[starts, 0], np.add.reduceat(rows[:, 2], starts)], axis=1)
@@ -164,9 +168,9 @@ def _copy_tiny(rows: Rows) -> None:
 
 
 def _are_tiny(rows: Rows, min_run: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the tiny pieces that are copied together in one call.
+    """Return a mask of the pieces that are copied together in one call: tiny ones, in runs of consecutive targets.
 
-    min_run: number of pieces with consecutive targets from which a call is faster.
+    min_run: shorter runs are copied piece by piece, which is faster for them.
     """
     tiny = rows[:, 2] < _TINY_BYTES
     places = np.flatnonzero(tiny)
@@ -176,14 +180,19 @@ def _are_tiny(rows: Rows, min_run: int) -> npt.NDArray[np.bool_]:
 
 
 def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Find runs of pieces whose targets follow each other: the first piece and the length of each run."""
+    """Find runs of pieces whose targets follow each other without a gap. Return the index of the first piece, and the
+    number of pieces, of each run.
+    """
     breaks = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 2]) + 1
     starts = np.concatenate([np.zeros(min(len(rows), 1), np.intp), breaks])
     return starts, np.diff(starts, append=len(rows))
 
 
 def _write(file: int, rows: Rows) -> None:
-    """Write pieces to a file, one call for each run of pieces that follow each other in the file."""
+    """Write pieces of memory to a file, with one call for each run of pieces that follow each other in the file.
+
+    file: its descriptor. rows: (offset in the file, source address, bytes). Raises OSError.
+    """
     starts, lengths = _runs(rows)
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         sources = rows[start : start + length, 1:].copy()  # a copy: it is changed where the kernel stops midway

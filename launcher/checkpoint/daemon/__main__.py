@@ -37,9 +37,10 @@ async def _next_message(reader: asyncio.StreamReader) -> Message | None:
 
 
 async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | None, daemon: CheckpointDaemon) -> None:
-    """Serve training processes until the agent ends, then end the daemon.
+    """Serve training processes until the agent closes its pipe or says the end, then end the daemon.
 
-    listener: of training processes. endpoint: listens for other workers' daemons; None for no replicas.
+    listener: of training processes. endpoint: listens for other workers' daemons; None for no replicas. The arenas are
+    removed only if the agent's last message says that the job is done.
     """
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
@@ -75,7 +76,7 @@ async def _start_daemon(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon until its agent ends; return 0. argv: None for the arguments of this process."""
+    """Run the daemon until its agent ends; return 0. argv: None for the arguments of this process. Logs to stderr."""
     parser = argparse.ArgumentParser(
         prog="turnout-checkpoint-daemon", description="Looks after the memory of one worker."
     )

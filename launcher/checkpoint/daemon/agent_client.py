@@ -292,18 +292,7 @@ class AgentClient:
         """
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.write(encode(End(done)))
-                process.stdin.close()
-            now_s = asyncio.get_running_loop().time()
-            try:
-                async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
-                    await process.wait()
-            except TimeoutError:
-                self._log_event("daemon_late", {"pid": process.pid})
-                if by_s is None:
-                    process.kill()
-                    await process.wait()
+            await self._stop_process(process, process.stdin, done, by_s)
         if self._reports is not None:
             if process is not None and process.returncode is not None:
                 with contextlib.suppress(TimeoutError):
@@ -321,3 +310,20 @@ class AgentClient:
         if done:  # the daemon has died
             for arena_file in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
                 arena_file.path.unlink(missing_ok=True)
+
+    async def _stop_process(
+        self, process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, done: bool, by_s: float | None
+    ) -> None:
+        """Tell the daemon to end, and wait for it. done, by_s: as for close(). stdin: of the process."""
+        with contextlib.suppress(OSError):
+            stdin.write(encode(End(done)))
+            stdin.close()
+        now_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
+                await process.wait()
+        except TimeoutError:
+            self._log_event("daemon_late", {"pid": process.pid})
+            if by_s is None:
+                process.kill()
+                await process.wait()

@@ -76,9 +76,10 @@ class Session:
         self._rank = self._round = 0  # as Hello names them
 
     async def handle(self, message: ToDaemon) -> ToClient | None:
-        """Handle one message and return the answer, None for none.
+        """Carry out one message of a training process or of the agent, and return the answer; None if it gets none.
 
-        Raises BadFrame if the message is not allowed here.
+        Failures of a request are answers too (SaveFailed, RequestRefused). Raises BadFrame if the message is not
+        allowed here, such as one of a training process before its Hello.
         """
         match message:
             case GetHeldSteps(ranks=ranks):
@@ -181,7 +182,7 @@ class Session:
         await run(job, rank_store, hashes=hashes, commit=self._daemon.commit, report=self._report)
 
     def _report(self, job: SaveJob) -> None:
-        """Count a save's new state, and report it to the training process and to the agent."""
+        """Send the new state of a save to the training process and to the agent, and count it in the statistics."""
         self._daemon.report_job(job)
         match job.state:
             case SaveState.HASHED:
@@ -204,7 +205,7 @@ class Session:
                 self._send_message(SaveFailed(job.step, "storage_failed", job.detail[:4_096]))
 
     def _update_stats(self, **counters: int) -> Stats:
-        """Set these fields of the statistics, and return them."""
+        """Set the given fields of this session's statistics, and return all of them."""
         known = {name: getattr(self._stats, name) for name in Stats.__struct_fields__}
         self._stats = Stats(**(known | counters))
         return self._stats
@@ -231,8 +232,8 @@ _CHECK_S = 0.05  # seconds between two checks of the tasks at the end
 class CheckpointDaemon:
     """Keeps the checkpoints of one worker of one run, and adopts the arenas of its last daemon.
 
-    folder: of the arenas. bytes_s, copied_s: limits in bytes per second to storage and to other daemons, 0 for none.
-    reports: the pipe on which the agent reads the ends of saves, None for no agent.
+    folder: of the arenas. storage_bytes_per_s, replication_bytes_per_s: limits of writing to storage and of sending to
+    other daemons, 0 for none. reports: the pipe on which the agent reads the ends of saves, None for no agent.
     """
 
     def __init__(
@@ -241,14 +242,14 @@ class CheckpointDaemon:
         run: str,
         worker: str,
         log_event: EventLog,
-        bytes_s: float = 0.0,
-        copied_s: float = 0.0,
+        storage_bytes_per_s: float = 0.0,
+        replication_bytes_per_s: float = 0.0,
         reports: int | None = None,
     ) -> None:
         self.run, self.worker, self.folder = run, worker, folder
         self._boot, self._log_event = boot_id(), log_event
         self._reports = SaveReports(reports, log_event)
-        self.persister, self.commits = Persister(run, bytes_s), CommitCoordinator(run, log_event)
+        self.persister, self.commits = Persister(run, storage_bytes_per_s), CommitCoordinator(run, log_event)
         self._rank_stores: dict[int, RankStore] = {}
         self._preallocator = Preallocator()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -261,7 +262,7 @@ class CheckpointDaemon:
             path.unlink(missing_ok=True)
         for arena in adopt_arenas(folder, run, worker, log_event):
             self.rank_store(arena.identity.local_rank).adopt(arena)
-        self.replicator = Replicator(self, log_event, copied_s)
+        self.replicator = Replicator(self, log_event, replication_bytes_per_s)
 
     @property
     def rank_stores(self) -> Mapping[int, RankStore]:
@@ -269,7 +270,7 @@ class CheckpointDaemon:
         return self._rank_stores
 
     def rank_store(self, local_rank: int) -> RankStore:
-        """Return the rank store of this local rank, made at the first call."""
+        """Return the rank store of this local rank; create it at the first call."""
         if local_rank not in self._rank_stores:
             identity = Identity(self.run, self.worker, local_rank, self._boot, 1)
             self._rank_stores[local_rank] = RankStore(
@@ -292,9 +293,10 @@ class CheckpointDaemon:
         return rank_store
 
     async def commit(self, job: SaveJob) -> bool:
-        """Commit a step as the daemon of rank 0, and report the result to the agent. True if the manifest was written.
+        """Wait for all shards of a step, write its manifest, and report the result to the agent. Return True if it was
+        written.
 
-        job: the save of rank 0, which has a target.
+        job: the save of rank 0, which has a target. False if the step was superseded or failed.
         """
         assert job.target is not None
         self._commit_count += 1
@@ -417,9 +419,10 @@ class CheckpointDaemon:
         )  # a new job may count rounds from 1 again
 
     async def stored_step(self) -> StoredStep:
-        """Return the newest step committed in the checkpoint folder, -1 for none.
+        """Return the checkpoint folder and the newest step committed in it, -1 for none.
 
-        Empty if no folder is known, or if storage does not answer within LIST_STORAGE_S.
+        An empty StoredStep if no folder is known. The same if storage fails or does not answer within LIST_STORAGE_S,
+        which is logged.
         """
         target = next(
             (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
@@ -457,7 +460,7 @@ class CheckpointDaemon:
                 self._log_event("persist_failed", {**fields, "detail": job.detail})
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background, and wait for it before the daemon ends."""
+        """Run a coroutine as a task, which the daemon awaits before it ends; return the task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -508,10 +511,11 @@ class CheckpointDaemon:
             return RequestRefused("failed", why[:4_096]), False
 
     async def end(self, done: bool) -> None:
-        """End the daemon after all work in flight.
+        """Stop the daemon once its saves are finished. Connections get LAST_MESSAGES_S, then they are cancelled.
 
-        done: the job has ended: the arenas are removed. Otherwise the newest step that all local ranks hold is written
-        to storage first, and the arenas stay.
+        Commits that wait for shards of other workers are given up after OTHER_SHARDS_S. done: the job is over, so
+        arenas and replicas are removed. If False, the newest step that all local ranks hold is written to storage
+        first, and the arenas stay for the next daemon.
         """
         if self._connections:  # their last messages are still unread
             _, open_connections = await asyncio.wait(list(self._connections), timeout=LAST_MESSAGES_S)

@@ -49,11 +49,11 @@ _MAX_ERROR_CHARACTERS = 400  # of torch's error in a message
 class Persister:
     """Writes the generations of one daemon to storage.
 
-    run: the job's id. bytes_s: the limit of all writes together in bytes per second, 0 for none.
+    run: the job's id. bytes_per_s: the limit of all writes together, 0 for none.
     """
 
-    def __init__(self, run: str, bytes_s: float = 0.0) -> None:
-        self._run, self._pace = run, RateLimit(bytes_s)
+    def __init__(self, run: str, bytes_per_s: float = 0.0) -> None:
+        self._run, self._rate_limit = run, RateLimit(bytes_per_s)
 
     def __call__(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
         """Write a pinned and hashed generation to its target; return the path in storage. Blocks.
@@ -66,12 +66,14 @@ class Persister:
         store.prepare()
         saving = ShardWrite(self._run, record.step, record.round, record.rank, record.world, record.head_bytes)
         region = arena.map(generation, record.shard_bytes)
-        note = persist(store, saving, region, arena.sums(generation), time.time(), RateLimiter(self._pace))
+        note = persist(store, saving, region, arena.sums(generation), time.time(), RateLimiter(self._rate_limit))
         return f"{target.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
 
     def persist_if_missing(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> bool:
-        """Write a shard unless storage has it from this run and round; return True if it was written. Raises the errors
-        of __call__.
+        """Write a generation's shard to its target, unless storage has it from this run and round. Return True if it
+        was written.
+
+        Blocks. Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
         """
         store = open_store(target.target)
         store.prepare()
@@ -84,9 +86,10 @@ class Persister:
 
 
 def _write_torch_file(arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
-    """Write the generation as a torch file in a child process, so that the daemon never imports torch; return its path.
+    """Write the generation as a torch file in a child process, so that the daemon never imports torch; return the
+    file's path.
 
-    Raises StorageFailed.
+    target: names the file, its folder, and which older files to keep. Raises StorageFailed, also after TORCH_S.
     """
     path = target.path
     command = [
@@ -261,7 +264,7 @@ class Commit:
         return tuple(self._notes.values())
 
     def _log_once(self, rank: int, why: str) -> None:
-        """Log that a rank's note was passed over, once for each reason."""
+        """Log that a rank's note was ignored; nothing if the same reason `why` was logged before."""
         if why not in self._logged:
             self._logged.add(why)
             self._log_event("note_passed_over", {"step": self._step, "rank": rank, "why": why})

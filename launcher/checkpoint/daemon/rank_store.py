@@ -1,12 +1,11 @@
 """Keeps one rank's arena: allocates it before the first save, hashes sealed generations, writes them to storage.
 
 Blocking work runs in threads. A generation is pinned, so that no save overwrites it, when its Save message arrives. It
-is unpinned when it is hashed and, if it has a target in storage, written or dropped.
-Saves are written one at a time. If training saves faster than storage writes, the oldest waiting save is dropped to
-free its memory, so training never waits long. The save being written and the newest sealed one are never dropped.
-A kernel provides one or two gigabytes of memory per second, so a process does not wait for all of it: the first
-generation is allocated before the process gets its answer, the others afterwards. Promised memory that is not allocated
-yet counts as used.
+is unpinned when it is hashed and, if it has a target in storage, written or dropped. Saves are written one at a time.
+If training saves faster than storage writes, the oldest waiting save is dropped to free its memory, so training never
+waits long. The save being written and the newest sealed one are never dropped. A kernel provides one or two gigabytes
+of memory per second, so a process does not wait for all of it: the first generation is allocated before the process
+gets its answer, the others afterwards. Promised memory that is not allocated yet counts as used.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ class PersistQueue:
         self._writers[epoch] += 1
 
     def leave(self, epoch: int) -> None:
-        """Remove one writer of the save of this epoch: it is written, dropped or failed."""
+        """Unregister one task that waits to write the save of this epoch. After the last one the epoch is forgotten."""
         self._writers[epoch] -= 1
         if self._writers[epoch] <= 0:
             del self._writers[epoch]
             self._dropped.discard(epoch)
 
     def try_begin(self, epoch: int) -> bool:
-        """Take the turn to write the save of this epoch; return False while another save is written.
+        """Take the turn to write the save of this epoch. Return False while another save is being written.
 
-        Raises DroppedSave if it was dropped.
+        Call done() after the write. Raises DroppedSave if the save was dropped from the queue.
         """
         if epoch in self._dropped:
             raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
@@ -202,7 +201,7 @@ class RankStore:
         return self._identity.local_rank
 
     def adopt(self, arena: Arena) -> None:
-        """Adopt an arena of an earlier daemon of this worker, and remove its pins."""
+        """Use an arena of an earlier daemon of this worker as this rank's own, and remove the earlier daemon's pins."""
         arena.unpin_all()
         self.arena = arena
         self.read_folder = target_of(arena.file)
@@ -228,7 +227,8 @@ class RankStore:
     def set_replicas(
         self, replicas: int, replica_bytes: Callable[[int], int], free_earlier_rounds: Callable[[], bool]
     ) -> None:
-        """Set how many other workers keep this rank's shards; this worker keeps as many shards of other workers.
+        """Set how many other workers keep this rank's shards, and how to count and free replicas of others when memory
+        is short.
 
         replica_bytes: returns the bytes that replicas here use already, by local rank. free_earlier_rounds: frees
         replicas of earlier rounds, and returns False if there were none.
@@ -243,7 +243,8 @@ class RankStore:
     async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
 
-        Creates the arena at the first call. Raises NoMemory, before it allocates any, if all of it does not fit.
+        generations: limited to MAX_GENERATIONS. Creates the arena at the first call. Raises NoMemory, before it
+        allocates any, if all of it does not fit; replicas of earlier rounds are freed first.
         """
         count = min(max(generations, 2), MAX_GENERATIONS)
         try:
@@ -273,9 +274,9 @@ class RankStore:
             raise refused
 
     async def pin_save(self, save: Save) -> tuple[int, ShardRecord] | None:
-        """Pin the generation that a Save message names, and remember its target; return generation and record.
+        """Pin the generation that a Save message names, and remember the save's target; return (generation, record).
 
-        None if it was overwritten or never existed.
+        None, without a pin, if the generation was overwritten or never existed.
         """
         if self.arena is None:
             return None

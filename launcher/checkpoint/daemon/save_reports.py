@@ -34,7 +34,10 @@ class SaveReports:
             os.set_blocking(fd, False)
 
     def write(self, save: SaveEnded) -> None:
-        """Report one end, unless it was reported before or the agent has ended."""
+        """Send one end of a save to the agent. Nothing is sent without an agent, or if the same end was sent before.
+
+        If the agent does not read, the end is lost, which is logged; if it has ended, no more are sent.
+        """
         key = (save.step, save.round, save.rank, save.tier, save.outcome)
         if self._fd is None or key in self._known:
             return

@@ -178,7 +178,10 @@ class TrainerClient:
         return self.arena
 
     def announce_save(self, save: Save) -> None:
-        """Tell the daemon that a save is sealed, without waiting for its answer. Raises DaemonLost."""
+        """Tell the daemon that a save is sealed, without waiting for its answer. It is announced again to a new daemon.
+
+        Raises DaemonLost if no daemon can be reached any more.
+        """
         with self._changed:
             if self._lost:
                 raise DaemonLost(self._lost)
@@ -191,7 +194,10 @@ class TrainerClient:
         self._send(save, connection)
 
     def wait_pinned(self) -> None:
-        """Wait until the daemon has pinned every announced save, so that no save is overwritten. Raises DaemonLost."""
+        """Wait until the daemon has pinned every announced save, so that no save is overwritten.
+
+        Raises DaemonLost if there is no daemon, or no answer within ANSWER_S.
+        """
         with self._changed:
             until_s = time.monotonic() + ANSWER_S
             while not self._changed.wait_for(
@@ -220,7 +226,7 @@ class TrainerClient:
         return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
     def stats(self) -> Stats:
-        """Return the daemon's statistics for this process."""
+        """Request the daemon's statistics of this process. Raises TimeoutError after ANSWER_S, and DaemonLost."""
         answer = self._ask(GetStats(), ANSWER_S, Stats)
         assert isinstance(answer, Stats)
         return answer
@@ -341,7 +347,7 @@ class TrainerClient:
         return True
 
     def _read(self) -> str:
-        """Read and dispatch messages until the connection ends; return the reason."""
+        """Read and handle messages until the connection ends; return why it ended. Runs in the receiving thread."""
         try:
             with self._socket.makefile("rb") as file:
                 while (body := read_frame(file.read, MAX_BYTES)) is not None:

@@ -149,7 +149,7 @@ def _is_path(path: object) -> bool:
 
 
 def write(table: Table) -> bytes:
-    """Encode a table. Raises BadState if it could not be read again."""
+    """Encode a table as bytes. Raises BadState if `read` could not decode it, such as one that is too large."""
     try:
         text = msgspec.json.encode(table)
     except UnicodeEncodeError as error:

@@ -53,8 +53,10 @@ class MemorySavers:
         self._closes = False
 
     def of(self, rank: ProcessInfo, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> MemorySaver:
-        """Return the saver of this rank, opened at its first use. generations, replicas: as for Checkpointer, used only
-        at the first use. Raises DaemonLost.
+        """Return the saver of this rank; open it at the first call, and open a new one if the rank's world has changed.
+
+        generations, replicas: as for Checkpointer; they count only when it is opened. All savers are closed at the exit
+        of the process. Raises DaemonLost.
         """
         key = (rank.run, rank.worker, rank.local_rank)
         with self._guard:
@@ -301,7 +303,10 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
 
 def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
-    """Yield the chunks and values that a plan reads. Raises BadCheckpoint if the checkpoint lacks one."""
+    """Yield the tensor chunks and values that a plan reads, each with the function that loads it.
+
+    Raises BadCheckpoint if the checkpoint lacks one.
+    """
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
         key = item.storage_index.fqn
@@ -319,7 +324,7 @@ def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Ite
 
 
 def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
-    """Return the function that loads a value which is no tensor from its shard."""
+    """Return a function that loads a value, which is no tensor, from the shard that holds it."""
 
     def place(shard: DcpShard) -> None:
         """Pass the value's text to the planner."""
@@ -329,7 +334,10 @@ def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
 
 
 def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
-    """Return the function that plans the read of an item's rows: into the target, or into a buffer to copy from."""
+    """Return a function that plans, for the shard that holds `chunk`, the read of an item's rows.
+
+    The rows are read directly into the target tensor if possible, else into a buffer and then copied.
+    """
 
     def place(shard: DcpShard) -> PlannedRead:
         """Plan the read of this tensor piece from one shard.
@@ -359,6 +367,7 @@ def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
         buffer = memoryview(bytearray(size))
 
         def copy_and_commit() -> None:
+            """Copy the wanted part of the buffer into the target tensor, and tell the planner that it is loaded."""
             source = tensor_over(buffer, Entry(entry.name, entry.dtype, shape, 0, size), 0)
             for dim in range(1, len(shape)):
                 source = source.narrow(dim, starts[dim], sizes[dim])

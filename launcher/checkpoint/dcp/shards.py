@@ -80,8 +80,8 @@ class ShardSource(Protocol):
 class InMemory:
     """Reads a step from this worker's arenas.
 
-    positions: path, generation and epoch, by rank.
-    fetch: fetches the shard of another rank, for a step that is read in parts; None if no shard may be fetched.
+    positions: path, generation and epoch, by rank. fetch: fetches the shard of another rank, for a step that is read in
+    parts; None if no shard may be fetched.
     """
 
     def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:
@@ -93,7 +93,10 @@ class InMemory:
             self._read_head(rank)
 
     def _read_head(self, rank: int) -> None:
-        """Read the head of a rank's shard. Raises BadCheckpoint if the shards so far are of different saves."""
+        """Read the head of a rank's shard and remember it.
+
+        Raises BadCheckpoint if the shard is broken, or of another save than the shards read before.
+        """
         with self.open_shard(rank) as verified:
             self._shards[rank] = shard_of(verified)
         if len({shard.save for shard in self._shards.values()}) != 1:
@@ -232,7 +235,10 @@ class SavedStep:
     def _read_from(
         self, source: ShardSource, wants: Iterable[WantedItem], *, skip_broken: bool
     ) -> Iterator[WantedItem]:
-        """Read items from one source, and yield those that it lacks; with `skip_broken` also those in broken shards."""
+        """Read the items that one source has. Yield those that it lacks.
+
+        skip_broken: also yield the items of a shard that is broken, which is logged; otherwise BadCheckpoint is raised.
+        """
         by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
             rank = source.find_rank(want)

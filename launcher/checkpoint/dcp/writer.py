@@ -80,10 +80,9 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     """Saves one step through DCP.
 
     folder: a path or an fsspec URL. disk: write it there in the background; otherwise it stays in memory, and goes to
-    the folder only if training resumes from it after a failure.
-    generations, keep, every, replicas: as for Checkpointer.
-    environ: None for this process's. Each worker's memory has all items that its own ranks need; items that are equal
-    on all ranks are saved once per worker.
+    the folder only if training resumes from it after a failure. generations, keep, every, replicas: as for
+    Checkpointer. environ: None for this process's. Each worker's memory has all items that its own ranks need; items
+    that are equal on all ranks are saved once per worker.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
 
 
 def _planned_items(plans: Sequence[SavePlan]) -> dict[str, set[MetadataIndex]]:
-    """Return, by worker, the items that the plans of its ranks save."""
+    """Return, by worker (`place` of the plan), the indices of all items that the plans of its ranks save."""
     items_of_place = dict[str, set[MetadataIndex]]()
     for plan in plans:
         items_of_place.setdefault(plan.storage_data.place, set()).update(item.index for item in plan.items)

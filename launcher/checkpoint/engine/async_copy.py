@@ -35,7 +35,9 @@ class CopyPolicy(NamedTuple):
 
 
 def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
-    """Collect the data pointers of all tensors that only a step of these optimizers changes."""
+    """Collect the data pointers of the tensors that only a step of these optimizers changes: parameters and optimizer
+    states.
+    """
     tensors = list[torch.Tensor]()
     for optimizer in optimizers:
         tensors.extend(chain.from_iterable(group["params"] for group in optimizer.param_groups))
@@ -89,7 +91,7 @@ def overlappable(
     must lie in memory as they are saved.
     """
     mask = np.fromiter(map(frozen_addresses.__contains__, plan.sources.tolist()), np.bool_, len(plan.tensors))
-    mask &= plan.plain | on_device
+    mask &= plan.copied_as_bytes | on_device
     if mask.any():
         mask &= ~np.fromiter(map(torch.Tensor.is_inference, plan.tensors), np.bool_, len(mask))
     if excluded:
@@ -105,7 +107,9 @@ class BeforeOptimizerSteps:
         self._hooked: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def watch(self, optimizers: Iterable[Optimizer]) -> None:
-        """Call the function before every later step of these optimizers."""
+        """Register a hook that calls this object's function before every later step of these optimizers. A second call
+        for the same optimizer does nothing.
+        """
         for optimizer in optimizers:
             if optimizer not in self._hooked:
                 self._hooked.add(optimizer)

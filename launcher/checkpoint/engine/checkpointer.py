@@ -142,13 +142,13 @@ class Checkpointer:
         returns.
 
         state: nested dicts, lists and tuples of tensors and plain values. At the top of a dict also objects with
-        state_dict() and load_state_dict(), such as a model, a GradScaler or a scheduler.
-        overlap: optimizers whose parameters and state are copied while training continues. All other values are copied
-        before this returns, or on a device before the next kernel. The next step of any of these optimizers waits for
-        that copy: on the host for tensors of the host, on the device for tensors of a device.
-        If such a tensor is written to before that step, this save is dropped and reported, and later saves copy the
-        tensor before they return. Writes through .data are found only with `verify`, which hashes these tensors twice.
-        Raises BadState for any other kind of value, and NoMemory. Earlier saves stay valid.
+        state_dict() and load_state_dict(), such as a model, a GradScaler or a scheduler. overlap: optimizers whose
+        parameters and state are copied while training continues. All other values are copied before this returns, or on
+        a device before the next kernel. The next step of any of these optimizers waits for that copy: on the host for
+        tensors of the host, on the device for tensors of a device. If such a tensor is written to before that step,
+        this save is dropped and reported, and later saves copy the tensor before they return. Writes through .data are
+        found only with `verify`, which hashes these tensors twice. Raises BadState for any other kind of value, and
+        NoMemory. Earlier saves stay valid.
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
         copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None
@@ -191,9 +191,9 @@ class Checkpointer:
         """Load the newest step: from memory if all ranks hold it, else from storage. Returns None if nothing was saved.
 
         into: objects by key; each loads its part of the state by load_state_dict(). None: only return the state. Random
-        number generators are restored too.
-        Every byte is verified. Raises BadCheckpoint if this rank's part of the step that all ranks load from memory is
-        broken; the next round then does not use that step. Raises StorageFailed if storage cannot be read.
+        number generators are restored too. Every byte is verified. Raises BadCheckpoint if this rank's part of the step
+        that all ranks load from memory is broken; the next round then does not use that step. Raises StorageFailed if
+        storage cannot be read.
         """
         with in_phase(RESTORING_PHASE):
             return self._load(into)

@@ -194,7 +194,7 @@ class FrozenParams:
         byte = byte if order and order[0] == first else 0
         for turn, index in enumerate(order):
             entry, tensor, tensor_bytes = plan.layout.entries[index], plan.tensors[index], int(plan.sizes[index])
-            size = min(tensor_bytes - byte, remaining_bytes) if plan.plain[index] else tensor_bytes
+            size = min(tensor_bytes - byte, remaining_bytes) if plan.copied_as_bytes[index] else tensor_bytes
             equal = _equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
             if not equal and last_save.skipped.marks.is_unchanged(index, tensor):
                 self._disable(arena, index, entry.name)

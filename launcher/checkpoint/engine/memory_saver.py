@@ -128,7 +128,7 @@ class PinnedPages:
             log.info("memory_registered", extra={"bytes": new_bytes, "took_s": took_s})
 
     def _forget(self, generation: int) -> None:
-        """Unregister the pages of one generation, if they are registered."""
+        """Unregister the pages of one generation from the accelerator's driver, if they are registered."""
         view, registrar = self._registered.pop(generation, (None, None))
         if view is not None and registrar is not None:
             registrar.unregister(address_of(view))
@@ -222,9 +222,11 @@ class MemorySaver:
         self._sealing: tuple[_RunningSave, Future[None]] | None = None
 
     def prepare(self, state: object, extra_text: str = "") -> int:
-        """Allocate memory and pages for such a state before the first save; return the bytes of one generation.
+        """Allocate memory and map pages for a state like this one, so that the first save is fast. Return the bytes of
+        one generation.
 
-        extra_text: text that is saved with the state, "" for none. Raises BadState and NoMemory.
+        The state itself is not saved; a pending save is finished first. extra_text: text that is saved with the state,
+        "" for none. Raises BadState and NoMemory.
         """
         self.finish_save()
         plan = self._planner(state, extra_text)
@@ -285,7 +287,9 @@ class MemorySaver:
         plan, view = save.plan, save.arena.map(save.generation, save.record.region_bytes)
         is_registered = self._pages.is_registered(view, save.generation)
         on_device = (
-            plan.on_device(self._streams) if is_registered and not copy_policy.verify else np.zeros_like(plan.plain)
+            plan.on_device(self._streams)
+            if is_registered and not copy_policy.verify
+            else np.zeros_like(plan.copied_as_bytes)
         )
         mask = overlappable(plan, copy_policy.addresses, self._changing_names, on_device)
         if save.skipped_params is not None:
@@ -399,8 +403,8 @@ class MemorySaver:
         """Begin to write into a free generation; return its number, and its slot before that if tensors are frozen.
 
         The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
-        none is free, the oldest save that waits for storage is dropped after PATIENCE_S.
-        With two generations no save can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
+        none is free, the oldest save that waits for storage is dropped after PATIENCE_S. With two generations no save
+        can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
         """
         self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -495,7 +499,10 @@ class MemorySaver:
         return view
 
     def newest(self) -> int:
-        """Return the newest hashed step in memory, -1 for none. Only for a single rank without an agent."""
+        """Finish a pending save, and return the newest hashed step in memory, -1 for none.
+
+        Only for a single rank without an agent.
+        """
         self.finish_save()
         steps = self.client.held_steps(1)
         return steps[0].step if steps else -1

@@ -150,10 +150,10 @@ def choose_on_rank_0(
     """Return the newest checkpoint, chosen by rank 0 for all ranks, since a newer one may appear meanwhile.
 
     A collective of `world` ranks; if torch.distributed does not connect them, each rank finds its own. Returns None on
-    all ranks if there is no checkpoint.
-    find_newest: finds the newest, called on rank 0; None for none. numbers_of: returns two integers >= 0 that identify
-    a checkpoint. find_same: finds the checkpoint with these numbers on the other ranks.
-    Raises the errors of `find_newest` on rank 0, and then BadCheckpoint on the other ranks; and those of `find_same`.
+    all ranks if there is no checkpoint. find_newest: finds the newest, called on rank 0; None for none. numbers_of:
+    returns two integers >= 0 that identify a checkpoint. find_same: finds the checkpoint with these numbers on the
+    other ranks. Raises the errors of `find_newest` on rank 0, and then BadCheckpoint on the other ranks; and those of
+    `find_same`.
     """
     if world == 1 or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() != world:
         return find_newest()

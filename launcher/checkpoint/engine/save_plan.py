@@ -60,7 +60,7 @@ class SavePlan:
     sources: Rows = field(repr=False)  # addresses of the tensors' bytes
     starts: Rows = field(repr=False)  # offsets after the header
     sizes: Rows = field(repr=False)  # in bytes
-    plain: Mask = field(repr=False)  # True if the bytes lie in CPU memory as they are saved
+    copied_as_bytes: Mask = field(repr=False)  # True if the bytes lie in CPU memory as they are saved
 
     def record(self, step: int, round_: int, place: tuple[int, int]) -> ShardRecord:
         """Return the record of this save for the arena's table. place: rank and world size."""
@@ -68,19 +68,21 @@ class SavePlan:
 
     def on_device(self, streams: CopyStreams) -> Mask:
         """Return a mask of the entries that these streams copy from a device."""
-        if self.plain.all():
+        if self.copied_as_bytes.all():
             return np.zeros(len(self.tensors), np.bool_)
-        return ~self.plain & np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
+        has_copy = np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
+        return ~self.copied_as_bytes & has_copy
 
-    def pieces(self, data: int, not_copied: Mask | None = None) -> tuple[Rows, list[TorchCopiedTensor]]:
+    def pieces(self, data_start: int, leave_out: Mask | None = None) -> tuple[Rows, list[TorchCopiedTensor]]:
         """Return the pieces to copy as bytes, rows of (target, source, size), and the tensors that torch has to copy.
 
-        data: address or file offset of the first byte after the header. not_copied: mask of entries, None for none.
+        data_start: where the first byte after the header goes, as an address or a file offset. leave_out: mask of the
+        entries that are not copied in this save; None: all are copied. Each tensor comes with its layout entry.
         """
-        chosen, other_entries = (
-            (self.plain, ~self.plain) if not_copied is None else (self.plain & ~not_copied, ~self.plain & ~not_copied)
-        )
-        rows = np.stack([self.starts + data, self.sources, self.sizes], axis=1)
+        chosen, other_entries = self.copied_as_bytes, ~self.copied_as_bytes
+        if leave_out is not None:
+            chosen, other_entries = chosen & ~leave_out, other_entries & ~leave_out
+        rows = np.stack([self.starts + data_start, self.sources, self.sizes], axis=1)
         elsewhere = [
             (self.tensors[index].detach(), self.layout.entries[index])
             for index in np.flatnonzero(other_entries).tolist()

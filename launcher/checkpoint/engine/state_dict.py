@@ -87,9 +87,11 @@ class AddressedTensors(NamedTuple):
 
 
 def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
-    """Return addresses and properties of tensors that `flatten` accepted; None if they have to be checked one by one.
+    """Return addresses and properties of all tensors at once; None if one has no storage address, so that each has to
+    be checked on its own.
 
-    It runs one loop in C per property, since a save of a thousand tensors has half a millisecond for all of them.
+    tensors: that `flatten` accepts. It runs one loop in C per property, since a save of a thousand tensors has half a
+    millisecond for all of them.
     """
     kind = torch.Tensor
     try:
@@ -257,7 +259,10 @@ def buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Load a state into a module. Either of the module and the saved module may be wrapped by torch.compile."""
+    """Load a state into a module. Names match even if the module, or the saved one, is wrapped by torch.compile.
+
+    Raises the errors of load_state_dict, such as for missing names.
+    """
     own: Mapping[str, Any] = module.state_dict()
     if _is_compiled(own) or _is_compiled(state):
         names = {name.replace(_COMPILED, ""): name for name in own}
@@ -277,8 +282,9 @@ def _state_of(value: Stateful) -> dict[str, Any]:
 
 
 def plain(state: object) -> object:
-    """Return a dict with each object that has a state_dict() replaced by its state_dict(). Return other states
-    unchanged.
+    """Return a copy of a dict in which each object with a state_dict() is replaced by its state_dict().
+
+    Only the values at the top are examined. A dict without such objects, and any other state, is returned unchanged.
     """
     if not isinstance(state, dict) or not any(map(_is_stateful, state.values())):
         return state
@@ -287,9 +293,11 @@ def plain(state: object) -> object:
 
 
 def restore(into: Mapping[str, object], state: object) -> None:
-    """Load each part of the state into the object with the same key. Objects without a part stay unchanged.
+    """Load each part of the state into the object with the same key: by load_state_dict(), or `load_module` for a
+    module.
 
-    into: objects by key. Raises BadCheckpoint if the state is no dict.
+    into: objects by key. Objects without a part, and parts without an object, are ignored. Raises BadCheckpoint if the
+    state is no dict.
     """
     if not isinstance(state, dict):
         raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
@@ -313,7 +321,7 @@ def _decode_array(content: Any) -> object:
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
-    """Return numpy's type of this name. Raises ValueError if it is no type of numbers."""
+    """Return numpy's type of this name, such as "<f4". Raises ValueError for a type of other things than numbers."""
     dtype = np.dtype(kind)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"{kind!r} is no number")

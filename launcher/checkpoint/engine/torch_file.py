@@ -46,11 +46,11 @@ class Version(msgspec.Struct, frozen=True):
     number: int  # of the write into this folder, from 1
     step: int
     bytes: int  # size of the file
-    sum: str  # xxh3 in hex
+    sum: str  # checksum of the file's content, xxh3 in hex
 
 
 class TorchFileNote(msgspec.Struct, frozen=True):
-    """Names the files that lie, or will lie, at one path."""
+    """A note about one path: the versions of the torch file that is there, or that is about to be renamed to it."""
 
     path: str  # relative to the folder if inside it
     versions: tuple[Version, ...]  # newest first
@@ -78,7 +78,7 @@ def list_files(folder: Path) -> tuple[TorchFile, ...]:
     """List all checkpoint files of a folder that exist: the last written first, then those without a note by step."""
     files = [
         TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
-        for _, note in _notes(folder)
+        for _, note in _read_notes(folder)
         if note.versions and (folder / note.path).is_file()
     ]
     paths_with_note = {each.path for each in files}
@@ -137,7 +137,7 @@ def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], 
         write(file)
         file.seek(0)
         size, total = _size_and_sum(file)
-        notes = tuple(_notes(folder))
+        notes = tuple(_read_notes(folder))
         number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
         version = Version(number, step, size, total)
         # Relative, so that the folder can be moved.
@@ -181,14 +181,17 @@ def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, 
             with suppress(OSError):  # the folder has other contents
                 if each.path.parent != folder:
                     each.path.parent.rmdir()
-    for file, note in _notes(folder):  # notes of files that were removed, here or by the user
+    for file, note in _read_notes(folder):  # notes of files that were removed, here or by the user
         if not (folder / note.path).is_file():
             file.unlink(missing_ok=True)
     return removed
 
 
-def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
-    """Yield the valid notes of a folder with their paths. Unreadable notes are skipped."""
+def _read_notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
+    """Yield (path of the note's own file, note) for each valid note of a checkpoint folder, by file name.
+
+    Notes that cannot be read are skipped.
+    """
     for file in sorted((folder / _NOTES).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             with open(file, "rb") as source:

@@ -2,10 +2,10 @@
 msgpack.
 
 A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
-or a value out of bounds raises BadFrame, and the connection is closed.
-Tensors are never sent here: they lie in the arena, and a message names the generation.
-A training process sends Hello and ReserveMemory first, each answered by ArenaPath or RequestRefused. If its connection
-ends without Bye, the process died. An agent sends GetHeldSteps, answered by HeldSteps.
+or a value out of bounds raises BadFrame, and the connection is closed. Tensors are never sent here: they lie in the
+arena, and a message names the generation. A training process sends Hello and ReserveMemory first, each answered by
+ArenaPath or RequestRefused. If its connection ends without Bye, the process died. An agent sends GetHeldSteps, answered
+by HeldSteps.
 """
 
 from __future__ import annotations

@@ -55,9 +55,12 @@ class StoredShard:
         if not 8 <= self.head_bytes <= self.bytes <= MAX_SHARD_BYTES:
             raise BadCheckpoint(f"{self.file}: {self.bytes} bytes with a head of {self.head_bytes} cannot be")
         if len(self.sums) != -(-self.bytes // CHUNK_BYTES) or not 0 <= min(self.sums) <= max(self.sums) < 1 << 64:
-            raise BadCheckpoint(f"{self.file}: its sums are not those of {self.bytes} bytes")
+            raise BadCheckpoint(
+                f"{self.file}: {self.bytes} bytes need {-(-self.bytes // CHUNK_BYTES)} checksums of 64 bits; it has "
+                f"{len(self.sums)}"
+            )
         if self.sums_sum != sum_of_sums(self.sums):
-            raise BadCheckpoint(f"{self.file}: the sum of its sums is wrong")
+            raise BadCheckpoint(f"{self.file}: the checksum of its checksums is wrong")
 
     @classmethod
     def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> StoredShard:
@@ -145,8 +148,8 @@ def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> M
     """Return the manifest of a step if there is a note of every rank of the world, else None.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of
-    each rank counts. If several runs are complete, the run that was saved last counts.
-    Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
+    each rank counts. If several runs are complete, the run that was saved last counts. Source: docs/facts/launcher.md
+    5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
     runs: dict[str, dict[int, ShardNote]] = {}
     for note in notes:
@@ -209,14 +212,14 @@ def _age(note: ShardNote) -> tuple[float, int, str]:
 
 
 def _text(kind: bytes, plain: bytes, version: int = VERSION) -> bytes:
-    """Return the line of a file: checksum, version, kind, body. what: the kind. plain: the body, JSON."""
+    """Return the line of a file: checksum, version, kind, body. kind: of the file. plain: the body, JSON."""
     return _SUM % (sum_of(b"%b %d %b" % (kind, version, plain)), version, kind, plain)
 
 
 def _seal_text(kind: bytes, plain: bytes) -> bytes:
     """Return the text of a file with its checksum.
 
-    what: kind of file. plain: its content. Raises BadCheckpoint if it is too long.
+    kind: of the file. plain: its content, JSON. Raises BadCheckpoint if the text is longer than MAX_BYTES.
     """
     text = _text(kind, plain)
     if len(text) > MAX_BYTES:

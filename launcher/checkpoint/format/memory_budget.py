@@ -33,9 +33,8 @@ class Limits:
 def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int = 0) -> int:
     """Return the bytes that all arenas of a worker need at most.
 
-
-    shard_bytes: of the largest shard, with header and checksums. generations: of each process.
-    replicas: how many other workers' shards are kept for each own one, in REPLICA_GENERATIONS generations each.
+    shard_bytes: of the largest shard, with header and checksums. generations: of each process. processes: of this
+    worker. replicas: how many other workers' shards are kept for each own one, in REPLICA_GENERATIONS generations each.
     """
     shard = -(-shard_bytes // PAGE_BYTES) * PAGE_BYTES
     own = generations * shard + (generations + 1) * PAGE_BYTES
@@ -46,7 +45,8 @@ def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int
 def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) -> NoMemory | None:
     """Return an error that says why `need` bytes cannot be allocated, with the YAML to add; None if they can.
 
-    pinned: how many of them are to be locked for copies of a GPU. folder: of the arenas.
+    pinned: how many of the bytes are to be locked for copies of a GPU. folder: mount path of the arenas, for the
+    message.
     """
     shortages: list[str] = []
     volume = limit = lock = machine = False
@@ -71,9 +71,11 @@ def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) ->
 
 
 def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool, machine: bool) -> str:
-    """Return the YAML to add to the pod. volume, limit, lock, machine: which limits are too low.
+    """Return the YAML to add to the pod, as text.
 
-    The memory limit is mentioned with the volume, whose content counts against it.
+    need: bytes. folder: mount path of the arenas. volume, limit, lock, machine: True for each limit that is too low:
+    the free space of the volume, the pod's memory limit, locked memory, the machine's memory. The memory limit is
+    mentioned with the volume, whose content counts against it.
     """
     lines = ["spec:"]
     if volume:
@@ -97,7 +99,7 @@ def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, l
 
 
 def _gib(need: int, left_bytes: int | None, total_bytes: int | None) -> int:
-    """Return the GiB to request: the present size plus the missing bytes, and at least `need`.
+    """Return the GiB to request: the present size plus the missing bytes, and at least `need` bytes.
 
     left_bytes, total_bytes: free bytes and present size of the limit, None if unknown.
     """

@@ -2,11 +2,10 @@
 checksums.
 
 A shard has the same bytes in memory and in storage: 8 bytes of length, a JSON header padded with spaces to a page, then
-the tensors without gaps. Tensors with the widest elements come first, so each is aligned.
-Only headers that could have been written here are read. The header is part of the shard's checksums, which find a
-flipped letter in a name. Source: safetensors' format, README.md and tensor.rs of its repository.
-The checksums are 64-bit xxh3 of each chunk. They find accidents such as a flipped byte or a torn write, not forgery: a
-writer of checkpoints can also write checksums.
+the tensors without gaps. Tensors with the widest elements come first, so each is aligned. Only headers that could have
+been written here are read. The header is part of the shard's checksums, which find a flipped letter in a name. Source:
+safetensors' format, README.md and tensor.rs of its repository. The checksums are 64-bit xxh3 of each chunk. They find
+accidents such as a flipped byte or a torn write, not forgery: a writer of checkpoints can also write checksums.
 """
 
 from __future__ import annotations
@@ -133,10 +132,10 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
 
 
 def pack(specs: Iterable[Spec]) -> Layout:
-    """Lay tensors out, the widest elements first, else in the given order.
+    """Lay tensors out one after another without gaps, the widest elements first, else in the given order.
 
-    Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and above
-    MAX_DATA_BYTES.
+    Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and if all need
+    more than MAX_DATA_BYTES.
     """
     entries, names, offset = list[Entry](), {METADATA}, 0
     for spec in sorted(specs, key=lambda spec: -DTYPES.get(spec.dtype, 0)):
@@ -234,7 +233,11 @@ def _layout_of(head: Mapping[str, object]) -> Layout:
 
 
 def _entry(name: str, description: object, offset: int) -> Entry | None:
-    """Return the entry of a tensor, None unless its description is valid and its bytes begin at `offset`."""
+    """Return the entry of a tensor in the header; None if its description is invalid or its bytes do not begin at
+    `offset`.
+
+    description: as decoded from JSON: dtype, shape and data_offsets, in this order.
+    """
     if (
         not isinstance(description, dict)
         or list(description) != ["dtype", "shape", "data_offsets"]
@@ -283,7 +286,7 @@ MARK = '["dict","dcp",1,'  # how state_tree.flatten begins a state of torch.dist
 
 
 def is_reshardable(shard: Buffer) -> bool:
-    """Return True if the shard was saved through torch.distributed.checkpoint.
+    """Return True if the shard was saved through torch.distributed.checkpoint, so that any world can read parts of it.
 
     False if the bytes are no valid shard.
     """

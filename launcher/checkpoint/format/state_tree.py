@@ -53,10 +53,9 @@ def flatten(
     """Convert a state to JSON text, and to its tensors by name in the order of the state.
 
     Supports exactly None, bool, int, float, str, bytes, list, tuple, dict and OrderedDict, without subclasses.
-    is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot.
-    identity: returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the
-    first name.
-    Raises BadState with the path of a value that cannot be saved.
+    is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot. identity:
+    returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the first
+    name. Raises BadState with the path of a value that cannot be saved.
     """
     writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))
@@ -146,7 +145,9 @@ class Writer:
         self.values_left = MAX_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
-        """Convert a value to its place in the tree. name: the path of that place. Raises BadState."""
+        """Convert a value to its place in the tree. name: path of the value. depth: levels above it. May raise
+        BadState.
+        """
         self.values_left -= 1
         if self.values_left < 0:
             raise BadState(name, f"it is past the first {MAX_VALUES} values: use tensors")
@@ -194,7 +195,10 @@ class Writer:
         return skeleton
 
     def convert(self, value: object, name: str, depth: int) -> object:
-        """Convert a value of a type that `plain` knows. Raises BadState if it knows none."""
+        """Convert a value of a type that `plain` knows to its place in the tree.
+
+        name: path of the value. depth: levels above it. Raises BadState if `plain` does not know the type.
+        """
         parts = self._plain(value)
         if parts is None:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -213,7 +217,7 @@ class Writer:
     def _key(self, key: Any, name: str, depth: int) -> object:
         """Return the skeleton of a dictionary key.
 
-        Raises BadState for a key of another type than _KEYS. name: path of the dictionary.
+        Raises BadState for a key of another type than _KEYS. name: path of the dictionary. depth: levels above the key.
         """
         kind = type(key)
         if kind is str:
@@ -245,7 +249,9 @@ class _Reader:
         self._tensors, self._makers = tensors, makers
 
     def value(self, skeleton: object, depth: int) -> object:
-        """Build the value of a part of the tree. Raises BadCheckpoint."""
+        """Build the value that a part of the tree describes. depth: levels above it. Raises BadCheckpoint for an
+        invalid tree.
+        """
         if skeleton is None or isinstance(skeleton, bool | str | float):
             return skeleton
         if isinstance(skeleton, int) and skeleton in _WORD:
@@ -300,7 +306,7 @@ class _Reader:
     def _make(self, word: str, payload: object, depth: int) -> object:
         """Create an object of a caller's class by the maker of its type word.
 
-        Raises BadCheckpoint if the maker fails.
+        payload: the tree of the object's parts. Raises BadCheckpoint if the maker fails.
         """
         parts = self.value(payload, depth + 1)
         try:
@@ -380,9 +386,10 @@ class _Branch:
     runs: tuple[tuple[int, int, int, _Branch | None], ...]  # kind of child, start, end, and the branch below if any
 
     def walk(self, value: Any, tensors: list[Any], plain: list[object]) -> bool:
-        """Append the tensors and plain values in a container to the two lists, in order.
+        """Append the tensors in a container and below it to `tensors`, and the plain values to `plain`, in order.
 
-        Returns False if its keys, or the types or the number of its children differ from the cached ones.
+        Returns False if its keys, or the types or the number of its children differ from the cached ones; the lists are
+        then incomplete.
         """
         if self.keys is not None:
             keys = tuple(value)
@@ -419,9 +426,9 @@ class TreeCache:
             self._parts += [b"", escape_text(escape_text(piece))]
 
     def walk(self, state: object) -> list[Any] | None:
-        """Return the tensors of a state in order, one for each place, and update the text.
+        """Return the tensors of a state in the order of the tree, and update the cached text for changed plain values.
 
-        None if the structure of the state has changed, so that it has to be converted again.
+        None if the structure of the state has changed, or a value cannot be saved: it then has to be converted again.
         """
         tensors, plain = list[Any](), list[object]()
         if type(state) is not self._kind or not self._root.walk(state, tensors, plain):

@@ -262,7 +262,7 @@ def send(
     """
     sock.settimeout(QUIET_S)
     sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
-    sent_bytes, piece = 0, PIECE_BYTES if rate_limiter is not None and rate_limiter.pace.bytes_s else CHUNK_BYTES
+    sent_bytes, piece = 0, PIECE_BYTES if rate_limiter is not None and rate_limiter.rate_limit.bytes_s else CHUNK_BYTES
     with ShardDigest(shard) as shard_digest:
         hashed = 0
         while sent_bytes < shard.nbytes:

@@ -187,7 +187,7 @@ async def _send_bytes(
 ) -> None:
     """Send the header of a shard, then its bytes from a thread.
 
-    given: the header. record: of the shard, which lies in this generation of the arena.
+    header: describes the shard, sent first. record: of the shard, which lies in this generation of the arena.
     """
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
     await connection.send(header)
@@ -289,9 +289,10 @@ async def _fetch_from(
 def _reserve_memory(
     context: ReplicationContext, rank_store: RankPort, local_rank: int, record: ShardRecord, count: int
 ) -> None:
-    """Check that there is memory for one shard, and create the arena of the local rank if it has none.
+    """Check that the host has memory for one more shard of this size, and create the arena of the local rank if it has
+    none.
 
-    count: number of generations of a new arena. Raises NoMemory.
+    record: of the shard. count: number of generations of a new arena. Raises NoMemory.
     """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
@@ -335,8 +336,9 @@ def _receive_shard(
 
 
 async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
-    """Fetch the shards that `order` names, of several leaving workers at the same time, within the order's time. Shards
-    that could not be fetched are logged.
+    """Fetch the shards that `order` names, of several leaving workers at the same time, within the order's time.
+
+    Each worker's shards are logged as shard_taken or shard_not_taken. Raises nothing.
     """
 
     async def adopt(shards: AdoptShards) -> None:
@@ -376,7 +378,12 @@ async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore,
 async def fetch_for_reader(
     context: ReplicationContext, replica_store: ReplicaStore, request: FetchShard
 ) -> ShardFetched:
-    """Fetch a shard for a rank that reads parts of it. Raises LauncherError if no worker has it."""
+    """Return where in this host's memory a shard is that a rank wants to read parts of; fetch it from a worker if
+    needed.
+
+    Raises BadCheckpoint if the members have not agreed to continue from that step, and LauncherError if no worker gives
+    it.
+    """
     shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
     restore_place = context.restore_place
     if restore_place is None or (restore_place.saved_by, restore_place.saved_round) != (request.ranks, request.round):

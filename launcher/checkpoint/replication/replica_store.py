@@ -62,7 +62,8 @@ class ReplicaStore:
     async def reserve(
         self, place: Place, record: ShardRecord, owner_count: int, times: int = REPLICA_GENERATIONS
     ) -> Arena:
-        """Return the arena of a place, with memory for this shard in `times` generations.
+        """Return the arena for replicas of one place (owner, local rank), with memory for this shard in `times`
+        generations.
 
         owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add.
         """
@@ -90,8 +91,11 @@ class ReplicaStore:
     async def receive(
         self, connection: PeerConnection, place: Place, record: ShardRecord, offer: Offer, arena: Arena
     ) -> None:
-        """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums or
-        are not proven to be the owner's, OSError and NoMemory.
+        """Receive a replica that its owner sends into `arena`, and seal it.
+
+        offer: announces the replica; its complete_step is pinned first, and generations of other steps are discarded.
+        Raises BadCheckpoint if bytes differ from their checksums or are not proven to be the owner's, OSError and
+        NoMemory.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -210,7 +214,10 @@ class ReplicaStore:
         return saves
 
     def _is_valid(self, arena: Arena, generation: int, record: ShardRecord) -> bool:
-        """Return True if the bytes of a replica have the checksums that were sent with it."""
+        """Hash a replica, and return True if its bytes have the checksums that were sent with it.
+
+        A replica whose checksums were not stored yet gets them now, and is valid.
+        """
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):
             # Killed between sealing and hashing: its chunks were verified on arrival.

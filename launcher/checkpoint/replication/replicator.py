@@ -84,9 +84,12 @@ class ReplicaSender:
         self.uncopied = 0
 
     async def copy(self, step: int, complete_step: int) -> CopyOutcome:
-        """Send all shards of a step to all replica holders, one after another; return the outcome.
+        """Send all shards of a step to all replica holders, one after another.
 
-        Until the next call, `step` and `complete_step`, the newest with all replicas, stay pinned; others are unpinned.
+        Returns "kept" if at least one holder stored it and none failed, "failed" if one failed or a shard is missing,
+        "without" if no holder has room. complete_step: the newest step with all replicas. Until the next call both
+        steps stay pinned; others are unpinned. Older steps that were announced and not copied are reported as
+        superseded.
         """
         self.release({step, complete_step})
         try:
@@ -114,7 +117,9 @@ class ReplicaSender:
         return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
-        """Pin this step of all local ranks, which all workers hold, until a newer step is complete."""
+        """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
+        are skipped.
+        """
         for local_rank, rank_store in self._context.daemon.rank_stores.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
@@ -150,10 +155,7 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
-        """Copy the pinned shards to one peer, and return the outcome.
-
-        "without": the peer has no room, or has failed too often. complete_step: the newest with all replicas complete.
-        """
+        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often."""
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -250,7 +252,7 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Order the replication of the newest step from all daemons, step after step, until cancelled."""
+        """Order all daemons to replicate the newest step that all have sealed, step after step, until cancelled."""
         context, step = self._context, -1
         other_daemons = replica_group.size - 1
         while True:
@@ -339,7 +341,7 @@ _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
 class Replicator:
-    """Replicates the shards of one daemon. bytes_s: the limit of sending in bytes per second, 0 for none."""
+    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none."""
 
     def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
         self._send_threads = ThreadPoolExecutor(1, "turnout-send")
@@ -373,8 +375,7 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises LauncherError if a shard cannot be fetched; then no process may
-        start.
+        step: -1 if the world loads from storage. Raises LauncherError if a shard is missing: then no process may start.
         """
         self._close_round()
         context = self._context
@@ -389,7 +390,7 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Register a training process. The first one with replicas starts the replication in this round."""
+        """Record a training process. The first one of this round that wants replicas starts the round's replication."""
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -415,7 +416,10 @@ class Replicator:
         self._round = asyncio.get_running_loop().create_task(work)
 
     async def announce_save(self, local_rank: int, save: Save) -> None:
-        """Record an announced save of a local rank, so that it can be replicated with its target."""
+        """Record an announced save of a local rank, so that it can be replicated with its target.
+
+        If nothing is replicated in this round, replicas of earlier rounds are freed after SAVES_BEFORE_CLEANUP saves.
+        """
         self._context.saves[local_rank] = save
         if self._sender is None:
             self._unreplicated_saves += local_rank == 0
@@ -466,7 +470,7 @@ class Replicator:
         return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
 
     def _close_round(self) -> None:
-        """Close the connections and cancel the work of the current round."""
+        """Stop the replication of the current round: close its connections and cancel its task."""
         for each in (self._leader, self._sender):
             if each is not None:
                 each.close()
@@ -475,10 +479,7 @@ class Replicator:
         self._leader = self._sender = self._round = None
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection of a peer and start a task that serves it.
-
-        Without free file descriptors, listening pauses for RESOURCE_PAUSE_S seconds.
-        """
+        """Accept a peer and serve it in a task. Without free descriptors, listening pauses for RESOURCE_PAUSE_S."""
         try:
             sock, _ = listener.accept()
         except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
@@ -584,7 +585,7 @@ class Replicator:
 
     async def close(self, *, remove: bool) -> None:
         """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
-        self._context.rate_limiter.pace = RateLimit()  # wake waiting senders: they find their connection closed
+        self._context.rate_limiter.rate_limit = RateLimit()  # wake waiting senders: they find their connection closed
         self._close_round()
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())

@@ -26,8 +26,8 @@ def remove_old_steps(
 ) -> tuple[int, ...]:
     """Remove the steps that the rule `keep` does not keep; return them, oldest first.
 
-    reading, just_committed: as in `steps_to_remove`.
-    Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
+    reading, just_committed: as in `steps_to_remove`. Steps that are not committed, broken, or of a newer format are
+    neither counted nor removed. Raises StorageFailed.
     """
     if isinstance(keep, All):
         return ()
@@ -40,7 +40,9 @@ def remove_old_steps(
 
 
 def _files_of(store: Store, manifest: Manifest) -> list[str]:
-    """List the files of a committed step, without those that another round is saving for the same step."""
+    """List the files of a committed step, the manifest first. Notes that another round has written for a new save are
+    omitted.
+    """
     shards = [shard.file for shard in manifest.shards]
     notes = [
         note_name(shard.rank)

@@ -141,7 +141,9 @@ class ObjectStore:
 
     @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
-        """Convert every error of a store, whatever its class, to StorageFailed."""
+        """Convert every error of a store within the block, whatever its class, to StorageFailed. doing: the action, for
+        the message.
+        """
         try:
             yield
         except LauncherError:

@@ -2,10 +2,10 @@
 
 A file is written under a temporary name, synced and renamed in one call; then the folder is synced. A file that must
 not replace another gets its name by a hard link, which fails if the name exists. Symbolic links and anything that is
-not a regular file count as broken. The neighbouring modules know the content of the files.
-Written bytes are sent from the page cache to the disk, one window after another. Otherwise Linux collects gigabytes,
-writes them together before the reads of the training, and keeps them cached in place of training data. When a window is
-full, its writing starts, the writing of the window before is waited for, and that window is dropped from the cache.
+not a regular file count as broken. The neighbouring modules know the content of the files. Written bytes are sent from
+the page cache to the disk, one window after another. Otherwise Linux collects gigabytes, writes them together before
+the reads of the training, and keeps them cached in place of training data. When a window is full, its writing starts,
+the writing of the window before is waited for, and that window is dropped from the cache.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ class WritebackFile:
     """Sends a file that is written from beginning to end to the disk, window by window. file: its descriptor."""
 
     def __init__(self, file: int) -> None:
-        self._file, self._at, self._sent = file, 0, 0  # [0, sent) has been sent off
+        self._file, self._at, self._sent = file, 0, 0  # writeback has been started for the bytes [0, sent)
 
-    def wrote(self, size_bytes: int) -> None:
-        """Count `size_bytes` more as written. Raises OSError if the disk reports an error for earlier bytes."""
+    def note_written(self, size_bytes: int) -> None:
+        """Tell that `size_bytes` more were written. This may block.
+
+        After each full window: start writing it to disk, wait until the window before is on disk, and drop that one
+        from the page cache. Raises OSError if the disk reports an error for earlier bytes.
+        """
         self._at += size_bytes
         if self._at - self._sent < WINDOW_BYTES:
             return
@@ -128,7 +132,10 @@ class PosixStore:
         self._writing = set[str]()  # unfinished files of this process
 
     def prepare(self) -> None:
-        """Create the folder and its parents. A write never creates them, so that a lost mount is an error."""
+        """Create the store's folder and its parents. A write never creates them, so that a lost mount is an error.
+
+        Raises StorageFailed.
+        """
         with self._storage_errors("making the folder"):
             if not self.path.is_dir():
                 self.path.mkdir(0o700, parents=True, exist_ok=True)
@@ -161,9 +168,11 @@ class PosixStore:
                 return {}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
-        """Write a file of a step durably, and return the name that it has.
+        """Write a file of a step so that it survives a crash, and return the name that it has.
 
-        The content is written to a private name first. Readers see a whole file or none. Raises StorageFailed.
+        The content is written to a private name first, so readers see a whole file or none. round_number: part of the
+        private name, for sweeps. replace: overwrite an existing file; otherwise a free name is chosen. Raises
+        StorageFailed.
         """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
         with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as folder:
@@ -208,7 +217,10 @@ class PosixStore:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        """Remove a file, as Store.remove does. A missing file is no error."""
+        """Remove files of a step in this order, and the step's folder if it is empty then.
+
+        Missing files and a missing folder are ignored. Raises StorageFailed.
+        """
         with self._storage_errors(f"removing step {step}"):
             with suppress(FileNotFoundError), self._step(step) as folder:
                 for number, name in enumerate(names):
@@ -262,7 +274,7 @@ class PosixStore:
                 while rest.nbytes:
                     rest = rest[os.write(file, rest) :]
                     self._failpoint("wrote")
-                flushed.wrote(piece.nbytes)
+                flushed.note_written(piece.nbytes)
                 self._failpoint("flushed")
             flushed.close()
             self._failpoint("synced")
@@ -271,7 +283,9 @@ class PosixStore:
         self._failpoint("closed")
 
     def _publish(self, folder: int, private: str, name: str, replace: bool) -> str:
-        """Give the file its final name, and return that name."""
+        """Rename the private file to its final name, and return that name; another free name if it exists and not
+        `replace`.
+        """
         if replace:
             os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
             self._failpoint("placed")
@@ -286,7 +300,7 @@ class PosixStore:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
-        """Open the store's folder."""
+        """Open the store's folder, and close it when the block ends. Yields its file descriptor. Raises OSError."""
         root = os.open(self.path, _FOLDER)
         try:
             yield root
@@ -295,7 +309,10 @@ class PosixStore:
 
     @contextmanager
     def _step(self, step: int, make: bool = False) -> Iterator[int]:
-        """Open the folder of a step; `make` creates it. Raises OSError."""
+        """Open the folder of a step, and close it when the block ends. Yields its file descriptor.
+
+        make: create the folder if it is missing. Raises OSError.
+        """
         name = step_name(step)
         with self._root() as root:
             if make:

@@ -34,26 +34,29 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         if not self.bytes_s >= 0 or self.piece_bytes < 4_096:
-            raise ValueError(f"a pace of {self.bytes_s} bytes/s in pieces of {self.piece_bytes} bytes is none")
+            raise ValueError(
+                f"the rate limit must be 0 or more bytes/s, and a piece at least 4096 bytes; got {self.bytes_s} and "
+                f"{self.piece_bytes}"
+            )
 
 
 class RateLimiter:
-    """Limits the rate of one writer. Another thread may change its `pace`; a worker that leaves removes the limit."""
+    """Limits the rate of one writer. Another thread may change `rate_limit`; a worker that leaves removes the limit."""
 
     def __init__(
         self,
-        pace: RateLimit | None = None,
+        rate_limit: RateLimit | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.pace, self._monotonic, self._sleep = pace or RateLimit(), monotonic, sleep
+        self.rate_limit, self._monotonic, self._sleep = rate_limit or RateLimit(), monotonic, sleep
         self._free_s = monotonic()
 
     def take(self, size_bytes: int) -> None:
         """Wait until `size_bytes` may be written. Time without writes does not allow a higher rate later."""
-        while self.pace.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
+        while self.rate_limit.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
             self._sleep(min(left_s, 0.25))  # notice a new rate soon
-        spent_s = size_bytes / self.pace.bytes_s if self.pace.bytes_s else 0.0
+        spent_s = size_bytes / self.rate_limit.bytes_s if self.rate_limit.bytes_s else 0.0
         self._free_s = max(self._free_s, self._monotonic()) + spent_s
 
 
@@ -80,8 +83,8 @@ def persist(
 ) -> ShardNote:
     """Write a shard and then its note; both are on disk when this returns.
 
-    region: header and data in memory, a safetensors file. sums: of its chunks, as hashed before. saved_s: now, in
-    seconds since 1970.
+    region: header and data in memory, a safetensors file. sums: expected checksum of each chunk. saved_s: now, in
+    seconds since 1970. rate_limiter: None for no limit. about: JSON for the reader, "" for none, as in StoredShard.
     Raises BadCheckpoint if the region differs from its checksums, and StorageFailed. Then there is no note, and either
     no shard or one that no note names.
     """
@@ -108,7 +111,11 @@ def _write_shard(
     rate_limiter: RateLimiter,
     about: str,
 ) -> tuple[StoredShard, Blocks | None]:
-    """Write the shard's file; return its description, and the checksums of its blocks if they are finer than chunks."""
+    """Write the shard's file. Return its description, with the name that the store chose, and its blocks' checksums.
+
+    The second is None if a block is a whole chunk. octets: header and data. sums: expected checksum of each chunk.
+    about: as in StoredShard. Raises BadCheckpoint if a chunk differs from its checksum, and StorageFailed.
+    """
     shard = StoredShard.of("shard", shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
     block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
     pieces = _pieces(octets, shard, rate_limiter, lambda chunk: blocks.extend(sums_of(chunk, block_bytes)))
@@ -162,7 +169,7 @@ def _pieces(
         on_chunk(chunk)
         offset = 0
         while offset < chunk.nbytes:
-            piece = chunk[offset : offset + rate_limiter.pace.piece_bytes]
+            piece = chunk[offset : offset + rate_limiter.rate_limit.piece_bytes]
             rate_limiter.take(piece.nbytes)
             yield piece
             offset += piece.nbytes

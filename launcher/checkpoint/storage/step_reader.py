@@ -1,11 +1,10 @@
 """Reads committed steps from storage, and ranges of a shard into their targets; verifies every byte.
 
 The newest step is found from manifests. A step that is broken, incomplete or unreadable is logged and skipped, and the
-caller uses the next older one.
-Two threads read and hash several blocks at a time. A checksum covers a whole block, so a block of which only a part is
-wanted is read into a buffer. Bytes are hashed after they are read, never in a mapping of the file: a mapping could
-change after it was hashed, and a file that ends early would kill the process. If a call raises, its targets may have
-unverified bytes and must not be used.
+caller uses the next older one. Two threads read and hash several blocks at a time. A checksum covers a whole block, so
+a block of which only a part is wanted is read into a buffer. Bytes are hashed after they are read, never in a mapping
+of the file: a mapping could change after it was hashed, and a file that ends early would kill the process. If a call
+raises, its targets may have unverified bytes and must not be used.
 """
 
 from __future__ import annotations
@@ -265,10 +264,10 @@ def await_manifest(store: Store, step: int) -> Manifest:
         time.sleep(_POLL_S)
 
 
-def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifest:
-    """Read and verify every chunk of every shard of a step; return its manifest. paced: limits the rate of reading.
+def verify(store: Store, step: int, rate_limiter: RateLimiter | None = None) -> Manifest:
+    """Read and verify every chunk of every shard of a step; return its manifest.
 
-    Raises BadCheckpoint and StorageFailed.
+    rate_limiter: limits the rate of reading; None for no limit. Raises BadCheckpoint and StorageFailed.
     """
     manifest = manifest_of(store, step)
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -276,8 +275,8 @@ def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifes
         with store.opened(step, shard.file) as file:
             _check_size(file, shard)
             for number, start, size in _chunks(shard):
-                if paced is not None:
-                    paced.take(size)
+                if rate_limiter is not None:
+                    rate_limiter.take(size)
                 _fill(file, shard, number, start, buffer[:size])
                 file.forget(start, size)
     return manifest

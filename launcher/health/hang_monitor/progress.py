@@ -71,7 +71,7 @@ class SharedCounters:
         return "".join(letter if letter.isprintable() else "?" for letter in raw)
 
     def write_name(self, name: str) -> None:
-        """Set the name of the open phase, cut to NAME_BYTES."""
+        """Write the name of the open phase into the shared memory, "" for none, cut to NAME_BYTES."""
         self._map[_NAME_AT : _NAME_AT + NAME_BYTES] = name.encode(errors="replace")[:NAME_BYTES].ljust(
             NAME_BYTES, b"\0"
         )
@@ -187,7 +187,9 @@ class ProgressReporter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark the block as a named phase, whose time does not count as step time."""
+        """Mark the time of the block as a named phase: it does not count as step time, and the name is shown if the
+        process hangs.
+        """
         self.enter(name)
         try:
             yield
@@ -199,13 +201,18 @@ class ProgressReporter:
         self._set_phases([*self._phases, name])
 
     def leave(self, name: str) -> None:
-        """End the innermost phase of this name, if there is one. Its time does not count as time of the open step."""
+        """End the innermost open phase of this name; do nothing if none is open. Its time does not count as time of the
+        open step.
+        """
         if name in self._phases:
             index = len(self._phases) - 1 - self._phases[::-1].index(name)
             self._set_phases([*self._phases[:index], *self._phases[index + 1 :]])
 
     def _set_phases(self, phases: list[str]) -> None:
-        """Replace the open phases, and add the time of the innermost one to its word. phases: outermost first."""
+        """Replace the open phases, and add the time that the innermost one was open to the shared counter of its kind.
+
+        phases: names, the outermost first; [] if none is open.
+        """
         now_ns = time.monotonic_ns()
         if self._phases and (spent_in := _SPENT_IN.get(self._phases[-1], OTHER_NS)) is not None:
             self._words.write(spent_in, self._words.read(spent_in) + now_ns - self._turned_ns)

@@ -157,7 +157,7 @@ async def _run_py_spy(command: list[str], limit_s: float) -> tuple[str, str]:
 
 
 def _complaint(printed: str) -> str:
-    """Return py-spy's error and its causes in one line."""
+    """Return py-spy's error and its causes in one line, at most 200 characters. printed: its stderr."""
     lines = printed.partition("Stack backtrace")[0].replace("Caused by:", "").splitlines()
     parts = [line.strip().lstrip("0123456789").removeprefix(": ").removeprefix("Error: ") for line in lines]
     return ": ".join(dict.fromkeys(part for part in parts if part))[:200]

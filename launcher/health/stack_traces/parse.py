@@ -97,7 +97,7 @@ def state_of(raw: bytes) -> str:
 
 
 def _threads(text: str) -> Sequence[tuple[Sequence[_Step], bool]]:
-    """Read the steps of each thread, and whether it is the main thread, from the output of any of the tools."""
+    """Parse the output of py-spy (text or JSON) or faulthandler. Return (steps, is the main thread) of each thread."""
     if text.lstrip()[:1] == "[":
         return _spy_json(text)
     if blocks := _blocks(_FAULT_BLOCK, text):
@@ -154,7 +154,7 @@ def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
 
 @lru_cache(512)  # waiting ranks show the same text
 def _fault_steps(body: str) -> tuple[_Step, ...]:
-    """Return the steps of one thread in the text of faulthandler.
+    """Return the steps of one thread in the text of faulthandler, innermost first.
 
     A step OMITTED_FRAMES follows if faulthandler has cut the stack.
     """
@@ -168,7 +168,7 @@ def _fault_steps(body: str) -> tuple[_Step, ...]:
 
 @lru_cache(512)
 def _spy_steps(body: str) -> tuple[_Step, ...]:
-    """Return the steps of one thread in the text of py-spy."""
+    """Return the steps of one thread in the text of py-spy, innermost first."""
     return tuple(
         _step(name, source, int(line) if 0 < len(line) < 9 else 0, bool(line) and not _NATIVE.search(source))
         for name, source, line in _SPY_FRAME.findall(body)

@@ -51,7 +51,11 @@ class RankPlaces:
 
 
 def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
-    """Find the places of all ranks, by the Python frames of their main threads."""
+    """Find where the ranks stand, by the Python frames of their main threads: the majority, and the groups that left
+    it.
+
+    The majority follows the branch with two thirds of the ranks as deep as there is one.
+    """
     mains = {
         rank: [each for each in stacks.python if each.main] for rank, stacks in world_stacks.stacks_by_rank.items()
     }
@@ -59,39 +63,42 @@ def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
     assert node is not None
     enough, suspect_groups, majority = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
     while node is not None:
-        branches = _branches(node)
+        branches = _next_branches(node)
         if not branches or 3 * branches[0].ranks.bit_count() < enough:
             majority = [branch.group() for branch in branches]
             break
         suspect_groups += (branch.group() for branch in branches[1:])
         majority, node = (
             [Group(branches[0].ranks, branches[0].place.frame, branches[0].place.lines, branches[0].place.frame)],
-            branches[0].into,
+            None if branches[0].ends else branches[0].place,
         )
     return RankPlaces(tuple(majority), tuple(suspect_groups), world_stacks.silent)
 
 
 @dataclass(frozen=True, slots=True)
 class _StackBranch:
-    """How some ranks continue from a frame: into another frame, or not at all."""
+    """How some ranks continue from a frame: into a child frame, or not at all."""
 
     ranks: int  # bit mask
     place: StackNode  # the frame into which they continue, or in which their stacks end
-    into: StackNode | None  # the same frame; None if their stacks end
+    ends: bool  # their stacks end in `place`
 
     def group(self) -> Group:
         """Return the group at the innermost frame that all these ranks share."""
         node = self.place
-        while self.into is not None and len(node.children) == 1 and not node.ends:
+        while not self.ends and len(node.children) == 1 and not node.ends:
             node = node.children[0]
         return Group(self.ranks, node.frame, node.lines, self.place.frame)
 
 
-def _branches(node: StackNode) -> list[_StackBranch]:
-    """List the branches from a node, those with the most ranks first."""
-    branches = [_StackBranch(child.ranks, child, child) for child in node.children]
+def _next_branches(node: StackNode) -> list[_StackBranch]:
+    """List how ranks continue from this frame: one branch for each child, and one for the ranks whose stacks end here.
+
+    The branch with the most ranks comes first.
+    """
+    branches = [_StackBranch(child.ranks, child, ends=False) for child in node.children]
     if node.ends:
-        branches.append(_StackBranch(node.ends, node, None))
+        branches.append(_StackBranch(node.ends, node, ends=True))
     return sorted(branches, key=lambda branch: (-branch.ranks.bit_count(), branch.ranks))
 
 
@@ -100,7 +107,7 @@ _WIDTH, _MARGIN, _ROW, _LETTER = 1_600, 10, 18, 6.7  # px; a letter of the font 
 _NARROWEST = 0.5  # px; narrower boxes are not drawn
 _FEWEST_LETTERS = 4  # a shorter label is not drawn
 
-_ALL, _MOST, _FEW = "#d5dce4", "#f3d489", "#ee8268"
+_COLOR_ALL, _COLOR_MOST, _COLOR_FEW = "#d5dce4", "#f3d489", "#ee8268"
 
 _STYLE = (
     "text{font:11px Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1c2430}"
@@ -110,10 +117,12 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Box:
+    """One rectangle of the flame graph."""
+
     node: StackNode
-    x: float
-    width: float
-    row: int
+    x: float  # px from the left
+    width: float  # px
+    row: int  # depth of the frame, 0 for a child of the root
 
 
 def draw_svg(title: str, lines: Sequence[str], root: StackNode, world: int) -> str:
@@ -124,7 +133,7 @@ def draw_svg(title: str, lines: Sequence[str], root: StackNode, world: int) -> s
     boxes = list(_boxes(root))
     top = _MARGIN + 24 + _ROW * (len(lines) + 2)
     height = top + _ROW * (1 + max((box.row for box in boxes), default=0)) + _MARGIN
-    legend = ((_ALL, "all that show a stack"), (_MOST, "half of them or more"), (_FEW, "fewer"))
+    legend = ((_COLOR_ALL, "all that show a stack"), (_COLOR_MOST, "half of them or more"), (_COLOR_FEW, "fewer"))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
@@ -186,7 +195,7 @@ def _box_svg(box: _Box, top: int, world: int, present: int) -> str:
     label_text = f"{node.frame}@{label(node.ranks, world)}"
     lines = f", line {', '.join(map(str, node.lines))}" if node.lines else ""
     rank_count = node.ranks.bit_count()
-    colour = _ALL if rank_count == present else _MOST if 2 * rank_count >= present else _FEW
+    colour = _COLOR_ALL if rank_count == present else _COLOR_MOST if 2 * rank_count >= present else _COLOR_FEW
     words = _shorten(label_text, box.width - 8)
     return (
         f"<g><title>{_xml(f'{label_text} ({rank_count} of {world} ranks{lines})')}</title>"
@@ -300,7 +309,7 @@ def verdict(merged: StackReport) -> list[str]:
 def _describe_majority(groups: tuple[Group, ...]) -> list[str]:
     """Return lines that say where the groups of ranks are.
 
-    crowd: the group that holds two thirds of the ranks, or all groups if no group does.
+    groups: the one group that holds two thirds of the ranks, or all groups if no group does.
     """
     if len(groups) == 1:
         return [f"{_ranks_text(groups[0].ranks)} {_verb_for(groups[0].ranks)} in one place: {groups[0]}"]
@@ -321,7 +330,9 @@ def _verb_for(ranks: int) -> str:
 
 
 def text(merged: StackReport) -> str:
-    """Return the result as text: the verdict, then the trees, indented where stacks part."""
+    """Return the result as text for people: the verdict, then a tree of Python and of C stacks, indented where stacks
+    part.
+    """
     parts = [f"stacks of {merged.world} ranks", *verdict(merged)]
     for title, root in (("Python", merged.python), ("C", merged.native)):
         if root.children:

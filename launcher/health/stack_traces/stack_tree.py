@@ -1,8 +1,7 @@
 """Defines the stacks of all ranks, and merges them into one tree, in which a shared frame stands once.
 
 A set of ranks is an int as a bit mask: bit r stands for rank r. So sets of thousands of ranks are joined in one
-operation. parse.py reads
-stacks from the output of tools.
+operation. parse.py reads stacks from the output of tools.
 """
 
 from __future__ import annotations

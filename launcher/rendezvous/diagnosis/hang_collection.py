@@ -1,8 +1,8 @@
 """Handles a hang in the coordinator: asks all members for stack traces, has them merged, and applies the policy.
 
 It handles one hang at a time and applies the policy once. A hang lasts from the first process that hangs until all
-processes continue or the round ends. Members that do not answer within GATHER_S are omitted.
-If the coordinator is lost, the request is lost too, but the files that each agent wrote stay. Source: DL-110, DL-111
+processes continue or the round ends. Members that do not answer within GATHER_S are omitted. If the coordinator is
+lost, the request is lost too, but the files that each agent wrote stay. Source: DL-110, DL-111
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _TRAINING_PHASES = (Phase.TRAINING, Phase.DRAINING)
 
 
 def record_hang(transition: Transition, id_: str, member_state: MemberState, message: Hung) -> None:
-    """Record that a member's process hangs, or that it has resumed. The first hang of a round requests all stacks."""
+    """Record that a member's process hangs (message.why), or that it has resumed (no why).
+
+    The first hang of a round requests the stacks of all members. Messages of another round are ignored.
+    """
     state, world = transition.state, transition.state.world
     if state.phase not in _TRAINING_PHASES or world is None or not member_state.busy == message.round == world.round:
         return
@@ -109,7 +112,10 @@ def handle_reconnect(transition: Transition, id_: str) -> None:
 
 
 def record_stacks(transition: Transition, id_: str, message: Stacks) -> None:
-    """Record the stacks of one process. Ignore an answer to another request, and one that is too large."""
+    """Record the stacks that a member has sent for one process.
+
+    Ignored are: an answer to another request, one of a member that is not awaited, and one that is too large.
+    """
     hanging, world = transition.state.hanging, transition.state.world
     if (
         hanging.stage is not HangStage.ASKED
@@ -148,7 +154,7 @@ def merge_when_complete(transition: Transition) -> None:
 def _missing_reasons(
     hanging: HangState, world: World, missing: Iterable[int], packed: Collection[int]
 ) -> dict[int, str]:
-    """Return, for each rank without a stack, the reason.
+    """Return, by rank, why its stack is missing; ranks with a stack are omitted.
 
     missing: ranks that did not answer. packed: ranks with a stack.
     """

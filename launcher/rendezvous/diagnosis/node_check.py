@@ -2,8 +2,8 @@
 
 launcher/health/judge_nodes.py forms the groups and judges the results. A check covers all present members. It starts
 again if one of them is lost, or if a member is needed that was not checked. All members that are not proven bad may
-train; groups that no test could judge are only reported.
-If two good nodes cannot reach each other, one of them is excluded if enough members remain. Source: DL-80 to DL-85
+train; groups that no test could judge are only reported. If two good nodes cannot reach each other, one of them is
+excluded if enough members remain. Source: DL-80 to DL-85
 """
 
 from __future__ import annotations
@@ -171,9 +171,8 @@ def _group_results(checking: NodeCheckState, group: Group) -> tuple[Measured, ..
     answers = {id_: checking.results[id_] for id_ in group if id_ in checking.results}
     if any(answer.compute_s is None for answer in answers.values()):
         return tuple(Measured((id_,), (answer.compute_s,), None) for id_, answer in answers.items())
-    times = [answers[id_].collective_s if id_ in answers else None for id_ in group]
-    known_times = [time_s for time_s in times if time_s is not None]
-    group_s = max(known_times) if len(known_times) == len(times) else None
+    known_times = [answer.collective_s for answer in answers.values() if answer.collective_s is not None]
+    group_s = max(known_times) if len(known_times) == len(group) else None
     own_times = tuple(answers[id_].compute_s if id_ in answers else None for id_ in group)
     return (Measured(group, own_times, group_s),)
 
@@ -318,8 +317,9 @@ def _add_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> 
 
 
 def _log_speed(transition: Transition, checking: NodeCheckState) -> None:
-    """Log the speed of a collective over all members that passed. It excludes nobody. Source: DLRover's
-    --comm-perf-test
+    """Log the speed of a collective over all members that passed, or why it was not measured. It excludes nobody.
+
+    Source: DLRover's --comm-perf-test
     """
     (everyone,) = checking.groups
     answers = [checking.results[id_] for id_ in everyone if id_ in checking.results]

@@ -92,8 +92,8 @@ _REFUSALS = {  # by errno that only a person can repair: the remedy
 class SharedDir:
     """A shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails.
 
-    folder: in every call below, the file descriptor of the folder that `open_folder` yields.
-    link: os.link, or a storage's replacement of it.
+    folder: in every call below, the file descriptor of the folder that `open_folder` yields. link: os.link, or a
+    storage's replacement of it.
     """
 
     def __init__(self, path: Path, link: Callable[..., None] = os.link) -> None:
@@ -193,7 +193,7 @@ class SharedDir:
             os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def sweep(self, folder: int, names: Iterable[str]) -> None:
-        """Remove the named files. Ignore errors."""
+        """Remove the named files from the folder. Errors are ignored. folder: its file descriptor."""
         for name in names:
             with suppress(OSError):
                 os.unlink(name, dir_fd=folder)
@@ -295,8 +295,10 @@ class FileLock(RoundLock):
         return self._own_round(observation) if observation else None
 
     async def renew(self, held_round: HeldRound) -> HeldRound | None:
-        """Rewrite the holder's file. Return the round; None if a newer round exists or this member's round file does
-        not.
+        """Rewrite the holder's file, and return the renewed round.
+
+        None if the round is lost: a newer round exists, or this round's file is gone or holds another grant. Also None
+        if `held_round` has no record. Raises LockUnreachable.
         """
         record = held_round.record
         if record is None:
@@ -368,7 +370,10 @@ class FileLock(RoundLock):
             return observation if observation.number == number else None
 
     def _is_granted(self, folder: int, number: int, record: RoundRecord) -> bool:
-        """Return True if the file of a round holds this record's grant. at: file descriptor of the folder."""
+        """Return True if the file of a round holds this record's grant.
+
+        folder: its file descriptor. number: of the round. An unreadable file is logged, and gives False.
+        """
         try:
             granted = self._read(folder, _round_file(number))
         except BadRecord as error:
@@ -379,7 +384,7 @@ class FileLock(RoundLock):
     def _observe(self, folder: int) -> _FolderObservation:
         """Read the newest valid round in the folder, and its holder. Without a valid round, return only the names.
 
-        An unreadable file of a newer round counts as a round of an unknown holder. at: file descriptor of the folder.
+        An unreadable file of a newer round counts as a round of an unknown holder. folder: its file descriptor.
         """
         names = frozenset(os.listdir(folder))
         numbers = sorted((int(match[1]) for name in names if (match := _ROUND_FILE.fullmatch(name))), reverse=True)

@@ -179,7 +179,8 @@ class LeaseLock(RoundLock):
     def _claim_spec(self, coordinator: str, former_spec: _Spec) -> dict[str, Any]:
         """Return the spec of the Lease that this coordinator writes.
 
-        was: the spec that it replaces. A change of the holder counts as a transition.
+        former_spec: the spec that it replaces. If the holder changes, leaseTransitions is raised by one (0 if there was
+        none), and acquireTime is now.
         """
         now = self._now()
         spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}

@@ -1,11 +1,10 @@
 """Chooses the step that a new world restores, from memory or storage, and which member fetches which shard from whom.
 
 No collective is needed. A shard belongs to the rank that saved it, independent of the worker of that rank. A step that
-torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of the shards.
-All members read the same step of storage, which is chosen when every member has reported what it sees. This is also
-done if the step in memory is of an older round, since storage may have a newer one. A step that a lost worker's daemon
-commits later counts only in the next round.
-Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
+torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of the shards. All
+members read the same step of storage, which is chosen when every member has reported what it sees. This is also done if
+the step in memory is of an older round, since storage may have a newer one. A step that a lost worker's daemon commits
+later counts only in the next round. Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
 """
 
 from __future__ import annotations
@@ -75,9 +74,10 @@ def choose_restore(
 ) -> RestorePoint:
     """Choose the newest step of which the memories of present members have every shard; step -1 if there is none.
 
-    held_steps: by member id. members: all present members by id, in this world or not; None: nothing can be fetched.
-    A member's own memory is preferred to that of others. The same step saved in two rounds counts as two states, since
-    a round may have trained the step again. A step of a world of another size counts if it can be read in parts.
+    held_steps: by member id. members: all present members by id, in this world or not; None: only the shards count that
+    a member has in its own memory, since nothing can be fetched. A member's own memory is preferred to that of others.
+    The same step saved in two rounds counts as two states, since a round may have trained the step again. A step of a
+    world of another size counts if it can be read in parts.
     """
     members = members or {}
     own, givers = _index_holders(world, held_steps, members)
@@ -131,8 +131,8 @@ def _plan_fetch(
 ) -> dict[str, tuple[DaemonEndpoint, ...]] | None:
     """Return, by id of a member that lacks its shards of this state, the daemons to fetch from.
 
-    None if nobody can give some shard, or if a member that lacks one must fetch nothing. own, givers: as returned by
-    `_index_holders`, givers for this state.
+    None if some needed shard has no giver, or if a member that needs one has disabled fetching (FETCH_DISABLED). Also
+    None for a world without members. own, givers: as returned by `_index_holders`, givers for this state.
     """
     fetch_from: dict[str, tuple[DaemonEndpoint, ...]] = {}
     for id_, assignment in world.assignments.items():
@@ -233,9 +233,11 @@ def record_stored(transition: Transition, id_: str, member_state: MemberState, r
 
 
 def step_to_persist(transition: Transition) -> int:
-    """Return the step to write to storage: the newest of which every rank of the last world holds its shard, or -1.
+    """Return the step to write to storage; -1 if there is none.
 
-    The newest steps of two ranks may differ by one save, since the ranks were stopped at different moments.
+    It is the newest step whose shards all members of the last world still have in their own memory. Copies in the
+    memory of others do not count. The newest steps of two ranks may differ by one save, since the ranks were stopped at
+    different moments.
     """
     if transition.state.world is None:
         return -1

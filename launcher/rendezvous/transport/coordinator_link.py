@@ -119,12 +119,18 @@ class CoordinatorClient(FrameConnection):
         if self._abort_if_suspended():
             return
         message = read_at_member(body)
-        if self.welcome is not None:
-            if isinstance(message, HeartbeatInterval):
-                self._beat_s, self.silence_s = message.beat_s, message.silence_s
-            elif not isinstance(message, Heartbeat) or message.job_time is not None:
-                self._on_message(self, message)
-            return
+        if self.welcome is None:
+            self._continue_handshake(message)
+        elif isinstance(message, HeartbeatInterval):
+            self._beat_s, self.silence_s = message.beat_s, message.silence_s
+        elif not isinstance(message, Heartbeat) or message.job_time is not None:
+            self._on_message(self, message)
+
+    def _continue_handshake(self, message: ToMember) -> None:
+        """Handle a message before Welcome: prove that this member knows the token, and check the other's proof.
+
+        Raises NotProven if the other has not proved it, BadFrame for a message out of order.
+        """
         match message:
             case Challenge(version=version, nonce=nonce):
                 if version != VERSION:
@@ -328,50 +334,50 @@ class CoordinatorSearch:
         )
         self._logged_s: dict[Address, float] = {}
 
-    async def find(self, seek: Search) -> tuple[CoordinatorClient, Address] | GiveUp:
+    async def find(self, search: Search) -> tuple[CoordinatorClient, Address] | GiveUp:
         """Search until a coordinator has welcomed this member; return the connection and its address, or GiveUp.
 
-        seek: the search to begin with.
+        search: where to begin: the places already tried, and the time of the first try.
         """
         loop = asyncio.get_running_loop()
         while True:
-            move = next_move(seek, loop.time())
+            move = next_move(search, loop.time())
             if isinstance(move, GiveUp):
                 return move
-            outcome = await self._carry_out(seek, move)
+            outcome = await self._carry_out(search, move)
             if isinstance(outcome, Search):
-                seek = outcome
+                search = outcome
             else:
                 return outcome
 
-    async def _carry_out(self, seek: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+    async def _carry_out(self, search: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
         """Carry out one move of the search.
 
         Returns the connection and its address, or the search to continue with, or a reason to give up.
         """
         match move:
             case ConnectTo(to=to) if to == self._own_address:
-                return await self._lead_here(seek)
+                return await self._lead_here(search)
             case ConnectTo(to=to):
-                return await self._connect(seek, to)
+                return await self._connect(search, to)
             case Lead():
-                return await self._lead_here(seek)
+                return await self._lead_here(search)
             case AskArbiter():
-                return await self._ask_arbiter(seek)
+                return await self._ask_arbiter(search)
             case SearchPause(for_s=for_s):
                 # Random, so that members do not return all at once.
                 await asyncio.sleep(for_s * (0.5 + random.random()))
-        return next_lap(seek)
+        return next_lap(search)
 
-    async def _connect(self, seek: Search, to: Address) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+    async def _connect(self, search: Search, to: Address) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
         """Try to join the coordinator at an address.
 
         Returns the connection and its address if the coordinator welcomes this member, GiveUp if it refuses, else the
         search with the redirect or the failure recorded.
         """
         if (address := await resolve_host(to[0])) is None:
-            self._log_no_answer(seek, to, "the name is not known, or not yet")
-            return record_failure(seek, to, refused=False)
+            self._log_no_answer(search, to, "the name is not known, or not yet")
+            return record_failure(search, to, refused=False)
         link, answer = await connect(self._make_client, address, to[1])
         if link is not None and isinstance(answer, Welcome):
             return link, (address, to[1])
@@ -379,46 +385,46 @@ class CoordinatorSearch:
             case Refused(reason=reason, detail=detail):
                 return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
             case Redirect() if answer.port:
-                lost = (answer.address, answer.port) in seek.refused | seek.silent
-                if lost and asyncio.get_running_loop().time() < seek.since_s + NOTICE_S:
+                lost = (answer.address, answer.port) in search.refused | search.silent
+                if lost and asyncio.get_running_loop().time() < search.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
-                    return seek  # ask it again: it has not noticed yet that the coordinator it names is lost
-                return record_redirect(record_failure(seek, to, refused=False), answer)
+                    return search  # ask it again: it has not noticed yet that the coordinator it names is lost
+                return record_redirect(record_failure(search, to, refused=False), answer)
             case NobodyListens():
-                self._log_no_answer(seek, to, "nobody listens there")
-                return record_failure(seek, to, refused=True)
+                self._log_no_answer(search, to, "nobody listens there")
+                return record_failure(search, to, refused=True)
             case NoAnswer(why=why):
-                self._log_no_answer(seek, to, why)
-        return record_failure(seek, to, refused=False)
+                self._log_no_answer(search, to, why)
+        return record_failure(search, to, refused=False)
 
-    def _log_no_answer(self, seek: Search, to: Address, why: str) -> None:
+    def _log_no_answer(self, search: Search, to: Address, why: str) -> None:
         """Log that an address does not answer and when the search ends; at most once in LOG_PERIOD_S for an address."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._logged_s.get(to, -LOG_PERIOD_S) + LOG_PERIOD_S:
             return
         self._logged_s[to] = now_s
-        left_s = max(round(seek.since_s + seek.join_timeout_s - now_s), 0)
+        left_s = max(round(search.since_s + search.join_timeout_s - now_s), 0)
         self._log_event("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
 
-    async def _lead_here(self, seek: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+    async def _lead_here(self, search: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
         """Become the coordinator if the arbiter agrees, and join it like any member.
 
         Otherwise returns the search with the round's holder recorded; GiveUp if the lock refuses this member.
         """
         try:
-            leads, holder = await self._lead(seek)
+            leads, holder = await self._lead(search)
         except LockUnreachable as error:
             self._log_event("arbiter_unreachable", {"detail": error.why})
             await asyncio.sleep(0.5)
-            return next_lap(seek)
+            return next_lap(search)
         except LockRefused as error:
             return GiveUp(Reason.NO_ARBITER, str(error))
         if not leads:
             await asyncio.sleep(0.1)
-            return record_other_holder(seek, holder)
-        return await self._connect(seek, self._own_address)
+            return record_other_holder(search, holder)
+        return await self._connect(search, self._own_address)
 
-    async def _ask_arbiter(self, seek: Search) -> Search | GiveUp:
+    async def _ask_arbiter(self, search: Search) -> Search | GiveUp:
         """Return the search with the coordinator that the arbiter names, if any; GiveUp if the lock refuses this
         member.
 
@@ -428,8 +434,8 @@ class CoordinatorSearch:
             held_round = await self._arbiter.look()
         except LockUnreachable as error:
             self._log_event("arbiter_unreachable", {"detail": error.why})
-            return record_arbiter(seek, None)
+            return record_arbiter(search, None)
         except LockRefused as error:
             return GiveUp(Reason.NO_ARBITER, str(error))
         record = held_round.record
-        return record_arbiter(seek, (record.address, record.port) if record is not None and record.port else None)
+        return record_arbiter(search, (record.address, record.port) if record is not None and record.port else None)

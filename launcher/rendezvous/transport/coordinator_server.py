@@ -119,9 +119,10 @@ class Coordinator:
             self._start_task(self._renew_periodically())
 
     def admit(self, peer: MemberConnection, join: Join) -> None:
-        """Accept a peer that has proved that it knows the token, or redirect it if this coordinator has stepped down.
+        """Accept a peer that has proved that it knows the token, welcome it, and queue the event Joined.
 
-        A former connection of the same member is aborted.
+        If this coordinator has stepped down, the peer is redirected instead. A former connection of the member is
+        aborted.
         """
         if self.ended.done() and isinstance(end := self.ended.result(), StepDown):
             peer.send_message(_redirect_of(end))
@@ -184,7 +185,9 @@ class Coordinator:
         self.event(Lost(id_, reason))
 
     def event(self, event: Event) -> None:
-        """Queue an event. All queued events are handled together in the next turn of the event loop."""
+        """Queue an event for the state machine. All queued events are handled together in the next turn of the event
+        loop.
+        """
         self._events.append(event)
         if self._pending_call is None:
             self._pending_call = self._loop.call_soon(self._handle_events)
@@ -205,7 +208,9 @@ class Coordinator:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        """Carry out one effect of the state machine. Effects that wait for others become tasks."""
+        """Carry out one effect of the state machine: send, log, set a timer, or start a task for work that waits for
+        others.
+        """
         match effect:
             case SendMessage(ids=ids, message=message):
                 data = encode(message)

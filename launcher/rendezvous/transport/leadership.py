@@ -33,7 +33,7 @@ STRANGER_S = 600.0
 # Times the silence limit: how long a lost member may still train. It checks the limit at its heartbeats, and needs time
 # to kill its processes.
 FENCE_FACTOR = 1.5
-ASK_S, MAX_ASK_S = 1.0, 30.0  # seconds between two questions at the endpoint for another coordinator
+ASK_S, MAX_ASK_S = 1.0, 30.0  # seconds between two requests that ask the endpoint for another coordinator
 GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 
@@ -95,40 +95,41 @@ class Leadership:
         if to is not None and to.id != self.member.id:
             self._ask_s = ASK_S
 
-    async def lead(self, seek: Search) -> tuple[bool, Address | None]:
-        """Become the coordinator if allowed. Return (True, None), or (False, address of the round's holder or None).
+    async def lead(self, search: Search) -> tuple[bool, Address | None]:
+        """Become the coordinator if this is allowed, by claiming the next round from the arbiter if there is one.
 
-        Raises LockUnreachable and LockRefused.
+        Returns (True, None), or (False, address of the round's holder, None if unknown). Raises LockUnreachable and
+        LockRefused.
         """
         if self.coordinator is not None:
             return True, None
-        if self._sole_coordinator and seek.base.round:
+        if self._sole_coordinator and search.base.round:
             raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
         if self.arbiter is not None:
-            return await self._claim_round(self.arbiter, seek)
-        self._begin(seek, self.budget(), self.job_time(), None, None, 0, 0.0)
+            return await self._claim_round(self.arbiter, search)
+        self._begin(search, self.budget(), self.job_time(), None, None, 0, 0.0)
         return True, None
 
-    async def _claim_round(self, arbiter: RoundLock, seek: Search) -> tuple[bool, Address | None]:
+    async def _claim_round(self, arbiter: RoundLock, search: Search) -> tuple[bool, Address | None]:
         """Claim the next round from the arbiter and lead it. Returns and raises as `lead` does."""
         held_round, budget, totals = await arbiter.look(), self.budget(), self.job_time()
         before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if (record := held_round.record) is not None:
-            dead = self._is_dead(record, seek)
-            hold_s = HOLD_S if seek.base.inside and seek.base.round >= record.round else STRANGER_S
+            dead = self._is_dead(record, search)
+            hold_s = HOLD_S if search.base.inside and search.base.round >= record.round else STRANGER_S
             if not may_claim(held_round, self._run, self.member.id, dead=dead, hold_s=hold_s).allowed:
                 return False, (record.address, record.port) if record.port else None
             if record.run == self._run:
                 budget, totals = budget.newer(record.budget), ledgers.newest(totals, self._stored_totals(record))
                 before = 0 if record.coordinator == self.member.id else record.round
                 left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
-        granted = next_round(held_round, seek.base.round)
+        granted = next_round(held_round, search.base.round)
         record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
         if totals is not None:
             record = replace(record, totals=write_totals(totals))
         if (claimed := await arbiter.claim(record, held_round)) is None:
             return False, None
-        self._begin(seek, budget, totals, claimed, granted, before, left_s)
+        self._begin(search, budget, totals, claimed, granted, before, left_s)
         return True, None
 
     def _stored_totals(self, record: RoundRecord) -> JobTime | None:
@@ -141,7 +142,7 @@ class Leadership:
             self._log_event("totals_unreadable", {"detail": str(error)})
             return None
 
-    def _is_dead(self, record: RoundRecord, seek: Search) -> bool:
+    def _is_dead(self, record: RoundRecord, search: Search) -> bool:
         """Return True if the holder of this round is known to be dead.
 
         That is so if it was an earlier process of this worker, or if its port refused a connection during this search.
@@ -149,11 +150,11 @@ class Leadership:
         holder = (record.address, record.port)
         # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
-        return is_own_address or holder in seek.refused or _worker_name(record.coordinator) == self.member.name
+        return is_own_address or holder in search.refused or _worker_name(record.coordinator) == self.member.name
 
     def _begin(
         self,
-        seek: Search,
+        search: Search,
         budget: RestartBudget,
         totals: JobTime | None,
         held_round: HeldRound | None,
@@ -167,7 +168,7 @@ class Leadership:
         totals: the job's newest totals, None for none. before: the round of an earlier holder, 0 for none.
         left_s: seconds for which that holder may still train without the arbiter.
         """
-        state = self._first_state(seek, budget, totals, granted, before, left_s)
+        state = self._first_state(search, budget, totals, granted, before, left_s)
         self._log_event(
             "coordinator_begun",
             {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
@@ -178,7 +179,7 @@ class Leadership:
             beat_s=self._timing.heartbeat_s,
             silence_s=self._timing.silence_s,
             merge=self._merging.merge,
-            endpoint=partial(self._ask_endpoint, seek.endpoint),
+            endpoint=partial(self._ask_endpoint, search.endpoint),
             arbiter=self.arbiter,
             held_round=held_round,
         )
@@ -187,7 +188,7 @@ class Leadership:
 
     def _first_state(
         self,
-        seek: Search,
+        search: Search,
         budget: RestartBudget,
         totals: JobTime | None,
         granted: int | None,
@@ -206,17 +207,23 @@ class Leadership:
             sole_coordinator=self._sole_coordinator,
         )
         # As the coordinator stretches the silence limit.
-        crowd_s = 5 * heartbeat_period_s(seek.base.size, self._timing.heartbeat_s)
+        crowd_s = 5 * heartbeat_period_s(search.base.size, self._timing.heartbeat_s)
         fence_s = FENCE_FACTOR * max(self._timing.silence_s, crowd_s)
-        ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
+        ask_s = 0.0 if search.host or search.endpoint is None else self._ask_s
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
-        pause = TimeKind.RECOVERY if seek.base.round else TimeKind.RENDEZVOUS
+        pause = TimeKind.RECOVERY if search.base.round else TimeKind.RENDEZVOUS
         ledger = ledgers.begin(self.member.id, time.time_ns(), round(now_s * NS), totals, pause)
         state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging, ledger=ledger)
-        sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
+        sought_s = None if not self._is_member else 0.0 if search.host and not search.base.round else search.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
         return replace_coordinator(
-            state, seek.base, budget, handed_over=seek.handed_over, before=before, fenced_s=fenced_s, sought_s=sought_s
+            state,
+            search.base,
+            budget,
+            handed_over=search.handed_over,
+            before=before,
+            fenced_s=fenced_s,
+            sought_s=sought_s,
         )
 
     async def _ask_endpoint(self, endpoint: Address | None) -> EndpointAnswered | None:

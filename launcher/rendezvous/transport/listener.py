@@ -117,7 +117,10 @@ class MemberConnection(FrameConnection):
             listener.admit(self)
 
     def welcome(self, host: ListenerHost, make: Callable[[bytes], Welcome]) -> None:
-        """Accept the peer for `host`. make: makes the Welcome with this side's proof."""
+        """Send the Welcome, and pass later messages of this peer to `host`. Ends the time limit for the proof.
+
+        make: returns the Welcome that contains the given proof of this side.
+        """
         if self._alarm is not None:
             self._alarm.cancel()
         self.host, self.splitter.max_bytes = host, 1 << 20
@@ -175,7 +178,7 @@ class Listener:
         return int(self._listens.getsockname()[1])
 
     def lead(self, host: ListenerHost | None) -> None:
-        """Set the coordinator in this agent, None for none. Admit the peers that wait for one."""
+        """Set the coordinator in this agent, None for none, and pass it the peers that wait for a coordinator."""
         self._host = host
         if host is not None:
             waiting, self._waiting = self._waiting, set()
@@ -204,8 +207,8 @@ class Listener:
                 del self._strangers_by_address[peer.peer]
 
     def admit(self, peer: MemberConnection) -> None:
-        """Admit a proven peer to the coordinator in this agent, redirect it, or hold it until a coordinator is
-        known.
+        """Pass a proven peer to the coordinator in this agent; else redirect it to the one that is known; else let it
+        wait.
         """
         self._remove_stranger(peer)
         if self._host is not None and peer.join is not None:

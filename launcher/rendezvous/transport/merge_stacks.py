@@ -50,7 +50,10 @@ class StackMerge:
         self._folder, self._log_event = StackFolder(hangs.folder), log_event
 
     async def merge(self, order: MergeStacks) -> StacksMerged:
-        """Merge the stacks of an order in a thread, and write them. A write error is only logged."""
+        """Merge the stacks of an order in a thread, write the report into the folder of stacks, and log the verdict.
+
+        Returns the suspect ranks and the verdict. An error of writing is only logged.
+        """
         suspect_ranks, verdict_lines, fault = await asyncio.to_thread(_merge, self._folder, order)
         fields = {"folder": str(self._folder.path), "world": order.world, "shown": order.world - len(order.why)}
         self._log_event(

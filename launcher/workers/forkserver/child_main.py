@@ -35,7 +35,11 @@ def current_handlers() -> dict[signal.Signals, Any]:
 
 
 def leave_parent(task: Task, parent: int, agent: int, handlers: Handlers) -> None:
-    """Leave the parent's session, outputs, signal handlers and folder. Signals stay blocked until this is done."""
+    """Make this forked child independent of the parent: own session, outputs, folder, CPUs and signal handlers.
+
+    The child is killed if the parent ends. parent, agent: their pids. handlers: the signal handlers to restore. Signals
+    stay blocked until this is done. A failure ends the child with CANNOT_RUN.
+    """
     try:
         os.setsid()
         if not die_with(parent, signal.SIGKILL):  # the parent died before the death signal was set
@@ -61,7 +65,10 @@ def leave_parent(task: Task, parent: int, agent: int, handlers: Handlers) -> Non
 
 
 def execute(task: Task) -> NoReturn:
-    """Replace this process by another program, with signals as Popen would leave them."""
+    """Replace this process by the task's command line, with signals as Popen would leave them.
+
+    If that fails, the reason goes to stderr and the process exits with NOT_FOUND or CANNOT_RUN.
+    """
     for sig in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(sig, signal.SIG_DFL)
     try:
@@ -72,7 +79,7 @@ def execute(task: Task) -> NoReturn:
 
 
 def _exit_with_error(code: int, why: str) -> NoReturn:
-    """Write the reason to stderr, and end this process with an exit code."""
+    """Write the reason `why` to stderr, and end this process at once with this exit code."""
     with contextlib.suppress(OSError):
         os.write(2, f"turnout-run: {why}\n".encode())
     os._exit(code)

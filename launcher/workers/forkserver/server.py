@@ -56,7 +56,8 @@ _ANSWER_BYTES = 1 << 13
 
 
 def wait_before_first(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:
-    """Wait `max_s` seconds if rank 0 runs on another worker, so that it probably listens by then.
+    """Sleep `max_s` seconds if rank 0 runs on another worker, so that its store probably listens before our processes
+    connect.
 
     env: environment of the first process of this worker.
     """
@@ -65,7 +66,10 @@ def wait_before_first(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) 
 
 
 def wait_until_listening(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:
-    """Wait after starting rank 0 until it listens, at most `most_s` seconds. Returns at once for other ranks."""
+    """Wait until the rank 0 that was just started listens on MASTER_PORT, at most `max_s` seconds.
+
+    env: environment of that process. Returns at once for other ranks, and without a port.
+    """
     port = env.get("MASTER_PORT", "")
     if env.get("RANK") != "0" or not port.isdecimal():
         return
@@ -165,13 +169,15 @@ class Parent:
             module, _, why = each.partition(REASON_SEPARATOR)
             if why:
                 failed[module] = why
-            elif module not in DEFAULT or (importlib.util.find_spec(TORCH) and TORCH not in failed):
-                if why := _import(module):
-                    failed[module] = why
-                if module in LATE_IMPORTS and (why := _test_fork() or why_no_fork()):
-                    self._execute_again(
-                        [f"{module}{REASON_SEPARATOR}{why}" if name == module else name for name in modules]
-                    )
+                continue
+            if module in DEFAULT and (TORCH in failed or not importlib.util.find_spec(TORCH)):
+                continue
+            if why := _import(module):
+                failed[module] = why
+            if module in LATE_IMPORTS and (why := _test_fork() or why_no_fork()):
+                self._execute_again(
+                    [f"{module}{REASON_SEPARATOR}{why}" if name == module else name for name in modules]
+                )
         if modules:
             self._no_fork_reason = _test_fork()
             gc.collect()
@@ -224,7 +230,7 @@ class Parent:
         self._endpoint.sendall(encode(message))
 
     def _reap(self) -> None:
-        """Reap every child that has ended, orphans too."""
+        """Reap every child that has ended, orphans included, and report each ended training process to the agent."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -256,8 +262,9 @@ class Parent:
         return None
 
     def _start(self, tasks: Sequence[Task]) -> Task | None:
-        """Start each task, and report the pids and the refused tasks to the agent. In a forked child, return its
-        task.
+        """Fork a child for each task, and report the pids and the refused tasks, with reasons, to the agent.
+
+        Returns None in the parent. In a forked child, returns its task, which the caller runs.
         """
         pids, refused = dict[int, int](), dict[int, str]()
         for index, task in enumerate(tasks):

@@ -69,9 +69,10 @@ _EVENT_FIELDS = (
 def _preinstalled(
     group: str, version: str, kind: str, plural: str, namespaced: bool = True, **fields: Any
 ) -> ResourceKind:
-    """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it.
+    """Return a kind of another project's CRD that is always served, without a schema. An applied CRD of the kind
+    replaces it.
 
-    fields: other fields of ResourceKind.
+    plural: the name in paths. fields: other fields of ResourceKind.
     """
     return ResourceKind(
         group,
@@ -89,7 +90,10 @@ def _preinstalled(
 
 
 def _pod_set_kind(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
-    """Return a kind of the group apps that controls a set of pods, such as ReplicaSet. short: kubectl's short name."""
+    """Return a kind of the group apps that controls a set of pods, such as ReplicaSet.
+
+    plural: the name in paths. short: kubectl's short name. columns: those that kubectl prints.
+    """
     return ResourceKind(
         "apps",
         "v1",
@@ -249,7 +253,10 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 
 
 def kind_of(crd: Object) -> ResourceKind:
-    """Return the kind that a CRD defines. Raises ApiRefusal: 422 for an invalid CRD, 501 for an unsupported one."""
+    """Return the kind that a CRD defines.
+
+    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules or with several served versions.
+    """
     version = _served_version(crd)
     spec, parts = crd["spec"], version.get("subresources") or {}
     names = spec["names"]
@@ -272,7 +279,10 @@ def kind_of(crd: Object) -> ResourceKind:
 
 
 def _served_version(crd: Object) -> dict[str, Any]:
-    """Return the only version that a CRD serves. Raises ApiRefusal as `kind_of` does, also for CEL rules (501)."""
+    """Return the only version that a CRD serves, one entry of spec.versions.
+
+    Raises ApiRefusal: 422 for an invalid CRD, 501 for CEL rules or another number of served versions.
+    """
     name = crd["metadata"]["name"]
     for path in (("group",), ("names", "plural"), ("names", "kind")):
         if not value_at(crd, "spec", *path):
@@ -292,7 +302,7 @@ def _served_version(crd: Object) -> dict[str, Any]:
 
 
 def established_status(crd: Object, now: str) -> Object:
-    """Return the status of a CRD whose kind is served. now: RFC 3339."""
+    """Return the status of a CRD whose kind is served: its conditions, names and stored versions. now: RFC 3339."""
     names = crd["spec"]["names"]
     names = {**names, "singular": names.get("singular") or names["kind"].lower()}
     names["listKind"] = names.get("listKind") or f"{names['kind']}List"
@@ -308,7 +318,7 @@ def established_status(crd: Object, now: str) -> Object:
 
 
 def _has_rules(schema: Any) -> Iterator[bool]:
-    """Yield, for each part of a schema, whether it has CEL validation rules."""
+    """Yield True or False for each part of a schema: whether it has CEL validation rules. schema: of any type."""
     if isinstance(schema, dict):
         yield "x-kubernetes-validations" in schema
         for each in schema.values():
@@ -319,7 +329,7 @@ def _has_rules(schema: Any) -> Iterator[bool]:
 
 
 def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
-    """Return the paths of the scale subresource as tuples of keys; () for a path that is not set."""
+    """Return the paths of a CRD's scale subresource as tuples of keys; () for a path that is not set."""
 
     def path(key: str) -> tuple[str, ...]:
         return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
@@ -328,7 +338,7 @@ def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
 
 
 def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
-    """Return kubectl's columns of a CRD: the name, then additionalPrinterColumns, else the age."""
+    """Return kubectl's columns of a CRD: the name, then additionalPrinterColumns, or the age if there are none."""
     printer_columns = [
         PrinterColumn(
             each["name"],
@@ -342,13 +352,18 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
 
 
 def _cell_printer(column: dict[str, Any]) -> Show:
-    """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
+    """Return the function that prints a cell of a column: the value at its JSONPath, or the time since then for a date.
+
+    Only simple paths work, such as `.status.phase` or `.metadata.labels['a.b/c']`.
+    """
     steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
     if column.get("type") == "date":
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
-        """Return the cell of an object, as kubectl prints it."""
+        """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or
+        object.
+        """
         value = value_at(obj, *steps)
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -382,7 +397,7 @@ class Catalogue:
         return kind if kind is not None and kind.version == version else None
 
     def groups(self) -> dict[str, list[str]]:
-        """Return each group except the core group, with its versions."""
+        """Return the versions of each served API group, by group. The core group is left out."""
         versions_of_group: dict[str, list[str]] = {}
         for kind in self._by_resource.values():
             if kind.group and kind.version not in (versions := versions_of_group.setdefault(kind.group, [])):
@@ -395,7 +410,7 @@ class Catalogue:
         self._by_resource[kind.resource] = replace(kind, defaults=first.defaults) if first else kind
 
     def drop(self, resource: str) -> None:
-        """Stop serving a kind. A preinstalled kind of that name comes back."""
+        """Stop serving a kind. A preinstalled kind of that name is served again. resource: ResourceKind.resource."""
         self._by_resource.pop(resource, None)
         if resource in self._preinstalled:
             self._by_resource[resource] = self._preinstalled[resource]

@@ -21,7 +21,9 @@ _NODE_INFO = (
 
 
 def pod_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a pod, in place: phase, scheduler, priority and grace. Limits become the missing requests."""
+    """Fill in a new pod, in place: scheduler, priority, grace period and a fresh status. Limits become the missing
+    requests.
+    """
     spec = obj.setdefault("spec", {})
     _fill_pod(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -36,9 +38,9 @@ def pod_defaults(obj: dict[str, Any]) -> None:
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """Set a Job's defaults as the API server does: one completion, parallelism 1, six retries.
+    """Set a new Job's defaults as the API server does, in place: one completion, parallelism 1, six retries.
 
-    Its pods get labels with its name and uid, and its selector chooses them.
+    Its pods get labels with its name and uid, and its selector chooses them. obj: with metadata.uid and name.
     """
     spec = obj.setdefault("spec", {})
     spec.setdefault("completionMode", "NonIndexed")
@@ -58,7 +60,7 @@ def job_defaults(obj: dict[str, Any]) -> None:
 
 
 def replica_defaults(obj: dict[str, Any]) -> None:
-    """Set one replica in a set that states no number, in place."""
+    """Set the defaults of a set of pods, in place: one replica, and the defaults of its pod template."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("replicas", 1)
     _fill_template(spec)
@@ -95,7 +97,9 @@ def _fill_pod(spec: dict[str, Any]) -> None:
 
 
 def _quality(spec: dict[str, Any]) -> str:
-    """Return BestEffort, Burstable or Guaranteed, from the requests and limits of CPU and memory."""
+    """Return the quality of service of a pod spec: BestEffort, Burstable or Guaranteed, by the CPU and memory of
+    containers.
+    """
     amounts = [
         tuple(value_at(container, "resources", word, resource) for word in ("requests", "limits"))
         for container in spec.get("containers") or ()

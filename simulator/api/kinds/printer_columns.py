@@ -13,7 +13,7 @@ UNKNOWN = "<unknown>"
 
 
 def format_duration(span_s: float) -> str:
-    """Write a span of time as kubectl does: 5s, 3m20s, 2h, 4d."""
+    """Return a duration as kubectl prints it: 5s, 3m20s, 2h, 4d; "<invalid>" for a negative one. span_s: seconds."""
     left = int(span_s)
     if left < 0:
         return "<invalid>"
@@ -34,7 +34,9 @@ def format_duration(span_s: float) -> str:
 
 
 def since(*path: str) -> Callable[[Object, float], str]:
-    """Return the printer of a cell with the time since the timestamp under a path."""
+    """Return the function that prints a cell: the time since the timestamp under a path of keys, UNKNOWN without
+    one.
+    """
 
     def show(obj: Object, now_s: float) -> str:
         then_s = unix_s(value_at(obj, *path))
@@ -44,7 +46,9 @@ def since(*path: str) -> Callable[[Object, float], str]:
 
 
 def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
-    """Return the printer of a cell that shows the text under a path."""
+    """Return the function that prints a cell: the text under a path of keys. absent: printed if it is missing or
+    empty.
+    """
 
     def show(obj: Object, now_s: float) -> str:
         found = value_at(obj, *path)
@@ -64,13 +68,13 @@ def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, f
 
 
 def _ready(pod: Object, now_s: float) -> str:
-    """Return the READY column of a pod: ready containers of all containers."""
+    """Return the READY column of a pod, such as 1/2: containers that are ready, and all containers."""
     statuses = value_at(pod, "status", "containerStatuses") or ()
     return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(value_at(pod, 'spec', 'containers') or ())}"
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
-    """Return the STATUS column of a pod, as kubectl prints it."""
+    """Return the STATUS column of a pod, as kubectl prints it: Terminating, a reason of a container or its phase."""
     if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     shown = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
@@ -101,7 +105,9 @@ def _roles(node: Object, now_s: float) -> str:
 
 
 def _address(kind: str) -> Callable[[Object, float], str]:
-    """Return the function that shows a node's address of this type; NONE if it has none."""
+    """Return the function that prints a cell: a node's address of this type, such as InternalIP; NONE if it has
+    none.
+    """
 
     def show(node: Object, now_s: float) -> str:
         addresses = value_at(node, "status", "addresses") or ()
@@ -111,7 +117,7 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 
 def _last_seen(event: Object, now_s: float) -> str:
-    """Return how long ago an event happened last, as kubectl prints it."""
+    """Return the time since an Event happened last, as kubectl prints it; UNKNOWN without any timestamp."""
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
         if (then_s := unix_s(value_at(event, *path))) is not None:
             return format_duration(now_s - then_s)
@@ -131,7 +137,7 @@ def _job_status(job: Object, now_s: float) -> str:
 
 
 def _completions(job: Object, now_s: float) -> str:
-    """Return the completions of a Job as kubectl prints them, such as 1/3."""
+    """Return the COMPLETIONS column of a Job as kubectl prints it: 1/3, or `1/1 of 4` without a fixed number."""
     done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
         return f"{done}/{completions}"
@@ -228,9 +234,10 @@ def prefers_table(accept: str) -> bool:
 def table(
     kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float, head: bool = True
 ) -> dict[str, Any]:
-    """Return the Table of some objects. version: resourceVersion of the list.
+    """Return the metav1.Table of some objects, with one row for each.
 
-    now_s: seconds since 1970. head: include the names of the columns, which a watch sends only once.
+    version: resourceVersion of the list. now_s: seconds since 1970, for ages. head: True to include the names of the
+    columns, which a watch sends only once.
     """
     columns = kind.columns or ANY
     rows = []

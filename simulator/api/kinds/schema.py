@@ -31,9 +31,9 @@ _ROOT_FIELDS = ("apiVersion", "kind", "metadata")  # that every object has, also
 
 
 def prune(schema: Schema, value: Any, root: bool = True) -> Any:
-    """Return the value without the fields that the schema does not name.
+    """Return the value without the fields that the schema does not name, at every depth.
 
-    root: the value is a whole object, not a part.
+    root: True if the value is a whole object, which always keeps apiVersion, kind and metadata.
     """
     if isinstance(value, list):
         return [prune(schema.get("items") or {}, each, False) for each in value]
@@ -55,28 +55,30 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
 
 
 def fill_defaults(schema: Schema, value: Any) -> Any:
-    """Return the value with the schema's defaults for absent fields, and for null fields that may not be null."""
+    """Return a copy of the value with the schema's defaults for absent fields, and for null fields that may not be
+    null.
+    """
     if isinstance(value, list):
         return [fill_defaults(schema.get("items") or {}, each) for each in value]
     if not isinstance(value, dict):
         return value
-    filled = dict(value)
-    for key, part in (schema.get("properties") or {}).items():
+    filled, properties = dict(value), schema.get("properties") or {}
+    for key, part in properties.items():
         if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
             filled[key] = copy.deepcopy(part["default"])
-        if key in filled:
-            filled[key] = fill_defaults(part, filled[key])
     extra_schema = schema.get("additionalProperties")
-    if isinstance(extra_schema, Mapping):
-        properties = schema.get("properties") or {}
-        filled = {key: each if key in properties else fill_defaults(extra_schema, each) for key, each in filled.items()}
+    for key, each in filled.items():
+        if key in properties:
+            filled[key] = fill_defaults(properties[key], each)
+        elif isinstance(extra_schema, Mapping):
+            filled[key] = fill_defaults(extra_schema, each)
     return filled
 
 
 def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
-    """Yield each way in which a value breaks the schema, such as `spec.replicas: Invalid value: ...`; nothing if valid.
+    """Yield a sentence for each fault of a value, such as `spec.replicas: Invalid value: ...`; nothing if it is valid.
 
-    path: of the value in its object, "" for the whole object.
+    path: of the value in its object, "" for the whole object. The API server's words are used.
     """
     shown_path = path or "object"
     if value is None:
@@ -101,7 +103,10 @@ def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[st
 
 
 def _is_of_type(schema: Schema, value: Any) -> bool:
-    """Return True if a value is of the schema's type. A whole float counts as an integer, a bool as nothing else."""
+    """Return True if a value is of the schema's type. A whole float is an integer too; a bool is no number.
+
+    True for a schema without a type.
+    """
     if schema.get(_INT_OR_STRING):
         return isinstance(value, int | str) and not isinstance(value, bool)
     python_types = _TYPES.get(schema.get("type", ""))
@@ -113,7 +118,7 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
 
 
 def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
-    """Yield an error for each rule on length or pattern that a text breaks. where: path of the field."""
+    """Yield a sentence for each rule on length or pattern that a text breaks. where: path of the field."""
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -123,7 +128,7 @@ def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
 
 
 def _number_errors(schema: Schema, value: float, where: str) -> Iterator[str]:
-    """Yield an error for each bound that a number breaks. where: path of the field."""
+    """Yield a sentence for each bound that a number breaks. where: path of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
@@ -134,7 +139,7 @@ def _number_errors(schema: Schema, value: float, where: str) -> Iterator[str]:
 def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
     """Yield the errors of a list and of its items, and duplicates of its x-kubernetes-list-map-keys.
 
-    where: path of the field, "object" for a whole object. path: the same, "" for a whole object.
+    where: path of the field, "object" for a whole object. path: the same, but "" for a whole object.
     """
     if len(value) > schema.get("maxItems", len(value)):
         yield f"{where}: Too many: {len(value)}: must have at most {schema['maxItems']} items"
@@ -151,7 +156,9 @@ def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Ite
 
 
 def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield an error for each missing required field of an object, and the errors of its fields."""
+    """Yield an error for each missing required field of an object, and the errors of its fields. path: "" for a
+    whole object.
+    """
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
         if key not in value:
@@ -189,7 +196,10 @@ def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> 
 
 
 def _metadata_errors(meta: dict[str, Any]) -> Iterator[str]:
-    """Yield the errors of labels and owners. Raises ApiRefusal (400) for a label or annotation that is no string."""
+    """Yield a sentence for each wrong label value and each incomplete owner reference.
+
+    Raises ApiRefusal (400) for a label or annotation that is no string.
+    """
     for where in ("labels", "annotations"):
         for key, value in (meta.get(where) or {}).items():
             if not isinstance(value, str):
@@ -203,7 +213,10 @@ def _metadata_errors(meta: dict[str, Any]) -> Iterator[str]:
 
 
 def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> None:
-    """Check an update of a pod or Volcano Job. Raises ApiRefusal (422) if it changes a field that is fixed."""
+    """Check an update of a pod or Volcano Job; updates of other kinds are not checked here.
+
+    name: of the object. Raises ApiRefusal (422) if it changes a field that is fixed.
+    """
     if kind.is_named("pods"):
         _check_pod_update(name, old, new)
     elif kind.is_named("jobs", "batch.volcano.sh"):
@@ -229,7 +242,8 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
 
 
 def _without_narrowing(old: Object, new: Object) -> Object:
-    """Return the new pod with the old node constraints, if it was gated and they only became narrower; else unchanged.
+    """Return the new pod with the old node constraints, if it was gated and they only became narrower; else the new pod
+    itself.
 
     Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
@@ -241,7 +255,10 @@ def _without_narrowing(old: Object, new: Object) -> Object:
 
 
 def _is_narrower(before: Object, after: Object) -> bool:
-    """Return True if a pod's spec allows no node that it did not allow before, and has no other change of affinity."""
+    """Return True if an update of a pod's spec allows no further node, and changes nothing else of its affinity.
+
+    before, after: the spec.
+    """
     if not (before.get("nodeSelector") or {}).items() <= (after.get("nodeSelector") or {}).items():
         return False
     old, new = (dict(spec.get("affinity") or {}) for spec in (before, after))
@@ -265,7 +282,7 @@ def _adds_requirements(old_term: Object, new_term: Object) -> bool:
 
 
 def _immutable_part(pod: Object) -> Object:
-    """Return the part of a pod's spec that no update may change. Images are left out."""
+    """Return the part of a pod's spec that no update may change, with empty images."""
     spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _CHANGEABLE_SPEC}
     for containers in ("containers", "initContainers"):
         if containers in spec:
@@ -278,24 +295,32 @@ def check_object(kind: ResourceKind, obj: Object) -> None:
 
     Raises ApiRefusal (422) with all errors. Other kinds are not checked.
     """
-    name = obj["metadata"]["name"]
+    if errors := _errors_of(kind, obj):
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+        raise invalid(kind.kind, obj["metadata"]["name"], text)
+
+
+def _errors_of(kind: ResourceKind, obj: Object) -> list[str]:
+    """Return the errors of a pod, a set of pods or a Volcano Job; nothing for another kind."""
+    spec = obj.get("spec") or {}
     if kind.is_named("pods"):
-        errors = list(_pod_errors(obj.get("spec") or {}, "spec"))
-    elif kind.plural in ("jobs", "statefulsets", "replicasets", "deployments") and kind.group in ("batch", "apps"):
-        template = (obj.get("spec") or {}).get("template") or {}
-        errors = list(_pod_errors(template.get("spec") or {}, "spec.template.spec"))
-        if kind.group == "apps" and not (obj["spec"].get("selector")):
-            errors.append("spec.selector: Required value")
-    elif kind.is_named("jobs", "batch.volcano.sh"):
-        errors = list(volcano.validation_errors(obj.get("spec") or {}))
-    else:
-        return
-    if errors:
-        raise invalid(kind.kind, name, errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
+        return list(_pod_errors(spec, "spec"))
+    if kind.is_named("jobs", "batch.volcano.sh"):
+        return list(volcano.validation_errors(spec))
+    if kind.plural not in ("jobs", "statefulsets", "replicasets", "deployments") or kind.group not in ("batch", "apps"):
+        return []
+    errors = list(_pod_errors((spec.get("template") or {}).get("spec") or {}, "spec.template.spec"))
+    if kind.group == "apps" and not spec.get("selector"):
+        errors.append("spec.selector: Required value")
+    return errors
 
 
 def _pod_errors(spec: Object, path: str) -> Iterator[str]:
-    """Yield the errors of a pod's spec: missing names and images, duplicate names, wrong limits or restart policy."""
+    """Yield a sentence for each fault of a pod's spec: missing names and images, duplicate names, limits, restart
+    policy.
+
+    path: of the spec in its object. A container without a name or image ends the check.
+    """
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         yield f"{path}.containers: Required value"
@@ -318,7 +343,9 @@ def _pod_errors(spec: Object, path: str) -> Iterator[str]:
 
 
 def _extended_resource_errors(resources: Object, where: str) -> Iterator[str]:
-    """Yield an error for each extended resource whose request differs from its limit. where: path of the container."""
+    """Yield a sentence for each extended resource whose request differs from its limit. where: path of the
+    container.
+    """
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for resource in sorted(requests.keys() | limits.keys()):
         if "/" in resource and requests.get(resource) != limits.get(resource):

@@ -17,7 +17,7 @@ _PLUGINS = ("svc", "ssh", "env", "pytorch", "tensorflow", "mpi", "ray")
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """Put a Volcano Job into the default queue, with all of its pods as its min, unless it says otherwise."""
+    """Fill in a new Volcano Job, in place: the default queue, names of tasks, and the sum of its pods as its min."""
     spec = obj.setdefault("spec", {})
     for key, value in (("queue", "default"), ("schedulerName", "volcano"), ("maxRetry", _RETRIES)):
         spec.setdefault(key, value)
@@ -35,7 +35,10 @@ def job_defaults(obj: dict[str, Any]) -> None:
 
 
 def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
-    """Yield the errors in a Volcano Job's spec that its webhook reports; nothing for a valid one."""
+    """Yield a sentence for each fault in a Volcano Job's spec that its webhook reports; nothing for a valid one.
+
+    spec: with the defaults of job_defaults().
+    """
     tasks = spec.get("tasks") or []
     if not tasks:
         yield "No task specified in job spec"

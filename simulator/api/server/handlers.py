@@ -32,7 +32,10 @@ FAULTS = "/turnout/faults"
 def application(
     store: Store, watches: WatchServer, faults: Faults, token: str, pod_logs: logs.Logs | None = None
 ) -> web.Application:
-    """Return the aiohttp application over a store. token: that every caller has to show."""
+    """Return the aiohttp application that serves a store.
+
+    token: which every caller has to send. pod_logs: the output of pods; None for none.
+    """
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
     return app
@@ -47,7 +50,8 @@ class Handlers:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for any path: health, injected faults, discovery, a log, a watch, or a call of verbs.py.
 
-        An injected fault for its verb and kind delays or refuses the last three. Raises ApiRefusal.
+        An injected fault for its verb and kind delays or refuses the last three. Garbage collection runs soon
+        afterwards. Raises ApiRefusal, and Unserved for a group that is not served.
         """
         if request.path in _HEALTH:
             return web.Response(text="ok")
@@ -68,11 +72,11 @@ class Handlers:
             answer = do(self._store, await self._call(request, target))
             return as_raw(answer.raw, answer.code)
         finally:
-            if self._store.ties.doubtful:
+            if self._store.ties.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:
-        """Return a request as a call of verbs.py. Raises ApiRefusal for a body that cannot be read."""
+        """Return a request as a call of verbs.py. Reads the body. Raises ApiRefusal for a body that cannot be read."""
         body: Any = None
         form = request.content_type
         if request.method == "PATCH":
@@ -91,7 +95,11 @@ class Handlers:
     # Faults.
 
     async def _ask_for_fault(self, request: web.Request) -> web.Response:
-        """Inject the fault of a POST, or remove all faults for a DELETE."""
+        """Inject the fault in the body of a POST, or remove all faults for a DELETE. Raises ApiRefusal for another
+        method or body.
+
+        A fault with `drop` ends all watches at once.
+        """
         if request.method == "DELETE":
             self._faults.clear()
             return as_json(success())
@@ -104,7 +112,7 @@ class Handlers:
         return as_json(success(), 201)
 
     async def _inject_fault(self, request: web.Request, target: Target) -> None:
-        """Delay or refuse a request if a fault is scripted for its verb and kind."""
+        """Delay a request, or raise ApiRefusal, if a fault is injected for its verb and kind."""
         fault = self._faults.next(_verb(request, target), target.kind.plural)
         if fault is None:
             return
@@ -145,7 +153,7 @@ JSON = "application/json"
 async def refusals_as_status(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer a request by its handler, and turn every refusal into a Status: a middleware."""
+    """Answer a request by its handler, and turn every refusal into a Status. An aiohttp middleware."""
     try:
         return await handler(request)
     except ApiRefusal as refusal:
@@ -161,12 +169,10 @@ async def refusals_as_status(
 
 
 async def body_of(request: web.Request, anything: bool = False) -> Any:
-    """Return the JSON of a body.
+    """Return the JSON of a request's body.
 
-    anything: also accept JSON that is no object.
-
-    Raises ApiRefusal: 501 for protobuf and other types, 400 for a body that is not JSON, or no object where one is
-    needed.
+    anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
+    types, 400 for a body that is not JSON, or no object where one is needed.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
@@ -213,7 +219,7 @@ OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
-    """Return the answer of a discovery path; None for other paths and for groups that are not served."""
+    """Return the answer of a discovery path as JSON values; None for other paths and for groups that are not served."""
     groups = catalogue.groups()
     match [step for step in path.split("/") if step]:
         case ["version"]:
@@ -252,7 +258,7 @@ def _kinds(catalogue: Catalogue, group: str, version: str) -> list[ResourceKind]
 
 
 def _resources(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
-    """Return the APIResourceList of a version; None for a version without kinds."""
+    """Return the APIResourceList of a version; None for a version without kinds. group: "" for the core group."""
     kinds = _kinds(catalogue, group, version)
     if not kinds:
         return None
@@ -280,7 +286,10 @@ def _resources(catalogue: Catalogue, group: str, version: str) -> dict[str, Any]
 
 
 def _openapi(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
-    """Return an OpenAPI document with paths and verbs, without schemas; None for a version without kinds."""
+    """Return an OpenAPI document with paths and verbs of a version, without schemas; None for a version without kinds.
+
+    group: "" for the core group.
+    """
     kinds = _kinds(catalogue, group, version)
     if not kinds:
         return None
@@ -312,14 +321,17 @@ def new_token() -> str:
 
 
 def only_with(token: str) -> Middleware:
-    """Return a middleware that refuses web pages with 403, and callers without the token with 401."""
+    """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401."""
     before = prefix(token)
 
     @web.middleware
     async def check(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Pass on a request that shows the token in its path or header. Raises ApiRefusal (401, 403)."""
+        """Pass on a request that has the token in its path or header; the path is passed on without it.
+
+        Raises ApiRefusal (401, 403).
+        """
         host = request.host.rpartition(":")[0] if ":" in request.host else request.host
         if "Origin" in request.headers or host not in _NAMES:
             raise ApiRefusal("Forbidden", "this API is not for web pages: they have no business here")

@@ -36,10 +36,10 @@ class Logs(Protocol):
 
 
 async def answer(request: web.Request, pod: Object, logs: Logs | None, container: str = "") -> web.StreamResponse:
-    """Answer a request for a container's log.
+    """Answer a request for a container's log, with the options follow, previous, tailLines and limitBytes of its query.
 
-    container: "" for the one that the request names. Raises ApiRefusal: 400 for a container without a log, 501 for an
-    unsupported option.
+    pod: with its status. logs: None for no output. container: "" for the container in the query. 204 for a pod without
+    a node. Raises ApiRefusal: 400 for a container that does not exist or has not run, 501 for another option.
     """
     query = request.query
     for key in _NOT_DONE:
@@ -59,7 +59,11 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
 
 
 async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int | None, left: int | None) -> None:
-    """Send the output of one run. lines: of its end, None for all. left: bytes at most, None for no limit."""
+    """Send the output of one run of a container.
+
+    follow: wait for more output while the container runs. lines: only this many at its end, None for all. left: bytes
+    at most, None for no limit.
+    """
     if log.path is None:
         return
     with log.path.open("rb") as file:  # held open: the last words are read even when the pod's files are removed
@@ -77,14 +81,18 @@ async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int
 
 
 def _skip(file: BinaryIO, lines: int | None) -> None:
-    """Move to where the last `lines` lines begin."""
+    """Move to the beginning of the last `lines` lines of a file; None for its beginning."""
     if lines is not None:
         text = file.read()
         file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
 
 
 def _requested_container(pod: Object, container_name: str) -> str:
-    """Return the name of the container whose log is requested. Raises ApiRefusal (400) in the API server's words."""
+    """Return the name of the container whose log is requested.
+
+    container_name: "" for the only container. Raises ApiRefusal (400) in the API server's words: several containers and
+    no name, no such container, or a container that has not run yet.
+    """
     name, spec = pod["metadata"]["name"], pod["spec"]
     mains = [each["name"] for each in spec["containers"]]
     if not container_name and len(mains) > 1:
@@ -100,7 +108,7 @@ def _requested_container(pod: Object, container_name: str) -> str:
 
 
 def _waiting_reason(pod: Object, container_name: str) -> str:
-    """Return why a container has not run yet; "" if it has."""
+    """Return the reason why a container has not run yet, such as ContainerCreating; "" if it has run."""
     statuses = [each for key in _STATUSES for each in value_at(pod, "status", key) or ()]
     status = {each["name"]: each for each in reversed(statuses)}.get(container_name)
     waiting = value_at(status, "state", "waiting")

@@ -23,15 +23,18 @@ from turnout.simulator.api.store import Store
 
 
 class Served:
-    """A running API.
-
-    address: its place, with no slash at its end. url: the same with the token in its path, a secret. kubeconfig: the
-    file that was asked for, or None.
-    """
+    """A running API."""
 
     def __init__(
         self, store: Store, kubeconfig: Path | None, bookmark_s: float, pod_logs: Logs | None, token: str
     ) -> None:
+        """Make a server that does not listen yet: then `address` (the URL) and `url` (with the token in its path, a
+          secret) are "".
+
+        kubeconfig: the file that was written for it, None for none. bookmark_s: seconds between bookmarks. pod_logs:
+          the output
+        of pods; None for none. token: which callers must send.
+        """
         self.address, self.url, self.store, self.kubeconfig, self.token = "", "", store, kubeconfig, token
         self._bookmark_s, self._logs = bookmark_s, pod_logs
         self._port = 0
@@ -39,7 +42,10 @@ class Served:
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
-        """Listen and answer requests."""
+        """Listen and answer requests in the background, and set `address` and `url`.
+
+        port: on loopback, 0 for any free port. listening: a bound socket to use instead of a port.
+        """
         self._watches = WatchServer(self.store, self._bookmark_s)
         app = application(self.store, self._watches, Faults(), self.token, self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -51,7 +57,7 @@ class Served:
         self.url = self.address + prefix(self.token)
 
     async def stop(self) -> None:
-        """End every watch and close the port."""
+        """End every watch and close the port. Do nothing if it was not started."""
         if self._watches is not None and self._runner is not None:
             await self._watches.stop()
             await self._runner.cleanup()
@@ -73,11 +79,13 @@ async def serve(
     listening: socket.socket | None = None,
     token: str = "",
 ) -> AsyncIterator[Served]:
-    """Serve until the block ends. Then the port is closed and every watch ends.
+    """Serve a new, empty API until the block ends. Then the port is closed and every watch ends.
 
-    kubeconfig: a file to write that points here, or None. logs: the output of pods. A port of 0 takes a free one;
-    `listening` is a socket to serve in place of a port, `token` what callers have to show, "" for a new one. The store
-    keeps `kept_changes` changes of each kind for watches.
+    kubeconfig: a file to write that points here, None for none. port: on loopback, 0 for any free one. bookmark_s:
+      seconds
+    between bookmarks. kept_changes: changes of each kind that the store keeps for watches. logs: the output of pods;
+    None
+    for none. listening: a bound socket to use instead of a port. token: which callers must send, "" for a new one.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
@@ -97,7 +105,7 @@ def _now(later_s: float = 0) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a new file that only its owner can read, in place of an old one."""
+    """Write a new file that only its owner can read. An existing file is replaced."""
     file.unlink(missing_ok=True)  # it may be an older one that others can read
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(text)

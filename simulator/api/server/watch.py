@@ -10,26 +10,32 @@ from collections.abc import Callable
 from aiohttp import web
 
 from turnout.simulator.api.model import ApiRefusal, ResourceKind
-from turnout.simulator.api.selectors import Question
+from turnout.simulator.api.selectors import ObjectPredicate
 from turnout.simulator.api.store import Store, Stored, event, line, raw
 
 _LONGEST_S = 3600.0
 
 
 class WatchServer:
-    """All watches of a store.
-
-    bookmark_s: how often a watch that asked for bookmarks gets one, in seconds.
-    """
+    """All watches of a store."""
 
     def __init__(self, store: Store, bookmark_s: float = 60.0) -> None:
+        """Make a server without watches. bookmark_s: seconds between the bookmarks of a watch that asked for them."""
         self._store, self._bookmark_s = store, bookmark_s
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
-        self, request: web.Request, kind: ResourceKind, selection: Question, show: Callable[[Stored], bytes] = raw
+        self,
+        request: web.Request,
+        kind: ResourceKind,
+        selection: ObjectPredicate,
+        show: Callable[[Stored], bytes] = raw,
     ) -> web.StreamResponse:
-        """Answer one watch request. Raises ApiRefusal (410) when its version is too old to continue from."""
+        """Answer one watch request until its time is over or the client ends it.
+
+        selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
+        version and a time. Raises ApiRefusal (410) if its version is too old to continue from.
+        """
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
         version = _version(query.get("resourceVersion", ""))
@@ -56,11 +62,16 @@ class WatchServer:
         return response
 
     def _opening(
-        self, kind: ResourceKind, selection: Question, show: Callable[[Stored], bytes], sends_initial_events: bool
+        self,
+        kind: ResourceKind,
+        selection: ObjectPredicate,
+        show: Callable[[Stored], bytes],
+        sends_initial_events: bool,
     ) -> bytes:
         """Return the first lines of a watch: an ADDED event for each existing object, and the bookmark that ends them.
 
-        show: encodes an object.
+        selection: chooses the objects. show: encodes an object. sends_initial_events: the client asked for that
+          bookmark.
         """
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:
@@ -71,13 +82,18 @@ class WatchServer:
         self,
         response: web.StreamResponse,
         kind: ResourceKind,
-        selection: Question,
+        selection: ObjectPredicate,
         show: Callable[[Stored], bytes],
         position: int,
         opening: bytes,
         bookmarks: bool,
     ) -> None:
-        """Send `opening`, then the changes since a position, until the watch ends. show: encodes an object."""
+        """Send `opening`, then the changes since a position in the history, and bookmarks, until the watch is
+        cancelled.
+
+        selection: chooses the objects. show: encodes an object. bookmarks: the client asked for them. A client that is
+        so slow that changes were forgotten gets an ERROR line, and the watch ends.
+        """
         journal = self._store.journal(kind)
         changed = asyncio.Event()
         journal.wakers.add(changed.set)
@@ -134,5 +150,5 @@ def _version(text: str) -> int:
 
 
 def _time_s(text: str) -> float:
-    """Return how long a watch lasts, in seconds: as asked, else 30 to 60 min, as the API server does it."""
+    """Return how long a watch lasts, in seconds: the number in a text, else a random time of 30 to 60 minutes."""
     return float(text) if text.isdigit() and int(text) > 0 else random.uniform(_LONGEST_S / 2, _LONGEST_S)

@@ -19,7 +19,10 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 
 
 def as_kind(kind: ResourceKind, obj: Object) -> Object:
-    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) if it states others."""
+    """Return the object with the kind and apiVersion of its path first, and without empty data.
+
+    Raises ApiRefusal (400) if it states others, or none for a custom kind.
+    """
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
             raise ApiRefusal("BadRequest", f"the object is not of type {kind.kind}: it says no {key}")
@@ -30,9 +33,9 @@ def as_kind(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
-    """Return the result of a write to the status subresource.
+    """Return the result of a write to the status subresource: the old object with the new status.
 
-    Of built-in kinds it may also change labels and annotations.
+    Of built-in kinds it may also change labels, annotations and finalizers.
     """
     meta = dict(old["metadata"])
     if not kind.custom:
@@ -47,9 +50,10 @@ def tidied(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(kind: ResourceKind, obj: Object) -> Object:
-    """Return the object in the form of its type. Raises ApiRefusal (422) with every fault.
+    """Return the object as the API server stores it. Raises ApiRefusal (422) with every fault.
 
-    The form is its CRD's schema; for a pod, container statuses get the fields that Go always writes.
+    For a custom kind its schema prunes, fills in and checks the object; for a pod, container statuses get the fields
+    that Go always writes. Other objects are returned unchanged.
     """
     if kind.is_named("pods"):
         return _with_whole_statuses(obj)
@@ -94,9 +98,10 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return the pod with the priority of its class, or of the default one.
+    """Return the pod with the priority of its PriorityClass, or of the global default class; unchanged if there is
+    neither.
 
-    Raises ApiRefusal (403) for an unknown class.
+    classes: all PriorityClasses. Raises ApiRefusal (403) for an unknown class.
     """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
@@ -121,21 +126,27 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
-    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
+    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace. budgets: all of the
+    namespace.
 
-    Raises ApiRefusal: 429 if a budget is spent, 500 if two budgets select the pod.
+    Nothing is checked for a pod that is pending, has ended or is being deleted. Raises ApiRefusal: 429 if a budget
+    forbids the eviction, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
     mine = [budget for budget in budgets if selects(value_at(budget, "spec", "selector"), pod)]
     if len(mine) > 1:
         raise ApiRefusal("InternalError", "This pod has more than one PodDisruptionBudget, which is not supported")
-    for budget in mine:
-        counted = [p for p in pods if selects(value_at(budget, "spec", "selector"), p)]
-        counted = [p for p in counted if value_at(p, "status", "phase") not in _ENDED]
-        healthy = sum(ready(p) and not p["metadata"].get("deletionTimestamp") for p in counted)
-        if ready(pod) and healthy <= _desired_healthy(budget, len(counted)):
-            raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+    if ready(pod) and any(not _allows_eviction(budget, pods) for budget in mine):
+        raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+
+
+def _allows_eviction(budget: Object, pods: Sequence[Object]) -> bool:
+    """Return True if more pods of a budget are healthy than it requires. pods: all pods of its namespace."""
+    counted = [pod for pod in pods if selects(value_at(budget, "spec", "selector"), pod)]
+    counted = [pod for pod in counted if value_at(pod, "status", "phase") not in _ENDED]
+    healthy = sum(ready(pod) and not pod["metadata"].get("deletionTimestamp") for pod in counted)
+    return healthy > _desired_healthy(budget, len(counted))
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:
@@ -154,7 +165,9 @@ def ready(pod: Object) -> bool:
 
 
 def selects(selector: Any, obj: Object) -> bool:
-    """Return True if a LabelSelector chooses the object. An empty selector chooses all, None chooses nothing."""
+    """Return True if a LabelSelector selects the object. An empty selector selects all objects, None selects
+    nothing.
+    """
     if selector is None:
         return False
     labels = obj["metadata"].get("labels") or {}
@@ -164,7 +177,7 @@ def selects(selector: Any, obj: Object) -> bool:
 
 
 def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Return True if labels meet one matchExpression."""
+    """Return True if labels meet one matchExpression. An unknown operator counts as DoesNotExist."""
     value, values = labels.get(rule["key"]), rule.get("values") or ()
     match rule["operator"]:
         case "In":
@@ -178,7 +191,9 @@ def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
-    """Return how many pods a disruption budget wants healthy. expected: number of pods that it covers."""
+    """Return the number of pods that a disruption budget requires to be healthy. expected: number of pods that it
+    covers.
+    """
     least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
     if most is not None:
         return max(0, expected - _count(most, expected))
@@ -193,7 +208,10 @@ def _count(value: Any, of: int) -> int:
 
 
 def bind_pod(pod: Object, node: str, now: str) -> Object:
-    """Return the pod with its node. Raises ApiRefusal (409) if it has one, or is being deleted. now: RFC 3339."""
+    """Return the pod with its node and the condition PodScheduled. now: RFC 3339.
+
+    Raises ApiRefusal (409) if it has a node, or is being deleted.
+    """
     name, spec, status = pod["metadata"]["name"], pod["spec"], dict(pod.get("status") or {})
     if spec.get("nodeName"):
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
@@ -211,16 +229,16 @@ _PARTS = ("requests", "limits")
 
 
 def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) -> None:
-    """Check a new pod against the quotas. Raises ApiRefusal (403).
+    """Check a new pod against the ResourceQuotas. Raises ApiRefusal (403) if one would be exceeded.
 
-    pods: those of the namespace; pods that have ended do not count.
+    pods: those of the namespace; pods that have ended do not count. quotas: all of the namespace.
     """
-    living = [each for each in pods if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+    requested, used = _requested_amounts(pod), Counter[str]()
+    for each in pods:
+        if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            used.update(_requested_amounts(each))
     for quota in quotas:
         hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
-        requested, used = _requested_amounts(pod), Counter[str]()
-        for each in living:
-            used.update(_requested_amounts(each))
         over = sorted(name for name, most in hard.items() if requested[name] and used[name] + requested[name] > most)
         if over:
             raise ApiRefusal(
@@ -230,7 +248,7 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
 
 
 def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
-    """Return the message of a refused pod. over: resource -> requested, used and limit, in thousandths."""
+    """Return the message of a refused pod. over: resource -> (requested, used, limit), in thousandths."""
     words = ("requested", "used", "limited")
     sums = ", ".join(
         f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
@@ -240,7 +258,7 @@ def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, i
 
 
 def _requested_amounts(pod: Object) -> Counter[str]:
-    """Return what a pod counts for, in thousandths, by the names that quotas use."""
+    """Return the amounts of a pod that quotas count, in thousandths, by the names that quotas use."""
     amounts = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():
         for part in _PARTS:

@@ -5,6 +5,7 @@ Source: Kubernetes, registry/rest/delete.go and the pod strategy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,11 @@ class DeleteOptions:
 
 
 def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOptions:
-    """Read the DeleteOptions of a body, else of the query. Raises ApiRefusal (400)."""
+    """Return the DeleteOptions of a body, or of the query for options that the body lacks.
+
+    options: of the body. Raises ApiRefusal: 400 for a grace that is no number, 422 for an unknown policy, 501 for an
+    option that is not supported.
+    """
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do deletions with {key}")
@@ -38,7 +43,9 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
 
 
 def _grace_s(text: Any) -> int | None:
-    """Read a grace in seconds; None for none. Raises ApiRefusal (400)."""
+    """Return a grace period in seconds; None if it is absent, 1 for a negative one. Raises ApiRefusal (400) for no
+    number.
+    """
     try:
         grace_s = None if text is None else int(text)
     except (TypeError, ValueError) as error:
@@ -57,18 +64,13 @@ def check_preconditions(kind: ResourceKind, obj: Object, options: DeleteOptions)
 
 
 def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
-    """Return the object marked for deletion, or None when it goes at once.
+    """Return the object marked for deletion; None if it is to be removed at once.
 
-    later: the time `grace(...)` seconds from now.
+    now, later: the time now and at the end of grace_period_s(), RFC 3339. An object that is marked already keeps its
+    time, unless the new grace period is shorter.
     """
     meta = obj["metadata"]
-    finalizers = list(meta.get("finalizers") or ())
-    finalizer = _BY_POLICY[options.policy]
-    if finalizer and finalizer not in finalizers:
-        finalizers.append(finalizer)
-    for other in (FOREGROUND, ORPHAN):
-        if other != finalizer and other in finalizers and options.policy != "Background":
-            finalizers.remove(other)
+    finalizers = _finalizers_for(options.policy, meta.get("finalizers") or ())
     grace_s = grace_period_s(kind, obj, options)
     if not finalizers and not grace_s:
         return None
@@ -80,8 +82,18 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     return marked_obj
 
 
+def _finalizers_for(policy: str, before: Iterable[str]) -> list[str]:
+    """Return the finalizers of an object that is deleted with a policy. before: its finalizers now."""
+    finalizers, own = list(before), _BY_POLICY[policy]
+    if own and own not in finalizers:
+        finalizers.append(own)
+    if policy != "Background":
+        finalizers = [each for each in finalizers if each == own or each not in (FOREGROUND, ORPHAN)]
+    return finalizers
+
+
 def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
-    """Return the last state of an object that is deleted at once, as its deletion event has it. now: RFC 3339."""
+    """Return the last state of an object that is removed, as its deletion event has it. now: RFC 3339."""
     meta = dict(obj["metadata"])
     if kind.graceful:
         if not meta.get("deletionTimestamp"):
@@ -91,7 +103,10 @@ def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
 
 
 def grace_period_s(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
-    """Return the grace period of a deletion in seconds; 0 for an object that no kubelet runs."""
+    """Return the grace period of a deletion in seconds; 0 for an object that no kubelet runs, or that has ended.
+
+    A second deletion can only shorten the grace period.
+    """
     if not kind.graceful or not value_at(obj, "spec", "nodeName"):
         return 0
     if value_at(obj, "status", "phase") in ("Succeeded", "Failed"):

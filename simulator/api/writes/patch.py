@@ -8,7 +8,7 @@ A strategic merge follows the merge keys below; a list that is not among them is
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -44,9 +44,11 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Return the result of a strategic merge patch; the target is not changed. field: name of the patched field.
+    """Return the result of a strategic merge patch; the target is not changed. field: name of the patched field, "" at
+    the root.
 
-    Raises ApiRefusal for directives other than `$patch: delete` and `$patch: replace`.
+    Raises ApiRefusal (501) for directives other than `$patch: delete` and `$patch: replace`, and 400 for a list entry
+    without its merge key.
     """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])
@@ -67,7 +69,10 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
 
 
 def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
-    """Merge entries by their key. New ones come before those that the patch does not name, as in the API server."""
+    """Return a list with patched entries, merged by the field `key`, in the order that the API server gives them.
+
+    Raises ApiRefusal (400) for an entry of the patch without this field.
+    """
     order = {old.get(key): i for i, old in enumerate(target)}
     deleted_keys: set[Any] = set()
     changed: list[Any] = []
@@ -80,7 +85,14 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
             at = order.get(entry[key])
             changed.append(strategic({} if at is None else target[at], entry))
     named = deleted_keys | {entry[key] for entry in changed}
-    others = [old for old in target if old.get(key) not in named]
+    return _in_order(order, [old for old in target if old.get(key) not in named], changed, key)
+
+
+def _in_order(order: Mapping[Any, int], others: list[Any], changed: list[Any], key: str) -> list[Any]:
+    """Return the entries of two lists in one order: a changed entry keeps its place, a new one comes before the others.
+
+    order: the place of each entry before the patch, by the value of its field `key`.
+    """
     merged: list[Any] = []
     while others and changed:
         at = order.get(changed[0][key])
@@ -89,7 +101,10 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """Return the result of a JSON patch (RFC 6902). Raises ApiRefusal (422) if an operation does not fit."""
+    """Return the result of a JSON patch (RFC 6902); the target is not changed.
+
+    Raises ApiRefusal: 400 if the operations are no list, 422 if an operation does not apply.
+    """
     if not isinstance(operations, list):
         raise ApiRefusal("BadRequest", "a JSON patch is a list of operations")
     document = copy.deepcopy(target)
@@ -102,7 +117,10 @@ def json_patch(target: Any, operations: Any) -> Any:
 
 
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
-    """Apply one operation of a JSON patch, and return the document. Raises ValueError, KeyError or IndexError."""
+    """Apply one operation of a JSON patch to the document, in place if possible, and return the document.
+
+    Raises ValueError, KeyError or IndexError if it does not apply.
+    """
     path = _pointer_steps(operation["path"])
     match operation["op"]:
         case "test":
@@ -146,7 +164,10 @@ def _value_at(document: Any, path: list[str]) -> Any:
 
 
 def _set_value(document: Any, path: list[str], value: Any) -> None:
-    """Set the value at a path of the document. In a list the value is inserted; "-" appends it."""
+    """Set the value at a path of the document, in place. In a list the value is inserted; "-" appends it.
+
+    Raises KeyError, IndexError or ValueError if the path does not exist.
+    """
     parent, last = _value_at(document, path[:-1]), path[-1]
     if isinstance(parent, list):
         parent.insert(len(parent) if last == "-" else _index(parent, last, len(parent)), value)
@@ -169,7 +190,7 @@ def _index(items: list[Any], text: str, most: int) -> int:
 
 
 def scale_of(kind: ResourceKind, obj: Object) -> Object:
-    """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
+    """Return the autoscaling/v1 Scale of an object. Raises ApiRefusal (404) for a kind without one."""
     paths = _scale_paths(kind)
     meta = obj["metadata"]
     selector = value_at(obj, *paths.selector) if paths.selector else None
@@ -187,7 +208,10 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
-    """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
+    """Return the object with the replicas, and with the uid and version, of a Scale.
+
+    Raises ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale.
+    """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
@@ -235,7 +259,8 @@ def manager_of(field_manager: str, user_agent: str) -> str:
 def managed_fields(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
     """Return the managedFields of `new`, which `manager` wrote over `old`.
 
-    old: None for a creation. part: the subresource.
+    old: None for a creation. part: the subresource, "" for the object itself. now: RFC 3339. Fields that changed are
+    taken from other managers.
     """
     before = (old or {}).get("metadata", {}).get("managedFields") or []
     changed = set(_changes(old or {}, new))
@@ -245,13 +270,7 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
     entries: list[dict[str, Any]] = []
     mine: set[Path] = set(changed)
     for entry in before:
-        fields = set(
-            _decode_paths(
-                msgspec.json.decode(entry["fieldsV1"])
-                if isinstance(entry["fieldsV1"], msgspec.Raw)
-                else entry["fieldsV1"]
-            )
-        )
+        fields = _fields_of(entry)
         if (entry["manager"], entry.get("subresource", "")) == (manager, part):
             mine |= fields - removed_paths
         elif left := fields - changed - removed_paths:
@@ -263,8 +282,14 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
     return entries
 
 
+def _fields_of(entry: Mapping[str, Any]) -> set[Path]:
+    """Return the paths of the fields in an entry of managedFields."""
+    raw = entry["fieldsV1"]
+    return set(_decode_paths(msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else raw))
+
+
 def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the fields of `new` that `old` lacks or has with another value."""
+    """Yield the paths of the fields of `new` that `old` lacks or has with another value, below `path`."""
     for key, value in new.items():
         if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _NOBODYS):
             continue
@@ -276,7 +301,7 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _decode_paths(fields: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each field in the managedFields format."""
+    """Yield the path of each field in the managedFields format, below `path`."""
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))
         if inside:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, repeat
 
 from turnout.kube.times import rfc3339, unix_s
 from turnout.simulator.cluster.controllers.model import (
@@ -48,9 +49,10 @@ class _PodStates:
 def reconcile_job(
     job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S
 ) -> ControllerResult:
-    """Return the writes that a job needs.
+    """Return the writes that a Job needs now, and when to look again.
 
-    pods: those that it owns.
+    pods: those that it owns. now_s: seconds since 1970. retry_s: (first, longest) pause after a failure of a pod, in
+      seconds.
     """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _true_condition(status, "Complete") or _true_condition(status, "Failed"):
@@ -70,7 +72,10 @@ def reconcile_job(
 
 
 def _reconcile_running(job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
-    """Return the writes of a job that is neither over nor suspended."""
+    """Return the writes of a Job that has not ended and is not suspended, and when to look again.
+
+    now_s: seconds since 1970. retry_s: (first, longest) pause after a failure, in seconds.
+    """
     spec, status = job["spec"], job.get("status") or {}
     changes, again_s = _pod_writes(job, count, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _true_condition(status, "Suspended") else []
@@ -94,7 +99,7 @@ def index_of(pod: Object) -> int:
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """Parse indexes such as "0,2-4"."""
+    """Return the indexes in a text such as "0,2-4", as a Job's status has them. Raises ValueError for another text."""
     indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -103,7 +108,7 @@ def parse_indexes(text: str) -> frozenset[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """Write indexes as a Job's status does: "0,1,3-5"."""
+    """Return indexes as the text of a Job's status: "0,1,3-5"."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and index == runs[-1][1] + 1:
@@ -116,7 +121,9 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
-    """Return how many pods of a job are active, over and leaving."""
+    """Return the pods of a Job by their state. The counts include pods that were counted in its status and are
+    deleted now.
+    """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
     unfinished = [pod for pod in pods if not is_over(pod)]
@@ -132,7 +139,10 @@ def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
 
 
 def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[int]:
-    """Return the indexes that have succeeded, now or before; none for a job without indexes."""
+    """Return the indexes that have succeeded, now or before; empty for a Job without indexes.
+
+    succeeded: its succeeded pods.
+    """
     if not is_indexed(job):
         return frozenset()
     status, completions = job.get("status") or {}, job["spec"].get("completions")
@@ -143,7 +153,11 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
 def _pod_writes(
     job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
-    """Return the pods to create and to delete, and when more may be created."""
+    """Return (writes that delete and create pods, time at which more may be created).
+
+    now_s: seconds since 1970. retry_s: (first, longest) pause after a failure, in seconds. The time is in seconds since
+    1970, None if no pause delays a creation.
+    """
     spec = job["spec"]
     total, wide = spec.get("completions"), spec.get("parallelism", 1)
     stay, go = _split_surplus(job, count)
@@ -155,20 +169,18 @@ def _pod_writes(
     pause_s = min(retry_s[0] * 2 ** (count.failed - 1), retry_s[1]) if count.failed else 0.0
     if count.last_failure_s and now_s < count.last_failure_s + pause_s:
         return writes, count.last_failure_s + pause_s
-    if not is_indexed(job):
-        return [*writes, *(CreateWrite("pods", _pod(job, None)) for _ in range(missing))], None
-    used_indexes = {index_of(pod) for pod in stay} | count.done
-    free = (index for index in range(total) if index not in used_indexes)
-    return [
-        *writes,
-        *(CreateWrite("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False)),
-    ], None
+    indexes: Iterable[int | None] = repeat(None)
+    if is_indexed(job):
+        used_indexes = {index_of(pod) for pod in stay} | count.done
+        indexes = (index for index in range(total) if index not in used_indexes)
+    return [*writes, *(CreateWrite("pods", _pod(job, index)) for index in islice(indexes, missing))], None
 
 
 def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[Object]]:
-    """Return the active pods that stay and those that go, the highest index first.
+    """Return (active pods that stay, active pods to delete, the highest index first).
 
-    Pods go whose index is out of range or occurs twice, or when there are too many.
+    Pods are deleted if their index is out of range, occurs twice or has succeeded, or if there are more than
+    parallelism.
     """
     spec = job["spec"]
     if not is_indexed(job):
@@ -189,7 +201,7 @@ def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[O
 
 
 def _pod(job: Object, index: int | None) -> Object:
-    """Return a new pod of a job. index: None for a job without indexes."""
+    """Return a new pod of a Job, from its template. index: None for a Job without indexes."""
     meta, spec = job["metadata"], job["spec"]
     mark = {} if index is None else {INDEX: str(index)}
     name = {"generateName": f"{meta['name']}-" if index is None else f"{meta['name']}-{index}-"}
@@ -202,8 +214,9 @@ def _pod(job: Object, index: int | None) -> Object:
 
 
 def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | None:
-    """Return why a Job fails (reason, message): as announced before, else by back-off limit or deadline. None if it
-    goes on.
+    """Return (reason, message) of a Job that fails; None if it continues.
+
+    It fails as announced in its status, or by back-off limit or deadline. now_s: seconds since 1970.
     """
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
     if failure_target := _true_condition(job.get("status") or {}, "FailureTarget"):
@@ -227,10 +240,11 @@ def _succeeded(spec: Object, count: _PodStates) -> bool:
 def _end_job(
     job: Object, count: _PodStates, now_s: float, words: tuple[str, str], why: str, message: str
 ) -> ControllerResult:
-    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs.
+    """Return the writes that end a Job: first announce the end and delete active pods; report the end once no pod runs.
 
-    words: the types of both conditions, such as (FailureTarget, Failed). why, message: reason and text of the
-    conditions.
+    now_s: seconds since 1970. words: the types of both conditions, such as (FailureTarget, Failed). why, message:
+      reason and
+    text of the conditions.
     """
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
@@ -244,7 +258,7 @@ def _end_job(
 def _clean_up_ended(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
     """Return the writes of a Job that has ended: delete its running pods, and the Job itself after its time to live.
 
-    ended_s_: when it ended.
+    ended_s_, now_s: when it ended, and now, in seconds since 1970.
     """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
@@ -264,9 +278,10 @@ def _true_condition(status: Object, kind: str) -> Object | None:
 def _status_writes(
     job: Object, count: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the job's status; empty if the status has not changed.
+    """Return the write of the Job's status; [] if the status has not changed.
 
-    extra_fields: of the status. conditions: (type, status, reason, message) of those to add or update.
+    now_s: seconds since 1970. extra_fields: of the status. conditions: (type, status, reason, message) of those to add
+    or update.
     """
     before: Object = job.get("status") or {}
     status: Object = {

@@ -78,16 +78,16 @@ def is_ready(pod: Object) -> bool:
 
 
 def ended_s(pod: Object) -> float:
-    """Return when the last container of a pod ended, in seconds since 1970; 0 when none says."""
+    """Return when the last container of a pod ended, in seconds since 1970; 0 if no status has a time."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses]
     return max((unix_s(each) or 0.0 for each in times), default=0.0)
 
 
 def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:
-    """Return a pod made of a template.
+    """Return a new pod from a pod template.
 
-    name: {"name": ...} or {"generateName": ...}. The arguments `marks` and `notes` are labels and annotations.
+    name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's.
     """
     meta = template.get("metadata") or {}
     return {
@@ -104,7 +104,10 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
 
 
 def with_env(spec: Object, env: Iterable[Object]) -> Object:
-    """Return a pod's spec with variables added to every container that does not set them itself."""
+    """Return a pod's spec with environment variables added to every container that does not set them itself.
+
+    env: variables as in a container's spec.
+    """
     added = list(env)
 
     def one(container: Object) -> Object:

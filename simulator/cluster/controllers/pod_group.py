@@ -20,9 +20,9 @@ GROUPS = "podgroups.scheduling.volcano.sh"
 
 
 def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
-    """Return the status that a PodGroup needs.
+    """Return the status write that a PodGroup of Volcano needs; no write if nothing changed.
 
-    pods: its members. free: what the whole cluster has free, in thousandths.
+    pods: its members. free: the free resources of the whole cluster, in thousandths.
     """
     before: Object = group.get("status") or {}
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
@@ -32,7 +32,10 @@ def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, in
 
 
 def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:
-    """Return the phase of a group. free: the cluster's free resources, in the units of `amounts_of`."""
+    """Return the phase of a PodGroup: Completed, Running, Inqueue or Pending.
+
+    pods: its members. free: the cluster's free resources, in the units of `amounts_of`.
+    """
     phases = [phase(pod) for pod in pods if not is_leaving(pod)]
     if phases and {*phases} <= {"Succeeded", "Failed"}:
         return "Completed"

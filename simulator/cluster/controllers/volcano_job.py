@@ -42,10 +42,10 @@ def reconcile_job(
     now_s: float,
     others: Mapping[str, Sequence[Object]] | None = None,
 ) -> ControllerResult:
-    """Return the writes that a job needs.
+    """Return the writes that a Volcano Job needs now, and when to look again.
 
-    pods: those that it owns. group: its PodGroup, None while there is none. others: its Services and ConfigMaps, by
-    their plural.
+    pods: those that it owns. group: its PodGroup; None if it does not exist. now_s: seconds since 1970. others: its
+    Services and ConfigMaps, by their plural; None for none.
     """
     raw = {**job, "apiVersion": VOLCANO_JOB.api_version, "kind": VOLCANO_JOB.object_kind}
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}
@@ -73,7 +73,7 @@ def _to_controller_result(
 ) -> ControllerResult:
     """Convert an outcome of the job controllers to this cluster's writes, those of children first.
 
-    children: the existing children by key.
+    children: the existing children by key. now_s: seconds since 1970, from which the next look is counted.
     """
     writes: list[Write] = []
     for write in outcome.writes:

@@ -17,25 +17,20 @@ from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
 from turnout.simulator.api.store import Store, event_for
 from turnout.simulator.api.verbs import Call, do, selection_of
-from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderVerb, Question
+from turnout.simulator.cluster.scheduler import ExtenderCall, ExtenderReply, ExtenderVerb
 
 
 class ApiError(Exception):
-    """A refusal by the API server.
-
-    code: the HTTP status. reason: the reason word of its Status.
-    """
+    """A refusal by the API server."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
+        """Take the HTTP status, the reason of the Status, and its message."""
         super().__init__(f"{code} {reason}: {message}")
         self.code, self.reason = code, reason
 
 
 class WatchedObject:
-    """An object as a list or a watch shows it.
-
-    raw: its JSON. obj: the same as values, which no caller may change.
-    """
+    """An object as a list or a watch shows it: its JSON, and the same as values, which no caller may change."""
 
     __slots__ = ("_obj", "raw")
 
@@ -57,26 +52,29 @@ class ApiClient(Protocol):
         """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
+        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED; the
         object).
         """
 
 
 class HttpClient:
-    """Calls an API server. Raises ApiError for a refusal, aiohttp.ClientError for no answer.
-
-    token: the caller's credentials, "" for none. trust: the CA of a server with TLS.
-    """
+    """Calls an API server over HTTP. Raises ApiError for a refusal, aiohttp.ClientError for no answer."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, token: str = "", trust: ssl.SSLContext | None = None
     ) -> None:
+        """Take a session and the server's URL. token: the caller's credentials, "" for none. trust: the CA of a
+        server with TLS.
+        """
         self._session, self._url = session, url
         self._trust = trust if trust is not None else True
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Send one request and return its JSON."""
+        """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError.
+
+        body: JSON values, None for none. kind: the media type of the body.
+        """
         sent = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
         async with self._session.request(
@@ -88,18 +86,19 @@ class HttpClient:
             return answer
 
     def _watch(self, path: str, version: str) -> Any:
-        """Open a watch without a time limit."""
+        """Return the request of a watch from a version, without a time limit, as an async context."""
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         url = self._url + path
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object as it is and as it changes, without end: (ADDED | MODIFIED | DELETED | SYNCED, the
-        object).
+        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED; the
+          object).
 
-        A list comes first, then SYNCED. A watch that ends continues from its last version. If that version is gone
-        (410), a new list follows, and a DELETED with metadata only for every object that is no longer listed.
+        The list comes first, then SYNCED with an empty object. A watch that ends continues from its last version. If
+        that version is gone (410), a new list follows, and a DELETED with metadata only for every object that is no
+        longer listed. Raises ApiError, aiohttp.ClientError.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
@@ -166,10 +165,10 @@ class ExtenderClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.requests: list[Asked] = []
 
-    async def ask(self, pod: Any, question: Question) -> ExtenderReply:
-        """Send one question. Never raises: a failure is in the reply.
+    async def ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
+        """Send one call to the extender, and return its reply. Never raises: a failure is in the reply.
 
-        pod: the whole object.
+        pod: the whole object. The call is added to `requests`.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -177,8 +176,10 @@ class ExtenderClient:
         self.requests.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
         return reply
 
-    async def _ask(self, pod: Any, question: Question) -> ExtenderReply:
-        """Send one question, and return its reply. A failure is in the reply."""
+    async def _ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
+        """Send one call to the extender, and return its reply. An error, or a status other than 200, is a failure in
+        the reply.
+        """
         body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
         url = f"{self._url}/{question.verb.value}"
         try:
@@ -208,7 +209,7 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
 
 
 def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
-    """Decode an answer. Raises ValueError when it is not of extender/v1."""
+    """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1."""
     if verb is ExtenderVerb.PRIORITIZE:
         return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)
@@ -217,16 +218,17 @@ def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
 
 
 class Direct:
-    """A client of a store in the same process.
-
-    manager: the name under which it writes.
-    """
+    """A client of a store in the same process."""
 
     def __init__(self, store: Store, manager: str = "turnout-local") -> None:
+        """Take the store. manager: the name of the writer, for managedFields."""
         self._store, self._manager = store, manager
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Carry out one request and return its JSON. Raises ApiError."""
+        """Carry out one request and return its JSON. Garbage collection runs soon afterwards. Raises ApiError.
+
+        path: with its query. body: JSON values, None for none. kind: the media type of the body.
+        """
         await asyncio.sleep(0)  # as any call does: others get their turn
         url = urlsplit(path)
         try:
@@ -237,12 +239,15 @@ class Direct:
         except Unserved as error:
             raise ApiError(404, "NotFound", f"nobody serves {url.path}") from error
         finally:
-            if self._store.ties.doubtful:
+            if self._store.ties.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
         return msgspec.json.decode(answer.raw)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
+        """Yield every object, then SYNCED, then every change, without end: (ADDED, MODIFIED or DELETED; the object).
+
+        path: of a list, with its selectors. Raises ApiRefusal if the reader is so slow that changes were forgotten.
+        """
         url = urlsplit(path)
         target = verbs.target(self._store.catalogue, url.path)
         selection = selection_of(target, dict(parse_qsl(url.query)))

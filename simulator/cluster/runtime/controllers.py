@@ -42,12 +42,12 @@ Key = tuple[str, str]  # plural, uid
 
 
 class Controllers:
-    """All controllers that make pods for jobs.
-
-    retry_s: of batch Jobs, the first pause after a failure and the longest, in seconds.
-    """
+    """All controllers that create pods for jobs."""
 
     def __init__(self, api: ApiClient, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
+        """Make controllers that do not run yet. retry_s: of batch Jobs, (first, longest) pause after a failure, in
+        seconds.
+        """
         self._api, self._retry_s = api, retry_s
         self._cache = ObjectCache()
         self._due: set[Key] = set()
@@ -70,7 +70,11 @@ class Controllers:
     # Seeing.
 
     async def _watch(self, plural: str) -> None:
-        """Watch one kind until cancelled. A watch that fails begins again after a pause."""
+        """Watch one kind until cancelled, and store its objects. A watch that fails is logged, and begins again after a
+        pause.
+
+        plural: the key of the kind in _PATHS.
+        """
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:
             try:
@@ -86,7 +90,7 @@ class Controllers:
                 await asyncio.sleep(_AGAIN_S)
 
     def _store_observed(self, plural: str, word: str, obj: Object) -> None:
-        """Store an observed object, and mark the controllers' objects that it concerns.
+        """Store an observed object, and mark the objects of controllers that it concerns as due.
 
         word: ADDED, MODIFIED or DELETED. A stale version is ignored.
         """
@@ -99,7 +103,10 @@ class Controllers:
         self._mark(plural, obj, before)
 
     def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
-        """Mark the objects that must be looked at because another object changed."""
+        """Mark the objects as due that must be reconciled because an object changed: itself, its owners, and PodGroups.
+
+        before: its state before, None if it is new.
+        """
         if plural in self._reconcilers:
             self._due.add((plural, obj["metadata"]["uid"]))
         owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
@@ -108,7 +115,10 @@ class Controllers:
         self._mark_groups(obj if plural == PODS else None, has_more_room=bool(plural == NODES or was_bound))
 
     def _mark_groups(self, pod: Object | None, has_more_room: bool) -> None:
-        """Mark the PodGroup of a changed pod, and the pending ones if there may be more room now."""
+        """Mark the PodGroup of a changed pod as due, and the pending ones if there may be more room now.
+
+        pod: None if no pod changed.
+        """
         group = value_at(pod, "metadata", "annotations", _GROUP_OF)
         place = (value_at(pod, "metadata", "namespace"), group)
         for each in self._cache.all(volcano_job.GROUPS) if group or has_more_room else ():
@@ -119,7 +129,7 @@ class Controllers:
     # Doing.
 
     async def _serve(self) -> None:
-        """Reconcile due objects until cancelled, once every kind has been listed."""
+        """Reconcile due objects one after another until cancelled, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
@@ -138,9 +148,9 @@ class Controllers:
                 await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> None:
-        """Reconcile one object: compute the writes that it needs, and do them.
+        """Reconcile one object: compute the writes that it needs, and carry them out. Plan the next look.
 
-        A failure is logged, and does not delay other objects.
+        A failure is logged, and does not delay other objects; a failed write is tried again after a pause.
         """
         plural, uid = key
         obj = self._cache.get(plural, uid)
@@ -169,7 +179,7 @@ class Controllers:
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
         """Return the writes that a Volcano Job needs, by its pods, PodGroup, Services and ConfigMaps.
 
-        now_s: since 1970.
+        now_s: seconds since 1970.
         """
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
@@ -182,7 +192,11 @@ class Controllers:
         return pod_group.reconcile_group(group, members, self._cache.free())
 
     async def _carry_out(self, write: Write) -> None:
-        """Do one write and add its answer to the cache. An object that exists or is gone already needs no write."""
+        """Carry out one write and add its answer to the cache.
+
+        It is no error if an object to create exists, or if an object to change or delete does not. Raises ApiError,
+        aiohttp.ClientError.
+        """
         meta = write.obj["metadata"]
         short = write.plural.split(".")[0]
         place = f"{_PATHS[write.plural]}/namespaces/{meta['namespace']}/{short}"

@@ -49,12 +49,7 @@ class Processes(Protocol):
 
 
 class Kubelet:
-    """Moves pods along their states.
-
-    serves: True for a node of ours. processes: runs the pods that state a command; None leaves all pods to the table.
-    The function `host_ip` gives a node's address. images: the images that can be pulled; None for any. A pod with
-    another image stays in ErrImagePull.
-    """
+    """Moves pods along their states."""
 
     def __init__(
         self,
@@ -65,6 +60,12 @@ class Kubelet:
         processes: Processes | None = None,
         images: Collection[str] | None = None,
     ) -> None:
+        """Make a kubelet that does not run yet.
+
+        pace: how long states last. serves: returns True for the name of a node of ours. host_ip: returns a node's
+        address. processes: runs the pods that state a command; None leaves all pods to the table. images: the images
+        that can be pulled; None for any. A pod with another image stays in ErrImagePull.
+        """
         self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
         self._processes, self._images = processes, images
         self._pods: dict[str, Object] = {}
@@ -77,7 +78,7 @@ class Kubelet:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Move pods to their next states at their times, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             while True:
@@ -99,7 +100,7 @@ class Kubelet:
                     tasks.create_task(self._enter_state(pod, to))
 
     async def _watch(self) -> None:
-        """Watch bound pods until cancelled. A watch that fails begins again after a pause."""
+        """Watch bound pods until cancelled. A watch that fails is logged, and begins again after a pause."""
         while True:
             try:
                 async for word, pod in self._api.changes(_BOUND):
@@ -111,7 +112,10 @@ class Kubelet:
                 await asyncio.sleep(0.5)
 
     def _observe_pod(self, word: str, pod: Object) -> None:
-        """Note a bound pod, and plan its next state."""
+        """Store a bound pod and plan its next state, or pass it to the runner of processes. A deleted pod is forgotten.
+
+        word: ADDED, MODIFIED or DELETED.
+        """
         uid = pod["metadata"]["uid"]
         if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
@@ -136,9 +140,9 @@ class Kubelet:
             self._plan(since_s + next_.after_s, uid, next_.to)
 
     def _next_state(self, pod: Object) -> NextState | None:
-        """Return the next state that a pod enters by itself, and when; None if it stays as it is.
+        """Return the next state that a pod enters by itself, and after how long; None if it stays as it is.
 
-        A pod whose image does not exist never runs, and is noted in `_unpulled`.
+        A pod whose image does not exist never runs, and its uid is added to `_unpulled`.
         """
         next_ = next_state(pod, self._pace)
         if not missing_image(pod, self._images):
@@ -148,7 +152,11 @@ class Kubelet:
         return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
     async def _enter_state(self, pod: Object, to: PodState) -> None:
-        """Write the next state of a pod, or delete it. A pod that has changed is left to its next event."""
+        """Write the next state of a pod to the API, or delete the pod. Never raises.
+
+        A conflict, or a pod that does not exist any more, is ignored: its next event decides. Another failure is
+        logged, and tried again after a second.
+        """
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         try:
@@ -183,7 +191,7 @@ class Kubelet:
         self._news.set()
 
     def _address(self, pod: Object) -> str:
-        """Return the pod's address: the one it has, else the next of 10.128.0.0/9."""
+        """Return the pod's IP address: the one it has, else the next of 10.128.0.0/9."""
         has = (pod.get("status") or {}).get("podIP")
         if has:
             return str(has)

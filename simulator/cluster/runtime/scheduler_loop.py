@@ -63,10 +63,7 @@ class SchedulerSettings:
 
 
 class Scheduler:
-    """One scheduler for one API server.
-
-    on_outcome: called with (namespace, name, outcome) after every cycle.
-    """
+    """One scheduler for one API server."""
 
     def __init__(
         self,
@@ -75,6 +72,10 @@ class Scheduler:
         extender: ExtenderClient | None = None,
         on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
+        """Make a scheduler that does not run yet.
+
+        extender: None for no extender. on_outcome: called with (namespace, name, outcome) of the pod after every cycle.
+        """
         self._api, self._settings, self._extender, self._on_outcome = api, settings, extender, on_outcome
         self._dice = random.Random(settings.seed)
         self._cursor = Cursor()
@@ -100,7 +101,10 @@ class Scheduler:
             group.create_task(self._complaints.run())
 
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
-        """Watch one kind until cancelled. see: receives word and raw object."""
+        """Watch one kind until cancelled. A watch that fails is logged, and begins again after a pause.
+
+        see: receives (ADDED, MODIFIED or DELETED; the raw object). Its exceptions are logged.
+        """
         while True:
             try:
                 async for word, obj in self._api.changes(path):
@@ -115,7 +119,7 @@ class Scheduler:
                 await asyncio.sleep(0.5)
 
     def _observe_node(self, word: str, raw: bytes) -> None:
-        """Store an observed node, and try waiting pods again."""
+        """Store or remove an observed node, and let waiting pods be tried again. word: ADDED, MODIFIED or DELETED."""
         node = _nodes.decode(raw)
         if word == "DELETED":
             self.cluster.drop_node(node.metadata.name)
@@ -124,14 +128,20 @@ class Scheduler:
         self.waiting.wake()
 
     def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
-        """Store an observed PodGroup's minimum, 0 after its deletion, and try waiting pods again."""
+        """Store an observed PodGroup's minMember, 0 after its deletion, and let waiting pods be tried again.
+
+        word: ADDED, MODIFIED or DELETED.
+        """
         group = msgspec.json.decode(raw)
         least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
         self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
         self.waiting.wake()
 
     def _observe_pod(self, word: str, raw: bytes) -> None:
-        """Note a pod: it waits, holds room on its node, or is gone."""
+        """Store an observed pod: it waits for a node, uses room on its node, or has ended.
+
+        word: ADDED, MODIFIED or DELETED.
+        """
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
         if word == "DELETED" or pod.status.phase in _ENDED:
@@ -164,7 +174,10 @@ class Scheduler:
         self._names.pop(uid, None)
 
     async def _schedule(self, group: asyncio.TaskGroup) -> None:
-        """Try one waiting pod after another until cancelled, once everything has been listed."""
+        """Try one waiting pod after another until cancelled, once everything has been listed.
+
+        group: runs the bindings. An exception for one pod is logged, and the pod is tried again later.
+        """
         for synced in self._synced.values():
             await synced.wait()
         clock = asyncio.get_running_loop()
@@ -177,16 +190,19 @@ class Scheduler:
                 except Exception as error:  # of this pod or its gang: the others are tried all the same
                     log.exception("pod_not_tried", extra={"why": error_message(error)})
                     self._refuse_all([pod_info.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
-                    self.waiting.refuse(pod_info.uid, clock.time(), park=False)
+                    self.waiting.note_failed_try(pod_info.uid, clock.time(), until_change=False)
                 continue
             try:
-                async with asyncio.timeout(self.waiting.pause_s(clock.time())):
+                async with asyncio.timeout(self.waiting.next_try_in_s(clock.time())):
                     await self._changed.wait()
             except TimeoutError:
                 continue  # somebody's pause is over
 
     async def _try(self, pod_info: PodInfo, group: asyncio.TaskGroup) -> None:
-        """Schedule a pod, or its whole gang at once where the scheduler holds gangs; else note why it waits."""
+        """Schedule a pod, or its whole gang together if the scheduler holds gangs; else record why they wait.
+
+        group: runs the bindings, which are not awaited here.
+        """
         members = [
             each for each in self._gangs.together(pod_info.uid) if each in self._names and each not in self._assumed
         ]
@@ -210,9 +226,9 @@ class Scheduler:
             group.create_task(self._bind(each, *self._names[each.uid], outcome))
 
     async def _decide_all(self, pod_infos: Sequence[PodInfo]) -> tuple[list[tuple[PodInfo, Chosen]], Waits | None]:
-        """Choose a node for each pod, charged as it is chosen. Returns the choices and the first refusal.
+        """Choose a node for each pod, and charge the pod to it. Return (choices, first refusal or None).
 
-        Pods that were deleted or bound by another scheduler meanwhile are left out.
+        Pods that were deleted or bound by another scheduler meanwhile are left out and not charged.
         """
         chosen: list[tuple[PodInfo, Chosen]] = []
         refusal = None
@@ -235,7 +251,7 @@ class Scheduler:
             self._on_outcome(namespace, name, outcome)
 
     async def _decide(self, pod_info: PodInfo) -> Outcome:
-        """Run one cycle and pass its questions to the extender."""
+        """Run one scheduling cycle for a pod, pass its calls to the extender, and return its outcome."""
         pod: Any = msgspec.json.decode(self._raw[pod_info.uid])
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)
@@ -251,7 +267,11 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod to the chosen node. If that fails, its room is released, and the pod waits again."""
+        """Bind a pod to the chosen node, and report the outcome. If that fails, its room is released, and the pod waits
+        again.
+
+        namespace, name: of the pod.
+        """
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -264,19 +284,19 @@ class Scheduler:
             self.cluster.remove(pod_info.uid)
             if pod_info.uid in self._raw:
                 self.waiting.put(pod_info)
-                self.waiting.refuse(pod_info.uid, asyncio.get_running_loop().time(), park=False)
+                self.waiting.note_failed_try(pod_info.uid, asyncio.get_running_loop().time(), until_change=False)
         self._report_outcome(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
         """Record that pods cannot be placed now, and report the reason.
 
-        Unschedulable pods wait until the cluster changes.
+        Unschedulable pods wait until the cluster changes; others only until their pause is over.
         """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
             if uid in self._names:
                 namespace, name = self._names[uid]
-                self.waiting.refuse(uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
+                self.waiting.note_failed_try(uid, now_s, until_change=outcome.why is Why.UNSCHEDULABLE)
                 self._complaints.put(uid, namespace, name, outcome)
                 self._report_outcome(namespace, name, outcome)
 
@@ -294,7 +314,10 @@ class WaitReasonWriter:
         self._news = asyncio.Event()
 
     def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        """Queue the reason why a pod waits, in place of an earlier reason."""
+        """Queue the reason why a pod waits, in place of an earlier reason. Do nothing if it was queued or written last.
+
+        uid, namespace, name: of the pod.
+        """
         if self._last_written.get(uid) != outcome.message:
             self._last_written[uid] = outcome.message
             self._due[uid] = (namespace, name, outcome)
@@ -306,7 +329,7 @@ class WaitReasonWriter:
         self._due.pop(uid, None)
 
     async def run(self) -> None:
-        """Write queued reasons until cancelled."""
+        """Write queued reasons one by one until cancelled. A failed write is logged and dropped."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -321,7 +344,7 @@ class WaitReasonWriter:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
     async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        """Write why a pod waits: its condition PodScheduled, and an Event."""
+        """Write why a pod waits: its condition PodScheduled, and an Event. Raises ApiError, aiohttp.ClientError."""
         at = rfc3339(time.time())
         condition = {
             "type": "PodScheduled",
@@ -376,7 +399,7 @@ class ObjectCache:
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
-        """Add an object. False when a newer version is known, or the object is gone."""
+        """Add an object, and return True. Return False if a newer version is known, or if the object was deleted."""
         meta = obj["metadata"]
         uid, objects = meta["uid"], self._objects.setdefault(plural, {})
         known = objects.get(uid)
@@ -395,7 +418,7 @@ class ObjectCache:
         return True
 
     def drop(self, plural: str, uid: str) -> Object | None:
-        """Remove an object, and return its last state."""
+        """Remove an object, and return its last state; None if it is unknown. An old version is not added again."""
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > 10_000:
             del self._deleted_uids[next(iter(self._deleted_uids))]
@@ -431,7 +454,7 @@ class ObjectCache:
         return self._requested
 
     def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:
-        """Update the sum of what nodes offer and bound pods take."""
+        """Update the free resources of all nodes together by a changed node or pod. obj: None if it was deleted."""
         if plural not in (PODS, NODES):
             return
         self._requested.subtract(self._shares.pop(uid, {}))
@@ -449,9 +472,9 @@ class ObjectCache:
 
 @contextmanager
 def log_and_skip(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Log an exception in the block, and skip this object.
+    """Log an exception in the `with` block and go on after it, so that one object cannot stop others.
 
-    kind: of the object, for the log.
+    kind: of the object, for the log. obj: for its name in the log; None if unknown.
     """
     try:
         yield
@@ -460,7 +483,9 @@ def log_and_skip(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[No
 
 
 def error_message(error: Exception) -> str:
-    """Describe an error and its place in at most 200 characters; its text may come from a stranger."""
+    """Return a text about an error and its place, at most 200 characters, because a tenant may have written its
+    message.
+    """
     step = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {step.filename.rpartition('/')[2]}:{step.lineno}: {error}"[:200]
 

@@ -68,9 +68,9 @@ def _read_line() -> bytes:
 
 
 def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
-    """Wait for a signal or the end of the parent process, then exit.
+    """Wait for SIGTERM, SIGUSR1 or the end of the parent process, then exit.
 
-    reader: pipe that wakes on a signal. signals: received ones.
+    reader: a pipe that becomes readable with a signal. signals: the received ones, filled by the handlers.
     """
     while not signals:
         if 0 in select.select([0, reader], [], [])[0]:
@@ -79,7 +79,11 @@ def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
 
 
 def _watch(child: int, reader: int, signals: list[int]) -> int:
-    """Reap children until the command has ended, then end the processes that it left."""
+    """Wait until the command has ended, then kill the processes that it left, and return its exit code.
+
+    child: the process id of the command. reader: a pipe that becomes readable with a signal. signals: the received
+    ones, which are passed on. If stdin closes, the command is killed.
+    """
     watched, code = [0, reader], None
     while code is None:
         ready = select.select(watched, [], [])[0]
@@ -98,7 +102,11 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Collect children that have ended. Returns the command's exit code once it is among them."""
+    """Collect children that have ended. Return the command's exit code, 128 + n for signal n, if it is among them; else
+    None.
+
+    child: the process id of the command. NOT_STARTED if there is no child at all.
+    """
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -127,7 +135,10 @@ def _kill_orphans() -> None:
 
 
 def _enter_namespaces() -> bool:
-    """Enter new mount, host-name and process namespaces, through a user namespace if needed. False if refused."""
+    """Enter new mount, host-name and process namespaces, through a user namespace if needed.
+
+    Return False if the kernel refuses them.
+    """
     namespaces = NEWNS | NEWUTS | NEWPID
     if _libc.unshare(namespaces) == 0:
         return True
@@ -143,7 +154,10 @@ def _enter_namespaces() -> bool:
 
 
 def _run_command(order: Order, walls: bool) -> NoReturn:
-    """Complete the isolation in the child, then run the command."""
+    """Complete the isolation in the child process, then replace it by the command. A failure ends the process.
+
+    walls: True if it is in namespaces of its own.
+    """
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
@@ -185,9 +199,9 @@ class Root:
         self.ours: set[str] = set()  # folders in which things may be made
 
     def build(self, binds: list[tuple[str, str, bool]]) -> None:
-        """Mount everything that the container sees.
+        """Mount everything that the container sees, below the folder `root`. Raises OSError.
 
-        binds: (source, target, read only).
+        binds: (source on this machine, path in the container, read only).
         """
         _mount("none", "/", flags=MS_REC | MS_PRIVATE)
         self._make_extensible("/")
@@ -207,7 +221,7 @@ class Root:
             pass  # /proc may be masked by an outer container: ours then shows the processes outside
 
     def _bind(self, source: str, target: str, read_only: bool) -> None:
-        """Bind a file or folder of the host into the container's root."""
+        """Mount a file or folder of the host at a path of the container. Raises OSError."""
         place = self._place_for(target, is_file=not os.path.isdir(source))
         _mount(source, place, flags=MS_BIND | MS_REC)
         if read_only:
@@ -215,7 +229,10 @@ class Root:
         self.ours.add(target)
 
     def _place_for(self, target: str, is_file: bool = False) -> str:
-        """Return a folder or file to mount over, created where it is missing."""
+        """Return the path on this machine of a folder or file to mount over. It is created if it is missing.
+
+        target: the path in the container. is_file: create a file, not a folder.
+        """
         place = self.root + target
         if os.path.exists(place):
             return place
@@ -236,7 +253,9 @@ class Root:
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _make_extensible(self, folder: str) -> None:
-        """Replace a folder by one in memory with links to its entries, so that other entries can be added."""
+        """Replace a folder by a tmpfs with mounts of its entries, so that entries can be added without writing to
+        this machine.
+        """
         if folder in self.ours:
             return
         place = self.root + folder.rstrip("/")

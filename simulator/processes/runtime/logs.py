@@ -40,7 +40,9 @@ class PodLogs:
         self.runner: Runner | None = None
 
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
-        """Return the log of a container; None when the pod is not one of the runner's."""
+        """Return the log of a container; None if the pod is not one of the runner's. previous: the run before this
+        one.
+        """
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None
         if life is None:
@@ -55,16 +57,16 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
-    """Serve on a free loopback port until the block ends, and give the port.
+    """Serve the logs of pods with TLS on a free loopback port until the block ends, and yield the port.
 
-    Only callers signed by `authority` get in.
+    authority: the CA that must have signed a caller's certificate. certificate, key: of this server.
     """
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority))
     trust.load_cert_chain(certificate, key)
     trust.verify_mode = ssl.CERT_REQUIRED
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        """Send the log of a pod that runs here; 404 for any other."""
+        """Send the log of a container of a pod that runs here; 404 for any other pod."""
         found = request.match_info
         life = pod_logs.runner.find(found["namespace"], found["pod"]) if pod_logs.runner is not None else None
         if life is None:

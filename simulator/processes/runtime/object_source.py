@@ -18,16 +18,16 @@ _DAY_S = 86_400
 
 
 class Objects:
-    """Reads what pods refer to, anew at each start.
-
-    kubeconfig: of the local cluster; None for pods that get none.
-    """
+    """Reads the objects that pods refer to, again at each start of a container."""
 
     def __init__(self, api: ApiClient, kubeconfig: bytes | None = None) -> None:
+        """Take a client of the API. kubeconfig: of the local cluster; None for pods that get none."""
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Return every existing object to which a pod refers. Raises ApiError, aiohttp.ClientError."""
+        """Return every existing object to which a pod refers; missing ones are absent. Raises ApiError,
+        aiohttp.ClientError.
+        """
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
         return Sources(
@@ -37,7 +37,8 @@ class Objects:
         )
 
     async def _volumes_of_claims(self, path: str, names: Iterable[str]) -> dict[str, Object]:
-        """Return the PersistentVolume of each claim that is bound to one, by claim.
+        """Return the PersistentVolume of each claim that is bound to one, by claim. Raises ApiError,
+        aiohttp.ClientError.
 
         path: of the claims. names: of claims.
         """
@@ -47,10 +48,15 @@ class Objects:
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
     async def _all(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
-        """Return the existing objects of these names. kind: is added to each object where it is not ""."""
+        """Return the existing objects of these names, by name. Raises ApiError, aiohttp.ClientError.
 
-        async def one(name: str) -> tuple[str, Object | None]:
-            """Return (name, object); None instead of the object if it does not exist. Raises ApiError."""
+        path: of their list. kind: is added to each object, "" for no addition.
+        """
+
+        async def fetch_one(name: str) -> tuple[str, Object | None]:
+            """Return (name, object with `kind` added if given); (name, None) on 404. Raises ApiError,
+            aiohttp.ClientError.
+            """
             try:
                 found: Object = await self._api.call("GET", f"{path}/{name}")
             except ApiError as error:
@@ -59,11 +65,11 @@ class Objects:
                 raise
             return name, found | ({"kind": kind} if kind else {})
 
-        found = await asyncio.gather(*(one(name) for name in sorted(names)))
+        found = await asyncio.gather(*(fetch_one(name) for name in sorted(names)))
         return {name: obj for name, obj in found if obj is not None}
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
-        """Return the tokens for a pod's volumes: volume -> path -> file. Raises CannotStart."""
+        """Return the files with tokens for a pod's volumes: volume -> path in it -> file. Raises CannotStart."""
         files_of_volume: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token in volume.tokens.items():
@@ -72,7 +78,9 @@ class Objects:
         return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod. Raises CannotStart."""
+        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server
+        refuses it.
+        """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
@@ -85,10 +93,10 @@ class Objects:
             raise CannotStart(f"no token of the service account {account}: {error}") from error
 
     async def kubeconfig(self, pod: Object) -> bytes | None:
-        """Return a kubeconfig for a pod, or None. Raises CannotStart.
+        """Return a kubeconfig for a pod; None for a pod that wants none, or if the cluster has none to give.
 
-        The pod acts as its service account where the API server gives tokens, else as the cluster's own user. None is
-        for a pod that wants none, or a cluster that has none to give.
+        The pod acts as its service account if the API server issues tokens, else as the cluster's own user. Raises
+        CannotStart if the API server refuses a token.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

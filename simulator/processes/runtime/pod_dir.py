@@ -29,7 +29,7 @@ class Folder:
     memory: Path  # on tmpfs where the machine has one
 
     def make(self) -> None:
-        """Create what every pod has."""
+        """Create the folders that every pod has. Existing ones stay."""
         for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
             each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
         (self.memory / "shm").chmod(0o1777)
@@ -46,7 +46,10 @@ class Folder:
         return self.disk / "shared"
 
     def share(self, name: str, data: bytes) -> None:
-        """Put a file where all containers of the pod find it. They see the whole file or none."""
+        """Write a file that all containers of the pod find at /.turnout. They see the whole file or none.
+
+        name: of the file. An equal file is not written again.
+        """
         file = self.shared / name
         if not file.exists() or file.read_bytes() != data:
             part = file.with_suffix(".part")
@@ -56,20 +59,22 @@ class Folder:
             part.replace(file)
 
     def log(self, container: str, run: int) -> Path:
-        """Return the file for one run's output. Files of runs before the last one are removed."""
+        """Return the path of the file for the output of run `run` of a container. Files of runs before the last one
+        are removed.
+        """
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{run - 2}.log").unlink(missing_ok=True)
         return folder / f"{run}.log"
 
     def note(self, container: str) -> Path:
-        """Create an empty file for a termination message."""
+        """Create an empty file for a container's termination message, and return its path."""
         file = self.disk / "notes" / container
         file.write_bytes(b"")
         return file
 
     def last_words(self, container: str) -> str:
-        """Return the termination message."""
+        """Return the termination message that a container has written, at most _MOST_NOTE_BYTES; "" for none."""
         try:
             with (self.disk / "notes" / container).open("rb") as file:
                 return file.read(_MOST_NOTE_BYTES).decode(errors="replace")
@@ -77,7 +82,10 @@ class Folder:
             return ""
 
     def fill(self, volumes: Iterable[Volume]) -> None:
-        """Bring the volumes up to date. Raises CannotStart."""
+        """Create the folders of volumes, and write their files that are new or have changed.
+
+        Raises CannotStart if a hostPath does not exist.
+        """
         for volume in volumes:
             if volume.host_path:
                 _check_host_path(volume)
@@ -86,7 +94,10 @@ class Folder:
                 self.write(volume.name, volume.files, volume.in_memory)
 
     def write(self, volume: str, files: Mapping[str, File], in_memory: bool = False) -> None:
-        """Write files that are new or have changed. Readers see the whole file or the old one."""
+        """Write files of a volume that are new or have changed. Readers see the whole new file or the old one.
+
+        volume: its name. files: by path in it. in_memory: the volume is on tmpfs.
+        """
         base = (self.memory if in_memory else self.disk) / "volumes" / volume
         for path, file in files.items():
             target = base / path
@@ -104,10 +115,11 @@ class Folder:
         return str(self.disk / "volumes" / "service-account")
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
-        """Return what to mount into a container: (source, target, read only).
+        """Return what to mount into a container: (source, path in the container, read only).
 
-        Raises CannotStart. The folders of PROGRAMS stay visible below a writable volume of the pod that is mounted over
-        them. note: the file for the termination message.
+        volumes: of the pod, by name. note: the file for the termination message. The folders of PROGRAMS stay visible
+        below a writable volume of the pod that is mounted over them. Raises CannotStart for a mount of an unknown
+        volume.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
@@ -133,7 +145,7 @@ class Folder:
 
 
 def _check_host_path(volume: Volume) -> None:
-    """Create the hostPath of a volume if its type asks for that. Raises CannotStart if the path does not exist."""
+    """Create the hostPath of a volume if its type requires that. Raises CannotStart if the path does not exist."""
     host_path = Path(volume.host_path)
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)

@@ -33,11 +33,7 @@ _BLOCKS = 127
 
 
 class Runner:
-    """Runs pods that state a command.
-
-    backoff_s: the second pause before a restart, and the longest, in seconds. folder: for the pods' files, used by this
-    runner alone. The argument `kubeconfig` is that of the local cluster, and `host_ip` gives the address of a node.
-    """
+    """Runs pods that state a command."""
 
     def __init__(
         self,
@@ -47,6 +43,12 @@ class Runner:
         kubeconfig: bytes | None = None,
         backoff_s: tuple[float, float] = (10.0, 300.0),
     ) -> None:
+        """Make a runner without pods.
+
+        folder: for the pods' files, used by this runner alone. host_ip: returns the address of a node. kubeconfig: of
+        the local cluster, for the pods; None for none. backoff_s: (delay before the second restart, maximum delay), in
+        seconds.
+        """
         self._api, self._folder, self._host_ip = api, folder, host_ip
         self._backoff_s = backoff_s
         self._objects = Objects(api, kubeconfig)
@@ -68,7 +70,7 @@ class Runner:
         return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
     def pod_changed(self, pod: Object) -> None:
-        """Take in a new or changed pod. Its processes start if it states a command and has no run-time annotation."""
+        """Take a new or changed pod. A new one starts if it states a command and has no run-time annotation."""
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
         self._news.set()
@@ -90,7 +92,9 @@ class Runner:
         return uid in self._lives
 
     async def run(self) -> None:
-        """Serve until cancelled. Then every container is killed and the files are removed."""
+        """Keep the hosts files of pods up to date until cancelled. Then every container is killed and the files are
+        removed.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_services())
@@ -102,7 +106,7 @@ class Runner:
             await asyncio.to_thread(shutil.rmtree, self._memory, True)
 
     def find(self, namespace: str, name: str) -> RunningPod | None:
-        """Return the running life of a pod by its name."""
+        """Return the running pod of this name; None if this runner does not run it."""
         for life in self._lives.values():
             meta = life.pod["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, name):
@@ -110,14 +114,14 @@ class Runner:
         return None
 
     def _begin(self, uid: str, pod: Object) -> None:
-        """Start the task that runs a new pod. uid: of the pod."""
+        """Start the task that runs a new pod, with an address and a folder of its own. uid: of the pod."""
         folder = Folder(self._folder / uid, self._memory / uid)
         node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
         life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
         self._tasks[uid] = asyncio.create_task(self._live(life, uid))
 
     async def _live(self, life: RunningPod, uid: str) -> None:
-        """Run one pod to its end. A fault of ours ends this pod only."""
+        """Run one pod to its end, then forget it. An exception is logged and ends only this pod. uid: of the pod."""
         try:
             await asyncio.to_thread(self._prepare, life)
             await life.run()
@@ -135,7 +139,7 @@ class Runner:
         self._write(life)
 
     def _address(self, uid: str) -> str:
-        """Return the lowest unused address."""
+        """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid."""
         used_addresses = set(self._addresses.values())
         number = next(each for each in range(len(used_addresses) + 1) if each not in used_addresses)
         self._addresses[uid] = number
@@ -144,7 +148,9 @@ class Runner:
     # Names.
 
     async def _watch_services(self) -> None:
-        """Watch Services until cancelled. After each change, write the names of their pods again."""
+        """Watch Services until cancelled. After each change the hosts files are written again. A failed watch begins
+        again.
+        """
         while True:
             try:
                 async for word, watched in self._api.changes("/api/v1/services"):
@@ -159,7 +165,7 @@ class Runner:
                 await asyncio.sleep(0.5)
 
     async def _write_hosts(self) -> None:
-        """Rewrite the hosts file of every running pod whenever pods or services change."""
+        """Rewrite the hosts file of every running pod whenever pods or Services change, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -176,13 +182,15 @@ class Runner:
 
 
 def _image_environment() -> dict[str, str]:
-    """Return what an image would bring: a path with our own Python on it, a home, a language."""
+    """Return the environment variables that an image would bring: PATH with our own Python, HOME and LANG."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": os.environ.get("LANG", "C.UTF-8")}
 
 
 def _sweep() -> Path | None:
-    """Return the folder for shared memory, and remove what killed kubelets left there."""
+    """Remove the folders that killed kubelets left in shared memory, and return its folder; None without shared
+    memory.
+    """
     if not _MEMORY.is_dir():
         return None
     for old in _MEMORY.glob(f"{_PREFIX}*-*"):

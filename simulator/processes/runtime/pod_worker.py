@@ -71,17 +71,17 @@ class RunningPod:
         self._deleted = self._untold = False
 
     def look(self, pod: Object) -> None:
-        """Take in a changed pod."""
+        """Take a changed pod object, and let run() act on it."""
         self.pod = pod
         self._news.set()
 
     def lose(self) -> None:
-        """Kill everything in the pod, because the pod or its node is gone."""
+        """Let run() kill everything in the pod, because the pod or its node is deleted."""
         self._deleted = True
         self._news.set()
 
     async def run(self) -> None:
-        """Run until the pod is gone."""
+        """Run the pod's containers until the pod is deleted; then kill what still runs, and remove its folders."""
         try:
             await asyncio.to_thread(self.folder.make)
             while not (self._deleted and lifecycles.is_at_rest(self.lifecycle)):
@@ -94,7 +94,7 @@ class RunningPod:
             await self._remove()
 
     def log_of(self, container: str, previous: bool) -> Path | None:
-        """Return the file with a container's output; None when there is none."""
+        """Return the file with a container's output; None if there is none. previous: of the run before this one."""
         run = self.lifecycle.named(container).restarts - previous
         folder = self.folder.disk / "logs" / container
         return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
@@ -102,17 +102,17 @@ class RunningPod:
     # One look.
 
     async def _do_what_is_due(self, now_s: float) -> None:
-        """Send the due signals, start the due containers, and report the pod's status."""
+        """Send the due signals, start the due containers, and report the pod's status. now_s: seconds since 1970."""
         meta = self.pod["metadata"]
         if self._deleted:
-            self.lifecycle = lifecycles.begin_end(self.lifecycle, now_s, 0.0)
+            self.lifecycle = lifecycles.begin_deletion(self.lifecycle, now_s, 0.0)
         elif meta.get("deletionTimestamp"):
-            self.lifecycle = lifecycles.begin_end(
+            self.lifecycle = lifecycles.begin_deletion(
                 self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
             )
         for name, number in lifecycles.signals_due(self.lifecycle, now_s):
             self.lifecycle = lifecycles.record_signal(self.lifecycle, name, number)
-            self._children[name].tell(number)
+            self._children[name].send_signal(number)
         if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
         for name in lifecycles.starts_due(self.lifecycle, now_s):
@@ -122,7 +122,7 @@ class RunningPod:
     async def _start(self, name: str) -> None:
         """Start a container, and tasks that await its end and run its probe.
 
-        A failure becomes the container's waiting reason.
+        A failure becomes the container's waiting reason, and is tried again later. Never raises one.
         """
         try:
             order, out = await self._order(name)
@@ -149,7 +149,7 @@ class RunningPod:
         return container
 
     async def _run_probe(self, name: str, child: Child, probe: ReadinessProbe) -> None:
-        """Ask a container whether it is ready, for as long as it runs."""
+        """Run a container's readiness probe until the container ends, and record each change of its readiness."""
         found, pause_s = Readiness(), probe.delay_s
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=probe.timeout_s)) as session:
             while True:
@@ -163,7 +163,10 @@ class RunningPod:
                 found, pause_s = now, probe.period_s
 
     async def _order(self, name: str) -> tuple[ContainerOrder, Path]:
-        """Return everything that a container is started with. Raises CannotStart."""
+        """Return (instructions for a container's first process, its log file). Fetches objects, and writes volumes.
+
+        Raises CannotStart, ApiError, aiohttp.ClientError, OSError.
+        """
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
         sources = await self._node.objects.of(pod)
@@ -189,10 +192,10 @@ class RunningPod:
         config: bytes | None,
         own: InCluster | None,
     ) -> tuple[ContainerOrder, Path]:
-        """Write the files of a container's volumes.
+        """Write the files of a container's volumes. Return (instructions for its first process, its log file).
 
-        Return how the container is started, and its log file. tokens: volume -> files with tokens. config: kubeconfig,
-        None for none. own: service account, None for none.
+        launch: its command and environment. volumes: of the pod, by name. tokens: volume -> files with tokens. config:
+        kubeconfig, None for none. own: service account, None for none. Raises CannotStart, OSError.
         """
         folder = self.folder
         folder.fill(volumes.values())
@@ -221,8 +224,8 @@ class RunningPod:
         return order, folder.log(name, was.restarts + bool(was.end))
 
     async def _wait_for(self, name: str, child: Child) -> None:
-        """Wait until a container ends, and record its exit code and message."""
-        code = await child.ended()
+        """Wait until a container ends, then record its exit code and message, and wake run()."""
+        code = await child.wait()
         message = await asyncio.to_thread(self._termination_message, name, code)
         self._children.pop(name, None)
         self.lifecycle = lifecycles.record_end(self.lifecycle, name, code, time.time(), message)
@@ -231,7 +234,7 @@ class RunningPod:
     def _termination_message(self, name: str, code: int) -> str:
         """Return the termination message of a container, "" for none.
 
-        A failed container may use the end of its log instead.
+        With FallbackToLogsOnError a failed container without a message gets the end of its log.
         """
         words = self.folder.last_words(name)
         policy = self._container(name).get("terminationMessagePolicy")
@@ -242,7 +245,9 @@ class RunningPod:
     # Telling.
 
     async def _report(self, now_s: float) -> None:
-        """Write the pod's status to the API if it has changed. A failed write is repeated later."""
+        """Write the pod's status to the API if it has changed. A failed write is repeated later. now_s: seconds
+        since 1970.
+        """
         if self._deleted:
             return
         status = status_of(
@@ -266,7 +271,9 @@ class RunningPod:
         return bool(leaving) and lifecycles.is_at_rest(self.lifecycle)
 
     async def _delete_object(self) -> bool:
-        """Delete the pod's object at once. Return True if it was accepted, or the pod is gone."""
+        """Delete the pod's object without a grace period. Return True if it was accepted, or if the pod does not
+        exist any more.
+        """
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)
 
@@ -276,7 +283,10 @@ class RunningPod:
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
 
     async def _call(self, method: str, path: str, body: Object, kind: str = "application/json") -> bool:
-        """Send a request. True if it was accepted, or if the pod is gone and needs it no longer."""
+        """Send a request. Return True if it was accepted, or if the pod does not exist any more or is another one.
+
+        Any other failure is logged, and the result is False. kind: the media type of the body.
+        """
         try:
             await self._node.api.call(method, path, body, kind)
         except ApiError as error:
@@ -290,7 +300,9 @@ class RunningPod:
         return True
 
     async def _wait(self) -> None:
-        """Wait until something happens to the pod, or until a probe, restart or signal is due."""
+        """Wait until something happens to the pod, until a restart or signal is due, or until a failed write is due
+        again.
+        """
         now_s = time.time()
         next_s = lifecycles.next_due_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
@@ -301,7 +313,7 @@ class RunningPod:
                 await self._news.wait()
 
     async def _remove(self) -> None:
-        """Kill all containers, end their tasks, and remove the pod's folders."""
+        """Kill all containers, wait for the end of their tasks, and remove the pod's folders."""
         await asyncio.gather(*(child.kill() for child in self._children.values()))
         for task in self._asking:
             task.cancel()
@@ -310,14 +322,14 @@ class RunningPod:
 
 
 def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-    """Start a task, and keep it in `among` until it has ended."""
+    """Start a task, and keep it in the set `among` until it has ended."""
     task = asyncio.create_task(work)
     among.add(task)
     task.add_done_callback(among.discard)
 
 
 async def _is_good(session: aiohttp.ClientSession, url: str) -> bool:
-    """Ask once. As a kubelet does it, no certificate is verified."""
+    """Return True if a URL answers with a status of 200 to 399. As with a kubelet, no certificate is verified."""
     try:
         async with session.get(url, ssl=False, allow_redirects=False) as answer:
             return 200 <= answer.status < 400
@@ -350,21 +362,21 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def ended(self) -> int:
-        """Wait for the end. Returns the exit code, or 128 + the signal that ended it."""
+    async def wait(self) -> int:
+        """Wait for the end of the container. Return the exit code, 128 + n if signal n ended it."""
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
         return 128 - code if code < 0 else code
 
-    def tell(self, command: str) -> None:
-        """Send SIGTERM to its command, or SIGKILL to everything in it."""
+    def send_signal(self, number: str) -> None:
+        """Send SIGTERM to the command, or SIGKILL to everything in the container. number: TERM or KILL."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1 if command == KILL else signal.SIGTERM)
+            self._process.send_signal(signal.SIGUSR1 if number == KILL else signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End the container, whatever it does."""
-        self.tell(KILL)
+        """Kill everything in the container, and wait for its end."""
+        self.send_signal(KILL)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
                 await self._process.wait()
@@ -375,7 +387,7 @@ class Child:
 
 
 async def start(order: ContainerOrder, log: Path) -> Child:
-    """Start a container, whose output is appended to `log`. Raises OSError."""
+    """Start a container's first process, and return it. Its output is appended to `log`. Raises OSError."""
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", container_init.__file__),

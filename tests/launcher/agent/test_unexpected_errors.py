@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnout.launcher.agent.coordinator_only import Reception
+from turnout.launcher.agent.coordinator_only import CoordinatorOnlyHost
 from turnout.launcher.agent.coordinator_session import CoordinatorSession
 from turnout.launcher.agent.start_agent import member_of, run_agent
 from turnout.launcher.agent.torchrun.rendezvous import TorchAgentWorkers
@@ -74,14 +74,14 @@ def test_an_unexpected_error_ends_a_coordinator_on_its_own():
         listener = Listener(b"token", "job", lambda word, facts: None)
         port = await listener.open("127.0.0.1", 0)
         member = member_of(settings.place, "127.0.0.1", port, 1, ())
-        reception = Reception(settings, member, listener, BrokenLock(), lambda word, facts: None)
+        host = CoordinatorOnlyHost(settings, member, listener, BrokenLock(), lambda word, facts: None)
         spec = settings.elastic_spec
         join = Join(VERSION, "job", b"n" * 16, b"p" * 32, member, spec, LastWorld(), RestartBudget(), 0, (), 0.0)
-        reception.admit(SimpleNamespace(abort=lambda: None), join)
+        host.admit(SimpleNamespace(abort=lambda: None), join)
         try:
-            return await asyncio.wait_for(reception.ended, 20)
+            return await asyncio.wait_for(host.ended, 20)
         finally:
-            await reception.close()
+            await host.close()
 
     with pytest.raises(TypeError, match="no such field"):
         asyncio.run(serve())

@@ -10,9 +10,9 @@ from turnout.launcher.health.model import SlowRule, StragglerLimits
 MEAN, MEDIAN, SPREAD = StragglerLimits(), StragglerLimits(rule=SlowRule.MEDIAN), StragglerLimits(rule=SlowRule.SPREAD)
 
 
-def slow(times, limits, floor_s=None):
+def slow(times, limits, always_slow_s=None):
     sample = Sample(times, limits)
-    return [at for at, time_s in enumerate(times) if sample.is_slow(time_s, [time_s], floor_s)]
+    return [at for at, time_s in enumerate(times) if sample.is_slow(time_s, [time_s], always_slow_s)]
 
 
 @pytest.mark.contract("DL-31")
@@ -37,8 +37,8 @@ def test_rules(times, limits, found):
 
 
 def test_a_floor_needs_nobody_else():
-    assert slow([5, 5, 5], MEAN, floor_s=4) == [0, 1, 2]
-    assert slow([5, 5, 5], MEAN, floor_s=5) == []
+    assert slow([5, 5, 5], MEAN, always_slow_s=4) == [0, 1, 2]
+    assert slow([5, 5, 5], MEAN, always_slow_s=5) == []
 
 
 times = st.lists(st.floats(0.01, 100), min_size=1, max_size=12)

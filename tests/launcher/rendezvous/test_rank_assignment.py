@@ -15,7 +15,7 @@ from tests.topology.world import guide_table, paths
 from turnout.launcher.model import Member
 from turnout.launcher.rendezvous.rank_assignment import (
     LIMIT,
-    Limit,
+    CrossingLimit,
     addresses_by_rank,
     crossings,
     optimum,
@@ -26,7 +26,7 @@ from turnout.topology.map_formats import read_map
 from turnout.topology.model import Entry
 from turnout.topology.rank_order import in_rank_order
 
-NEVER_ANEW = Limit(factor=1e9)
+NEVER_ANEW = CrossingLimit(factor=1e9)
 
 
 def worker(name, path="", index=None, host=""):

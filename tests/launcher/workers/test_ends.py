@@ -290,7 +290,7 @@ async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
         await testbed.stop()
         await until_async(lambda: testbed.told("parent_lost"))
     assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
-    assert testbed.why == ["no parent is kept"]
+    assert testbed.why == ["forking is off"]
     await testbed.processes.close()
 
 

@@ -131,7 +131,7 @@ async def test_a_script_is_what_python_makes_of_it(testbed, text):
     argv = (script, "--lr", "0.1", "-x", "--", "--", "a b", "")
     answer = judged(testbed, *argv)
     assert await seen(testbed, testbed.order(*argv)) == answer
-    assert testbed.why == ([] if testbed.forks else ["no parent is kept"])
+    assert testbed.why == ([] if testbed.forks else ["forking is off"])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ async def test_a_module_is_what_python_makes_of_it(testbed, files, argv):
     folder.mkdir(exist_ok=True)
     answer = judged(testbed, "-m", *argv, cwd=folder)
     assert await seen(testbed, testbed.order(*argv, how=CommandKind.MODULE, cwd=str(folder))) == answer
-    assert testbed.why == ([] if testbed.forks else ["no parent is kept"])
+    assert testbed.why == ([] if testbed.forks else ["forking is off"])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_a_program_without_python_is_executed(testbed, argv, code, err):
     got, out, told = await seen(testbed, testbed.order(*argv, how=CommandKind.BARE, env={"RANK": "1"}))
     assert (got, told[: len(err)]) == (code, err)
     assert out == ("-x 1\n" if code == 3 else "")
-    assert testbed.why in (["--no-python"], ["no parent is kept"])
+    assert testbed.why in (["--no-python"], ["forking is off"])
 
 
 async def test_a_process_whose_files_cannot_be_made_fails_and_says_why(testbed, capfd):

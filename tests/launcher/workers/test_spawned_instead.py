@@ -307,7 +307,7 @@ async def test_a_parent_that_dies_or_dallies_while_it_imports_is_done_without(tm
     slow = WorkerTestbed(tmp_path, preload=("ahead",), env=testbed.env, patience_s=0.3)
     assert [each.code for each in await slow.run(slow.program("print(1)"))] == [0]
     assert slow.told("parent_failed") == [{"why": "it has not imported ahead in 0.3 s"}]
-    assert slow.why == ["the parent is not ready"]
+    assert slow.why == ["the forkserver is not ready"]
     for each in (testbed, slow):
         await each.processes.close()
 

@@ -10,7 +10,7 @@ from turnout.jobs.model import BadJob
 from turnout.kube import labels, pod_shape
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Node, Pod
-from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, shape_of, soft_terms
+from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, preferred_terms, shape_of
 from turnout.scheduler_ext.cluster.view import ClusterView
 
 GPU = "nvidia.com/gpu"
@@ -101,7 +101,7 @@ def test_soft_terms_beyond_the_bound_are_given_up():
 
     def wishes(*terms):
         asked = {"preferredDuringSchedulingIgnoredDuringExecution": list(terms)}
-        return soft_terms(pod(affinity={"nodeAffinity": asked}))
+        return preferred_terms(pod(affinity={"nodeAffinity": asked}))
 
     assert len(wishes(few, few)) == 2
     assert wishes(few, many) == ()

@@ -273,6 +273,12 @@ MULTIPLES = {
         [0, 0],
         {"size": 8, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 0},
     ),
+    "the min of a gang that has started ends with a whole multiple: a gang of the same age took its last seat": (
+        [0, 3],
+        {"size": 8, "gpus": 2, "least": 5, "multiple": 2, "dialect": "native", "tree": (1, 2)},
+        {"size": 5, "gpus": 2, "multiple": 2, "dialect": "volcano"},
+        {"size": 1, "gpus": 1, "multiple": 1, "dialect": "native", "tree": (None, 2)},
+    ),
     "a member whose partner lost its seat does not keep its own seat alone": (
         [0, 0],
         {"size": 5, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 2, "group_tier": 0},

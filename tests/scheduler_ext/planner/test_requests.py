@@ -11,6 +11,7 @@ from turnout.scheduler_ext.planner.order import (
     SeatClass,
     gangs_of_set,
     has_started,
+    hosted_members,
     missing_partner,
     order_seats,
     position_of,
@@ -146,6 +147,23 @@ class TestStanding:
         (gang,) = w.view.gangs.values()
         position = position_of(w.view, gang)
         assert (position.needed_pods, position.first_order[0]) == (3, SeatClass.WAITING)
+
+    @pytest.mark.parametrize(("early", "late", "first"), [
+        pytest.param("2", "2", 2, id="stated before the start: the min ends with a whole multiple"),
+        pytest.param("1", "2", 1, id="stated after the start: only the min comes first"),
+        pytest.param("2", "8", 1, id="raised after the start: only the min comes first"),
+    ])  # fmt: skip
+    def test_the_min_of_a_started_gang_ends_with_a_multiple_of_its_start(self, early, late, first):
+        w = World(2).put_group("bert", 9)
+        before, after = ({labels.PODS_PER_HOST_MULTIPLE: text} for text in (early, late))
+        w.put(*world.volcano("bert", 8, gpus=1, at=["a0"] * 8, notes=before)).view.settle(1.0)
+        w.put(*world.volcano("bert", 16, gpus=1, notes=after)[8:])
+        (gang,) = w.plans.view.gangs.values()
+        w.view.settle(w.now_s)
+        position, plan = position_of(w.view, gang), w.plans.plan_of(gang.key, w.now_s)
+        seats = order_seats(gang, plan, position, hosted_members(w.view, gang))
+        assert (position.needed_pods, position.first_order[0]) == (1, SeatClass.STARTED)
+        assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
 
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
         w, pods = World(6), world.koordinator("bert", 3, least=2, total=5)

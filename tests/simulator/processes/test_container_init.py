@@ -57,7 +57,7 @@ async def test_its_exit_code_is_that_of_its_command(tmp_path, walls, script, cod
     if walls and "kill" in script:
         script = f"sh -c '{script}'; exit $?"  # process 1 of a namespace cannot kill itself
     child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
-    assert await child.ended() == code
+    assert await child.wait() == code
 
 
 @pytest.mark.parametrize("walls", [True, False], ids=["with walls", "without"])
@@ -66,27 +66,27 @@ async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, walls, tol
     script = f"trap 'exit 5' TERM; setsid tail -f {mark} & echo up > {fifo}; wait"
     child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
     assert await asyncio.to_thread(fifo.read_text) == "up\n"
-    child.tell(told)
-    assert await child.ended() == (5 if told == TERM else 137)
+    child.send_signal(told)
+    assert await child.wait() == (5 if told == TERM else 137)
     assert alive(f"-f\0{mark}") == 0
 
 
 async def test_one_without_a_command_stays_until_it_is_told(tmp_path):
     child = await start(order(tmp_path), tmp_path / "log")
-    child.tell(TERM)
-    assert await child.ended() in (0, 143)  # before or after it has begun to listen
+    child.send_signal(TERM)
+    assert await child.wait() in (0, 143)  # before or after it has begun to listen
 
 
 async def test_without_walls_a_container_with_volumes_is_refused_and_says_why(tmp_path):
     child = await start(order(tmp_path, "true", walls=False, needs_walls=True), tmp_path / "log")
-    assert await child.ended() == 128
+    assert await child.wait() == 128
     assert "needs mount namespaces" in (tmp_path / "note").read_text()
 
 
 async def test_when_nobody_wants_it_any_more_it_ends(tmp_path, mark):
     child = await start(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
     child._process.stdin.close()  # as the kernel does it when we are killed
-    assert await child.ended() == 137
+    assert await child.wait() == 137
     assert alive(f"-f\0{mark}") == 0
 
 

@@ -11,7 +11,7 @@ from turnout.simulator.processes.pod_lifecycle import (
     TERM,
     ContainerState,
     Part,
-    begin_end,
+    begin_deletion,
     is_at_rest,
     is_over,
     new_lifecycle,
@@ -94,7 +94,7 @@ def test_one_that_has_run_for_long_starts_afresh():
 
 
 def test_a_pod_that_leaves_is_asked_first_and_killed_after_its_grace():
-    life = begin_end(start_all(new_lifecycle(pod(mains=("a", "b")))), 100, 30)
+    life = begin_deletion(start_all(new_lifecycle(pod(mains=("a", "b")))), 100, 30)
     assert signals_due(life, 100) == [("a", TERM), ("b", TERM)]
     life = record_end(record_signal(record_signal(life, "a", TERM), "b", TERM), "a", 143, 101)
     assert signals_due(life, 129) == []
@@ -107,9 +107,9 @@ def test_a_pod_that_leaves_is_asked_first_and_killed_after_its_grace():
 
 
 def test_a_second_deletion_only_shortens_the_grace():
-    life = begin_end(start_all(new_lifecycle(pod())), 100, 30)
-    assert next_due_s(begin_end(life, 110, 60), 110) == 130
-    assert next_due_s(begin_end(life, 110, 5), 110) == 115
+    life = begin_deletion(start_all(new_lifecycle(pod())), 100, 30)
+    assert next_due_s(begin_deletion(life, 110, 60), 110) == 130
+    assert next_due_s(begin_deletion(life, 110, 5), 110) == 115
 
 
 def test_sidecars_go_last():
@@ -118,7 +118,7 @@ def test_sidecars_go_last():
     assert signals_due(gone, 5) == [("side", TERM)]
     assert phase(gone) == "Running"
     assert phase(record_end(record_signal(gone, "side", TERM), "side", 143, 6)) == "Succeeded"
-    leaving = begin_end(life, 5, 30)
+    leaving = begin_deletion(life, 5, 30)
     assert signals_due(leaving, 5) == [("m", TERM)]
     assert signals_due(record_end(leaving, "m", 143, 6), 6) == [("side", TERM)]
 
@@ -150,7 +150,7 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
         now_s += data.draw(st.sampled_from([0.0, 1.0, 20.0]))
         mains_begun = any(each.began_s or each.state is not ContainerState.WAITING for each in life.of(Part.MAIN))
         assert not mains_begun or lifecycles.is_initialized(life)
-    life = begin_end(life, now_s, 5.0)
+    life = begin_deletion(life, now_s, 5.0)
     for _ in range(3):
         assert starts_due(life, now_s) == []
         for name, signal in signals_due(life, now_s + 5.0):

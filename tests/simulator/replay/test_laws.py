@@ -88,7 +88,7 @@ def test_many_that_come_at_once_are_all_served_by_one_look():
     jobs = [job("wide", 0, 5000, 1, 8), *(job(f"new{n}", 101) for n in range(4))]
     tape = lent(jobs, ReplayRules((8,)))
     assert [ran.started_s for ran in tape.ran[1:]] == [135.0] * 4
-    assert tape.ran[0].robbed == 1
+    assert tape.ran[0].shrinks_for_others == 1
 
 
 def test_a_job_that_gives_little_by_little_pays_for_two_restarts_at_most():

@@ -66,7 +66,7 @@ def test_workers_that_leave_hold_their_gpus_for_their_grace():
     tape = replay(jobs, ReplayRules((4,)), POLICY)
     done_s = 105 * 4 + (705 - 165) * 2
     assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
-    assert (tape.ran[0].restarts, tape.ran[0].robbed, tape.evictions[0].for_) == (2, 1, "b")
+    assert (tape.ran[0].restarts, tape.ran[0].shrinks_for_others, tape.evictions[0].for_) == (2, 1, "b")
 
 
 def test_only_gpus_that_made_progress_count_as_busy():

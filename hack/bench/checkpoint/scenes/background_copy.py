@@ -21,7 +21,7 @@ from hack.bench.checkpoint.baselines import DcpAsync, Saver
 from hack.bench.checkpoint.ours import Ours
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.overlap import Loop, busy, cores, spread, waiting
-from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, tried
+from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
 BARE = "a bare memcpy on the other core"
@@ -78,39 +78,39 @@ class Behind(Bare):
 
 
 class _Windows:
-    """A loop with a save, between loops without one. The shortest of all steps counts as a step alone."""
+    """Measures a loop with a save, between loops without one. The shortest of all steps counts as a step alone.
 
-    def __init__(self, loop: Loop, state: dict[str, Any], least_s: float, seen: SceneResult) -> None:
-        self._loop, self._state, self._least_s, self._seen = loop, state, least_s, seen
+    loop: the training. state: that is saved. least_s: seconds of each part. result: gets the times.
+    """
+
+    def __init__(self, loop: Loop, state: dict[str, Any], least_s: float, result: SceneResult) -> None:
+        self._loop, self._state, self._least_s, self._result = loop, state, least_s, result
         self._where = cores()
         self._saved: dict[str, list[tuple[float, int]]] = {}
 
     def save(self, saver: Saver) -> float:
-        """Start the save of the next step, then bind each thread to its core.
-
-        Return the seconds that the binding took.
+        """Start the save of the next step, then bind each thread to its core. Return the seconds that the binding
+        took.
         """
         self._state["step"] += 1
         saver.save(self._state["step"], self._state)
         return took_s(partial(spread, *self._where))
 
     def window(self, saver: Saver, name: str) -> None:
-        """Measure one save: some steps without it, then steps until all of it is done. name: under which results are
-        kept.
+        """Measure one save: some steps without it, then steps until the saver has finished. name: of the result.
+
+        The step right after the save is recorded at once; `close` records what the save added.
         """
         steps, alone_s = self._loop.steps(self._least_s)
-        self._seen.keep(ALONE, alone_s / steps)
+        self._result.keep(ALONE, alone_s / steps)
         began_s = time.perf_counter()
         spread_s = self.save(saver)
-        self._seen.keep(of(name, BESIDE), took_s(self._loop.step))
+        self._result.keep(of(name, BESIDE), took_s(self._loop.step))
         steps, _ = self._loop.steps(self._least_s, waiting(saver))
         self._saved.setdefault(name, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
 
     def exact(self, saver: Saver) -> None:
-        """Check that a load returns the state from before the step that followed the save.
-
-        Raises RuntimeError otherwise.
-        """
+        """Raise RuntimeError unless a load returns the state from before the step that followed the save."""
         sums = _sums(self._state)
         self.save(saver)
         step = self._state["step"]
@@ -119,16 +119,16 @@ class _Windows:
         loaded = saver.load()
         if loaded["step"] != step or _sums(loaded) != sums or _sums(self._state) == sums:
             raise RuntimeError("what was copied behind training is not what was there")
-        self._seen.figures[of(OURS, EQUAL)] = 1.0
+        self._result.figures[of(OURS, EQUAL)] = 1.0
 
     def close(self) -> None:
-        """Add to the results the seconds that each save added: the time of its loop, less its steps at the speed of a
+        """Record for each save the seconds that it added: the time of its loop, less its steps at the speed of a
         step alone.
         """
-        alone_s = self._seen.best_s(ALONE)
+        alone_s = self._result.best_s(ALONE)
         for name, found in self._saved.items():
             for all_s, steps in found:
-                self._seen.keep(name, all_s - steps * alone_s)
+                self._result.keep(name, all_s - steps * alone_s)
 
 
 def time_background_copy(plan: Plan, places: Places) -> SceneResult:
@@ -138,8 +138,8 @@ def time_background_copy(plan: Plan, places: Places) -> SceneResult:
     load checks afterwards that the background copy has the state from before the next step.
     """
     state = make(plan.size)
-    seen, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
-    windows = _Windows(loop, state, plan.loop_s, seen)
+    result, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
+    windows = _Windows(loop, state, plan.loop_s, result)
     with floors(state) as copies, ExitStack() as ends:
         ours = Ours(places.memory / "ours")
         savers: dict[str, Saver] = {
@@ -160,17 +160,19 @@ def time_background_copy(plan: Plan, places: Places) -> SceneResult:
                 saver.wait()
 
         for name, saver in savers.items():
-            tried(name, seen, partial(warmed, saver))
+            run_or_record_fault(name, result, partial(warmed, saver))
         for is_busy in (False, True):
             with busy(others) if is_busy else nullcontext():
                 for _ in range(min(plan.loops, ASIDE) if is_busy else plan.loops):
                     for name, saver in savers.items():
-                        seen.timed(floor(1), copies[floor(1)])
-                        tried(name, seen, partial(windows.window, saver, of(name, BUSY) if is_busy else name))
+                        result.timed(floor(1), copies[floor(1)])
+                        run_or_record_fault(
+                            name, result, partial(windows.window, saver, of(name, BUSY) if is_busy else name)
+                        )
                     shutil.rmtree(places.memory / "saved", ignore_errors=True)
-        tried(OURS, seen, partial(windows.exact, savers[OURS]))
+        run_or_record_fault(OURS, result, partial(windows.exact, savers[OURS]))
         windows.close()
-    return seen
+    return result
 
 
 def _sums(state: dict[str, Any]) -> list[tuple[str, int]]:

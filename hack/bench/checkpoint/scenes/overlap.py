@@ -23,7 +23,7 @@ from typing import Any
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
 from hack.bench.checkpoint.ours import Ours
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, tried
+from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
 PLAIN = "a step alone"
@@ -35,7 +35,10 @@ _ATTEMPTS = 8  # saves while one persist is under way
 
 
 class Loop:
-    """A single-threaded load like that of training. optimizer: changes the state."""
+    """A single-threaded load like that of training, whose optimizer changes the state.
+
+    products, width: number and size of the matrix products in a step. updated: tensors that one step changes.
+    """
 
     def __init__(self, state: dict[str, Any], products: int = 24, width: int = 256, updated: int = 16) -> None:
         import torch
@@ -46,7 +49,7 @@ class Loop:
         self.optimizer = updating([tensor for _, tensor in tensors(state) if tensor.is_floating_point()], updated)
 
     def step(self) -> None:
-        """One step."""
+        """Do one step: the matrix products, then the optimizer's step."""
         self._multiplied()
         self.optimizer.step()
 
@@ -55,13 +58,13 @@ class Loop:
             self._multiply(self._left, self._right, out=self._out)
 
     def last(self, least_s: float) -> None:
-        """Set the time that the products of a step take."""
+        """Choose the number of products so that those of a step take at least `least_s` seconds."""
         self._multiplied()
         took = min(took_s(self._multiplied) for _ in range(_TRIES))
         self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
-        """Step for this long and until nothing runs in the background; give the number of steps and the time."""
+        """Do steps for at least `least_s` seconds, and until `going()` is false. Return (number of steps, seconds)."""
         began_s, done = time.perf_counter(), 0
         while (passed_s := time.perf_counter() - began_s) < least_s or going():
             self.step()
@@ -86,10 +89,13 @@ def updating(every: list[Any], updated: int) -> Any:
 
 
 def persisted(plan: Plan, places: Places) -> SceneResult:
-    """Time steps without a save, and while a save is written to a disk; count the saves to memory during a write."""
+    """Time steps without a save, and steps while a save is written to disk, for DCP async and for ours.
+
+    Also count how many saves to memory succeed during a write.
+    """
     makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True), OURS: Ours}
     state = make(plan.small)
-    seen = SceneResult(bytes_of(state))
+    result = SceneResult(bytes_of(state))
     loop = Loop(state)
     main, others = cores()
     with ExitStack() as ends:
@@ -108,26 +114,28 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
                 ends.callback(savers[name].close)
                 savers[name].prepare(state)
             before, before_s = loop.steps(plan.loop_s)
-            seen.keep(PLAIN, before_s / before)
+            result.keep(PLAIN, before_s / before)
             persist(name)
             spread(main, main | others)
             done, took_s = loop.steps(0, waiting(savers[name]))
             if done:
-                seen.keep(name, took_s / done)
-                seen.keep(of(name, PERSIST), took_s)
+                result.keep(name, took_s / done)
+                result.keep(of(name, PERSIST), took_s)
             if name != OURS:
                 shutil.rmtree(places.disk / name, ignore_errors=True)
 
         for _ in range(plan.persists):
             for name in makers:
-                tried(name, seen, partial(stepped, name))
+                run_or_record_fault(name, result, partial(stepped, name))
         if isinstance(ours := savers.get(OURS), Ours):
-            tried(OURS, seen, partial(_taken, ours, state, seen))
-    return seen
+            run_or_record_fault(OURS, result, partial(_save_during_persist, ours, state, result))
+    return result
 
 
-def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
-    """Save into memory as often as possible while a save is written to disk, and load each save again."""
+def _save_during_persist(ours: Ours, state: dict[str, Any], result: SceneResult) -> None:
+    """Save into memory again and again while one save is written to disk, and load each. Record how many were
+    requested, and how many could be loaded unchanged.
+    """
     asked = taken = 0
     state["step"] = first = ours.persisted() + 1
     ours.save(first, state, disk=True)
@@ -140,24 +148,27 @@ def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
         found, loaded = ours.newest()
         taken += found == step and not differ(state, loaded)
     ours.wait()
-    seen.figures |= {ASKED: float(asked), TAKEN: float(taken)}
+    result.figures |= {ASKED: float(asked), TAKEN: float(taken)}
 
 
 def waiting(saver: Saver) -> Callable[[], bool]:
-    """Wait for a saver in a thread; give a function that tells whether it still waits."""
+    """Start a thread that waits for the saver; return a function that is True while it still waits."""
     thread = threading.Thread(target=saver.wait)
     thread.start()
     return thread.is_alive
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """Give the core of the loop, and the other cores. With a single core, all share it."""
+    """Return (core of the training loop, the other cores). With a single core both are that one."""
     mine, *others = sorted(os.sched_getaffinity(0))
     return {mine}, {*others} or {mine}
 
 
 def spread(main: set[int], others: set[int]) -> None:
-    """Bind this process' main thread to some cores, its other threads and its children to others, while they live."""
+    """Bind this process' main thread to the cores `main`, and its other threads and its children to `others`.
+
+    Only the threads that exist now are bound.
+    """
     threads = [int(each) for each in os.listdir("/proc/self/task")]
     children = [pid for each in threads for pid in _children(each)]
     for each in [*threads, *(int(at) for pid in children for at in _listed(f"/proc/{pid}/task"))]:
@@ -166,12 +177,14 @@ def spread(main: set[int], others: set[int]) -> None:
 
 
 def _children(thread: int) -> list[str]:
+    """Return the pids of a thread's children as text, [] if the thread has ended."""
     with suppress(OSError):
         return Path(f"/proc/self/task/{thread}/children").read_text().split()
     return []
 
 
 def _listed(folder: str) -> list[str]:
+    """Return the names in a folder, [] if it does not exist."""
     with suppress(OSError):
         return os.listdir(folder)
     return []

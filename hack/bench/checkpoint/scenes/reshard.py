@@ -21,7 +21,7 @@ from typing import Any
 
 from hack.bench.checkpoint.lower_bound import Copy, Warm
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult
-from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, of, tried
+from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
@@ -33,32 +33,33 @@ Call = Callable[[dict[str, Any]], object]
 
 
 def pair(name: str, saved: int, loads: int) -> str:
-    """Name two world sizes, and what was done in them."""
+    """Return the name of a result: what was timed, and the numbers of ranks that saved and that load."""
     return f"{name}, {saved} -> {loads}"
 
 
 def loaded(plan: Plan, places: Places) -> SceneResult:
-    """Save in each world and load in others. Turnout has to load the saved bytes, as dcp.load does."""
+    """Save in each world and load in others; return the times, and EQUAL if our loads gave the saved bytes."""
     whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
-    seen = SceneResult(bytes_of(whole))
+    result = SceneResult(bytes_of(whole))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
         folder = places.memory / f"of-{saved}"
         states = [sharded(whole, rank, saved) for rank in range(saved)]
-        tried(DCP, seen, partial(save, states, folder / "dcp"))
-        tried(OURS, seen, partial(save_ours, states, folder / "ours"))
+        run_or_record_fault(DCP, result, partial(save, states, folder / "dcp"))
+        run_or_record_fault(OURS, result, partial(save_ours, states, folder / "ours"))
         for _, loads in pairs:
-            _pair(whole, (saved, loads), folder, plan.loads, seen)
+            _pair(whole, (saved, loads), folder, plan.loads, result)
         shutil.rmtree(folder)
-    _own(whole, places.memory / "own", plan.loads, seen)
-    if OURS not in seen.faults:
-        seen.figures[of(OURS, EQUAL)] = 1.0
-    return seen
+    _own(whole, places.memory / "own", plan.loads, result)
+    if OURS not in result.faults:
+        result.figures[of(OURS, EQUAL)] = 1.0
+    return result
 
 
-def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, seen: SceneResult) -> None:
-    """Time loads in one world of what another world saved, `turns` times, and check the loaded bytes.
+def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, result: SceneResult) -> None:
+    """Time loads in one world of what another world saved, `turns` times.
 
-    worlds: numbers of ranks that saved and that load. The first, untimed round checks each way.
+    worlds: (ranks that saved, ranks that load). folder: of the saves. The first, untimed round raises RuntimeError if a
+    way of loading gives other bytes.
     """
     import torch
 
@@ -76,10 +77,11 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
                 ends.callback(copy.close)
 
         def load(name: str, call: Call, timed: bool) -> None:
+            """Load in each rank in turn; time it, or in the untimed round check the bytes."""
             for tensor in empty.values():
                 tensor.reshape(-1)[:: 1 << 16].fill_(-1)
             if timed:
-                seen.timed(pair(name, saved, loads), lambda: [call(state) for state in states])
+                result.timed(pair(name, saved, loads), lambda: [call(state) for state in states])
             else:
                 for state in states:
                     call(state)
@@ -88,19 +90,23 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
 
         for turn in range(-1, turns):
             for name, copies in floors.items():
-                seen.timed(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
+                result.timed(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
             for name, call in ways(folder).items():
-                tried(name, seen, partial(load, name, call, turn >= 0))
+                run_or_record_fault(name, result, partial(load, name, call, turn >= 0))
 
 
 def ways(folder: Path) -> Mapping[str, Call]:
-    """Return the ways in which a rank loads, by name. Each load has a new reader, as in a new process."""
+    """Return the ways in which a rank loads a state dict, by name. Each load has a new reader, as in a new process.
+
+    NOTHING does all of DCP's work but reading.
+    """
     import torch.distributed.checkpoint as dcp
 
     from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
 
     class Nothing(dcp.FileSystemReader):  # type: ignore[misc, unused-ignore]
         def read_data(self, plan: Any, planner: Any) -> Any:
+            """Read nothing, and return a finished future."""
             import torch
 
             done: Any = torch.futures.Future()
@@ -114,15 +120,16 @@ def ways(folder: Path) -> Mapping[str, Call]:
     }
 
 
-def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) -> None:
-    """Load the whole state in one rank, into new memory each time, as a process that starts does."""
+def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
+    """Time loads of the whole state by one rank, `turns` times, each into new memory, as in a process that starts."""
     import torch
 
     def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
+        """Load into new memory; time it, or in the untimed round check the bytes."""
         began_s = time.perf_counter()
         found = call()
         if timed:
-            seen.keep(of(name, OWN), time.perf_counter() - began_s)
+            result.keep(of(name, OWN), time.perf_counter() - began_s)
         elif other := [key for key in whole if not torch.equal(whole[key], found[key])]:
             raise RuntimeError(f"{of(name, OWN)}: {other[0]} is not what was saved")
 
@@ -130,14 +137,17 @@ def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) 
         calls = _own_ways(dict(whole), folder, ends)
         for turn in range(-1, turns):
             for name in map(floor, THREADS):
-                seen.timed(of(name, OWN), copies[name])
+                result.timed(of(name, OWN), copies[name])
             for name, call in calls.items():
-                tried(name, seen, partial(load, name, call, turn >= 0))
+                run_or_record_fault(name, result, partial(load, name, call, turn >= 0))
     shutil.rmtree(folder)
 
 
 def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
-    """Save in each way, and give how each is loaded into new memory."""
+    """Save the state in each way into the folder. Return, by name, the function that loads it into new memory.
+
+    ends: closes our checkpointer later.
+    """
     import safetensors.torch
     import torch
 
@@ -173,12 +183,16 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
 
 
 def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
-    """Return a rank's part of the tensors, as DTensors that share their memory."""
+    """Return this rank's part of each tensor, cut along dimension 0, as DTensors that are views of `whole` (no copy).
+
+    The part is empty if there are more ranks than chunks. ranks: number of ranks.
+    """
     from torch.distributed.tensor import DTensor, Shard
 
     mesh = _mesh(rank, ranks)
 
     def cut(tensor: Any) -> Any:
+        """Return this rank's chunk of a tensor as a DTensor."""
         chunks = tensor.chunk(ranks)
         mine = chunks[rank] if rank < len(chunks) else tensor[:0]
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
@@ -207,14 +221,14 @@ def _mesh(rank: int, ranks: int) -> Any:
 
 
 def save(states: Shards, folder: Path) -> None:
-    """Run dcp.save for all ranks."""
+    """Save by dcp.save in all ranks of a world, in this process. states: of each rank."""
     import torch.distributed.checkpoint as dcp
 
     _save(states, [dcp.FileSystemWriter(folder) for _ in states], dcp.DefaultSavePlanner)
 
 
 def save_ours(states: Shards, folder: Path) -> None:
-    """Save with Turnout's writer, until all is in the folder; then free its memory."""
+    """Save with Turnout's writer in all ranks, and wait until the step is committed; then free its memory."""
     from turnout.launcher.checkpoint.dcp.reader import memories
     from turnout.launcher.checkpoint.dcp.writer import FlashSavePlanner, FlashStorageWriter
 
@@ -228,7 +242,10 @@ def save_ours(states: Shards, folder: Path) -> None:
 
 
 def _save(states: Shards, writers: Sequence[Any], planner: Callable[[], Any]) -> None:
-    """Do what dcp.save does in each rank, and in its coordinator between them."""
+    """Do what dcp.save does: the local part in each rank, and in between the global plan on rank 0.
+
+    states, writers: by rank. planner: makes a rank's planner.
+    """
     planners = [planner() for _ in states]
     plans = []
     for rank, (state, writer, own) in enumerate(zip(states, writers, planners, strict=True)):

@@ -48,7 +48,7 @@ def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the scenes one after another."""
+    """Run all scenes one after another, and write their results where the parent expects them. Return 0."""
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])

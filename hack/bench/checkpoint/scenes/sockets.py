@@ -1,9 +1,9 @@
 """The throughput of shard copies into a peer's memory, compared with a plain socket, and their effect on a loop.
 
 The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
-looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is
-proven by an authenticated digest, which both ends compute. Both ends are
-processes of this machine, as nice as daemons; each of a job's machines has one of them at a time.
+looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is proven by
+an authenticated digest, which both ends compute. Both ends are processes of this machine, as nice as daemons; each of a
+job's machines has one of them at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.overlap import PLAIN, Loop, cores
-from hack.bench.checkpoint.scenes.stalls import tried
+from hack.bench.checkpoint.scenes.stalls import run_or_record_fault
 from hack.bench.checkpoint.state import make
 from turnout.launcher.checkpoint.replication import peer_connection
 
@@ -35,8 +35,11 @@ _LIMIT_S = 60.0
 
 
 def sent(plan: Plan, places: Places) -> SceneResult:
-    """Time sending the shards, several times. Each time ends when the receiver has all of it."""
-    seen = SceneResult(plan.sent_bytes)
+    """Time sending a shard to another process over loopback, by Turnout's replication and by sendfile(2).
+
+    Each time ends when the receiver has all bytes. Also time a training loop meanwhile.
+    """
+    result = SceneResult(plan.sent_bytes)
     context = multiprocessing.get_context("fork")
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as ends:
         orders, ordered = context.Pipe()
@@ -49,34 +52,40 @@ def sent(plan: Plan, places: Places) -> SceneResult:
         ordered.close()
 
         def send(name: str, timed: bool) -> None:
-            took = _asked(orders, name)
+            took = _request_send(orders, name)
             if timed:
-                seen.keep(name, took)
+                result.keep(name, took)
 
         for turn in range(-1, plan.sockets):
             send(LOOPBACK, turn >= 0)
-            tried(REPLICA, seen, partial(send, REPLICA, turn >= 0))
-        tried(REPLICA, seen, partial(_beside, plan, orders, seen))
-    return seen
+            run_or_record_fault(REPLICA, result, partial(send, REPLICA, turn >= 0))
+        run_or_record_fault(REPLICA, result, partial(_time_loop_during_sends, plan, orders, result))
+    return result
 
 
-def _beside(plan: Plan, orders: Connection, seen: SceneResult) -> None:
-    """Time a training loop on one core while sender and receiver may use both cores."""
+def _time_loop_during_sends(plan: Plan, orders: Connection, result: SceneResult) -> None:
+    """Time a training loop on one core while sender and receiver run, with and without a rate limit of the sender.
+
+    orders: pipe to the sender.
+    """
     loop = Loop(make(plan.small))
     os.sched_setaffinity(0, cores()[0])
-    bytes_s = PACE * plan.sent_bytes / seen.best_s(LOOPBACK)
+    bytes_s = PACE * plan.sent_bytes / result.best_s(LOOPBACK)
     for _ in range(plan.loops):
         for name, pace in ((PACED, bytes_s), (UNPACED, 0.0)):
             steps, alone_s = loop.steps(plan.loop_s)
-            seen.keep(PLAIN, alone_s / steps)
+            result.keep(PLAIN, alone_s / steps)
             orders.send((REPLICA, pace))
             steps, passed_s = loop.steps(0, lambda: not orders.poll())
             orders.recv()
-            seen.keep(name, passed_s / steps)
+            result.keep(name, passed_s / steps)
 
 
-def _asked(orders: Connection, name: str) -> float:
-    """Send an order to the sender and return the seconds that it needed. Raises RuntimeError with its error."""
+def _request_send(orders: Connection, name: str) -> float:
+    """Order the sender to send the shard once by the way `name`; return the seconds that it needed.
+
+    Raises RuntimeError with the sender's error.
+    """
     orders.send((name, 0.0))
     answer = orders.recv()
     if isinstance(answer, str):
@@ -85,9 +94,10 @@ def _asked(orders: Connection, name: str) -> float:
 
 
 def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, size_bytes: int) -> None:
-    """Run one end of the connection in its process, with an arena that is removed afterwards.
+    """Run one end of the connection in its process: call `work(arena, record)`, with an arena that is removed
+    afterwards.
 
-    not_mine: the other end of the pipe, which is closed here.
+    not_mine: the other end of the pipe, which is closed here. memory: folder of the arena.
     """
     not_mine.close()  # a copy of it: the sender sees the end of orders when nobody has it
     os.nice(_NICE)
@@ -99,7 +109,7 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 
 def _arena(memory: Path, size_bytes: int) -> Any:
-    """Return an arena with two allocated generations, and the record of a shard of `size_bytes`."""
+    """Return (arena with two allocated generations, record of a shard of `size_bytes`)."""
     from turnout.launcher.checkpoint.arena.arena import Arena
     from turnout.launcher.checkpoint.arena.arena_files import boot_id
     from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
@@ -112,7 +122,11 @@ def _arena(memory: Path, size_bytes: int) -> Any:
 
 
 def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
-    """Send on request; a request names what to send, and the rate limit in bytes a second."""
+    """Connect to the receiver, then send the shard on each request, until the pipe is closed.
+
+    A request is (name of the way, rate limit in bytes a second, 0 for none); the answer is the seconds, or an error's
+    text.
+    """
     from turnout.launcher.checkpoint.format.arena_layout import offset_of
     from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
     from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
@@ -133,31 +147,32 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
                     at += os.sendfile(connection.fileno(), arena.file, at, past - at)
             else:
                 connection.sendall(_SHARD + total.to_bytes(8, "little"))
-                paced = RateLimiter(RateLimit(bytes_s)) if bytes_s else None
-                peer_connection.send(connection, auth, sums, shard, paced)
+                rate_limiter = RateLimiter(RateLimit(bytes_s)) if bytes_s else None
+                peer_connection.send(connection, auth, sums, shard, rate_limiter)
             if connection.recv(1) != _TAKEN:
                 raise ConnectionError("the receiver ended")
 
         while True:
             try:
-                told = orders.recv()
+                request = orders.recv()
             except EOFError:
                 return
             try:
-                orders.send(took_s(partial(send, *told)))
+                orders.send(took_s(partial(send, *request)))
             except Exception as error:
                 orders.send(f"{type(error).__name__}: {error}")
                 return
 
 
 def _auth(*, listens: bool) -> Any:
+    """Return the authentication of one end. listens: True for the receiver."""
     from turnout.launcher.framing import FrameAuth
 
     return FrameAuth(b"token", "bench", b"of the caller", b"of the listener", listens=listens)
 
 
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
-    """Accept one connection and receive shards or plain bytes until the sender closes it."""
+    """Accept one connection, then receive shards or plain bytes into the arena until the sender closes it."""
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()
     auth = _auth(listens=True)
@@ -179,7 +194,7 @@ def _receive(server: socket.socket, arena: Any, record: Any) -> None:
 
 
 def _fill(connection: socket.socket, view: memoryview) -> None:
-    """Fill the memory from the socket. Raises ConnectionResetError if the sender closes it before."""
+    """Receive bytes until the view is full. Raises ConnectionResetError if the sender closes the connection before."""
     at = 0
     while at < view.nbytes:
         with view[at : at + _PIECE_BYTES] as piece:

@@ -49,31 +49,33 @@ def of(name: str, what: str) -> str:
 
 
 def floor(threads: int, part: float = 1.0) -> str:
-    """Name the copy of the whole state, or of a part."""
+    """Return the name of the copy by so many threads, of the whole state or of a share `part` of it."""
     return f"floor {threads}" if part == 1 else f"floor {threads}, {part:.0%}"
 
 
 def first(plan: Plan, places: Places) -> SceneResult:
     """Time the first save of each saver, and check that a load returns the same bits."""
     makers = {**BASELINES, OURS: Ours, UNPREPARED: Ours}
-    _warmed(makers, places.memory)
+    _warm_up(makers, places.memory)
     state = make(plan.size)
-    seen = SceneResult(bytes_of(state))
-    with floors(state) as copies, _quiet():
+    result = SceneResult(bytes_of(state))
+    with floors(state) as copies, _without_garbage_collector():
         for turn in range(plan.firsts):
             for name, maker in makers.items():
                 if name == UNPREPARED and turn >= ASIDE:
                     continue
-                _copied(copies, seen)
+                _time_copies(copies, result)
                 if name == OURS:
-                    seen.timed(TOUCHED, partial(_touched, places.memory / "touched", seen.state_bytes))
-                tried(name, seen, partial(_first, name, maker, places.memory / "saved", state, turn, seen))
+                    result.timed(TOUCHED, partial(_write_zeros, places.memory / "touched", result.state_bytes))
+                run_or_record_fault(
+                    name, result, partial(_time_first_save, name, maker, places.memory / "saved", state, turn, result)
+                )
                 shutil.rmtree(places.memory / "saved", ignore_errors=True)
-    return seen
+    return result
 
 
-def _touched(path: Path, size_bytes: int) -> None:
-    """Write zeros to a file in memory, so that the machine's host has this much memory ready."""
+def _write_zeros(path: Path, size_bytes: int) -> None:
+    """Create a file of `size_bytes` in memory and delete it, so that the machine's host has this much memory ready."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(file, 0, size_bytes)
@@ -82,33 +84,37 @@ def _touched(path: Path, size_bytes: int) -> None:
         path.unlink()
 
 
-def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, seen: SceneResult) -> None:
-    """Time the first save of a new saver. In round 0 also compare what it loads."""
+def _time_first_save(
+    name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, result: SceneResult
+) -> None:
+    """Time the first save of a new saver. turn: number of the round; in round 0 also check what it loads."""
     saver = maker(folder)
     with ExitStack() as ends:
         ends.callback(saver.close)
         if name != UNPREPARED:
-            seen.timed(of(name, PREPARE), lambda: saver.prepare(state))
+            result.timed(of(name, PREPARE), lambda: saver.prepare(state))
         _change(state)
-        seen.timed(name, lambda: saver.save(state["step"], state))
+        result.timed(name, lambda: saver.save(state["step"], state))
         saver.wait()
         if name == SHIPPED and turn < ASIDE:
             _change(state)
-            seen.timed(of(name, SECOND), lambda: saver.save(state["step"], state))
+            result.timed(of(name, SECOND), lambda: saver.save(state["step"], state))
             saver.wait()
         if turn == 0:
-            _compared(name, saver, state, seen)
+            _check_load(name, saver, state, result)
 
 
 def steady(plan: Plan, places: Places) -> SceneResult:
-    """Time saves into memory that is allocated already."""
+    """Time saves into memory that is allocated already. Return also those of a partly frozen state, and of a tiny
+    one.
+    """
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {OURS: Ours}
-    _warmed(makers, places.memory)
+    _warm_up(makers, places.memory)
     state = make(plan.size)
-    seen = SceneResult(bytes_of(state))
+    result = SceneResult(bytes_of(state))
     savers: dict[str, Saver] = {}
-    with floors(state) as copies, _quiet(), ExitStack() as ends:
+    with floors(state) as copies, _without_garbage_collector(), ExitStack() as ends:
 
         def save(name: str, timed: bool) -> None:
             if name not in savers:
@@ -119,25 +125,29 @@ def steady(plan: Plan, places: Places) -> SceneResult:
             began_s = time.perf_counter()
             savers[name].save(state["step"], state)
             if timed:
-                seen.keep(name, time.perf_counter() - began_s)
+                result.keep(name, time.perf_counter() - began_s)
             savers[name].wait()
 
         for turn in range(-1, plan.steady):  # one more: whoever keeps memory takes it then
             for name in makers:
-                _copied(copies, seen)
-                tried(name, seen, partial(save, name, turn >= 0))
+                _time_copies(copies, result)
+                run_or_record_fault(name, result, partial(save, name, turn >= 0))
                 if name in BASELINES:  # in tmpfs: all of them at once would not fit
                     shutil.rmtree(places.memory / name, ignore_errors=True)
         if OURS in savers:
-            tried(OURS, seen, lambda: _compared(OURS, savers[OURS], state, seen))
+            run_or_record_fault(OURS, result, lambda: _check_load(OURS, savers[OURS], state, result))
         ends.close()  # the memory of all these and of one more would be too much
-        tried(FROZEN, seen, partial(_frozen, state, copies, places.memory / FROZEN, plan.steady, seen))
-        tried(FIXED, seen, partial(_fixed, plan.size.layers, places.memory / "fixed", plan.steady, seen))
-    return seen
+        run_or_record_fault(
+            FROZEN, result, partial(_time_partly_frozen, state, copies, places.memory / FROZEN, plan.steady, result)
+        )
+        run_or_record_fault(
+            FIXED, result, partial(_time_fixed_cost, plan.size.layers, places.memory / "fixed", plan.steady, result)
+        )
+    return result
 
 
-def _fixed(layers: int, folder: Path, times: int, seen: SceneResult) -> None:
-    """Time saves of a state with as many tensors and hardly any bytes: the fixed cost of a save."""
+def _time_fixed_cost(layers: int, folder: Path, times: int, result: SceneResult) -> None:
+    """Time `times` saves of a state with as many tensors and hardly any bytes: the fixed cost of a save."""
     state = make(Size(8, layers, 8))
     with ExitStack() as ends:
         saver = Ours(folder)
@@ -145,15 +155,18 @@ def _fixed(layers: int, folder: Path, times: int, seen: SceneResult) -> None:
         saver.prepare(state)
         for _ in range(times):
             _change(state)
-            seen.timed(FIXED, lambda: saver.save(state["step"], state))
+            result.timed(FIXED, lambda: saver.save(state["step"], state))
             saver.wait()
-        _compared(FIXED, saver, state, seen)
+        _check_load(FIXED, saver, state, result)
 
 
-def _frozen(
-    state: dict[str, Any], copies: Mapping[str, Callable[[], None]], folder: Path, times: int, seen: SceneResult
+def _time_partly_frozen(
+    state: dict[str, Any], copies: Mapping[str, Callable[[], None]], folder: Path, times: int, result: SceneResult
 ) -> None:
-    """Time saves of a state of which only a part changes, once each generation has the rest."""
+    """Time `times` saves of a state in which only a part changes, after FULL_SAVES that copy everything.
+
+    copies: the bare copies, which are timed between the saves.
+    """
     named = list(tensors(state))
     live = part([tensor for _, tensor in named], CHANGED)
     with ExitStack() as ends:
@@ -161,29 +174,30 @@ def _frozen(
         ends.callback(saver.close)
         saver.prepare(state)
         for turn in range(-FULL_SAVES, times):
-            _copied(copies, seen)
+            _time_copies(copies, result)
             state["step"] += 1
             for each in live:
                 each.reshape(-1)[:1].add_(1)
             began_s = time.perf_counter()
             saver.save(state["step"], state)
             if turn >= 0:
-                seen.keep(FROZEN, time.perf_counter() - began_s)
+                result.keep(FROZEN, time.perf_counter() - began_s)
             saver.wait()
-        _compared(FROZEN, saver, state, seen)
+        _check_load(FROZEN, saver, state, result)
 
 
-def _compared(name: str, saver: Saver, state: dict[str, Any], seen: SceneResult) -> None:
+def _check_load(name: str, saver: Saver, state: dict[str, Any], result: SceneResult) -> None:
+    """Raise RuntimeError unless a load returns this state; else record that it is equal."""
     if at := differ(state, saver.load()):
         raise RuntimeError(f"{name} loads another {at} than was saved")
-    seen.figures[of(name, EQUAL)] = 1.0
+    result.figures[of(name, EQUAL)] = 1.0
 
 
 @contextmanager
 def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
-    """Time copies of a state by one and by two threads, and of its changing part.
+    """Yield functions that copy a state, or its changing part, to memory, by name: the lower bounds of a save.
 
-    Each is warmed up and checked first.
+    Each was called once before, and the bytes were checked.
     """
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:
@@ -207,29 +221,35 @@ def part(every: list[Any], share: float) -> list[Any]:
     return chosen
 
 
-def _copied(copies: Mapping[str, Callable[[], None]], seen: SceneResult) -> None:
+def _time_copies(copies: Mapping[str, Callable[[], None]], result: SceneResult) -> None:
+    """Call each copy once and record its time."""
     for name, copy in copies.items():
-        seen.timed(name, copy)
+        result.timed(name, copy)
 
 
-def tried(name: str, seen: SceneResult, call: Callable[[], object]) -> None:
-    """Run a saver's call. A fault of Turnout is recorded and it is not tried again; a baseline's fault is raised."""
-    if name in seen.faults:
+def run_or_record_fault(name: str, result: SceneResult, call: Callable[[], object]) -> None:
+    """Call a function that belongs to the saver `name`. Afterwards the garbage is collected.
+
+    If Turnout's own saver fails, its error is written into result.faults, and all later calls of this name are skipped.
+    An error of a baseline is raised.
+    """
+    if name in result.faults:
         return
     try:
         call()
     except Exception as error:
         if name in BASELINES:
             raise
-        seen.faults[name] = f"{type(error).__name__}: {error}"
+        result.faults[name] = f"{type(error).__name__}: {error}"
     gc.collect()
 
 
-def _warmed(makers: Mapping[str, Maker], memory: Path) -> None:
-    """Save and load a tiny state with each saver, so that imports and thread starts do not count."""
+def _warm_up(makers: Mapping[str, Maker], memory: Path) -> None:
+    """Save and load a tiny state with each saver, so that imports and thread starts do not count later."""
     state = make(Size(8, 1, 8))
 
     def warm(maker: Maker) -> None:
+        """Use one saver once, and close it."""
         saver = maker(memory / "warm")
         with ExitStack() as ends:
             ends.callback(saver.close)
@@ -239,13 +259,13 @@ def _warmed(makers: Mapping[str, Maker], memory: Path) -> None:
             saver.load()
 
     for name, maker in makers.items():
-        tried(name, SceneResult(), partial(warm, maker))
+        run_or_record_fault(name, SceneResult(), partial(warm, maker))
         shutil.rmtree(memory / "warm", ignore_errors=True)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the garbage collector off between two times."""
+def _without_garbage_collector() -> Iterator[None]:
+    """Collect garbage now, and switch the collector off while the block runs."""
     gc.collect()
     gc.disable()
     try:
@@ -255,7 +275,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _change(state: dict[str, Any]) -> None:
-    """Change the state as a training step does, just enough to tell two saves apart."""
+    """Add 1 to the step and to two numbers of the model, so that two saves differ."""
     state["step"] += 1
     for at in ("words", "last.bias"):
         state["model"][at].reshape(-1)[:1].add_(1.0)

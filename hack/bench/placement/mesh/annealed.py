@@ -19,7 +19,10 @@ Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
 
 
 def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
-    """Return the GB that pods send each other in a step, by the model of topology/mesh.py."""
+    """Return the GB that each pair of pods exchanges in a step, by the model of topology/mesh.py.
+
+    ranks_a_pod: number of ranks in a pod.
+    """
     ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
     pods = ranks.size // ranks_a_pod
     found = np.zeros((pods, pods))
@@ -47,13 +50,13 @@ def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], mov
 
     A move swaps the places of two pods, or takes a spare place. moves: their number.
     """
-    dice, at, free = random.Random(seed), list(leaves), dict(spare)
+    rng, at, free = random.Random(seed), list(leaves), dict(spare)
     names = sorted({*free, *at})
     to = {leaf: sent[:, [pod for pod, its in enumerate(at) if its == leaf]].sum(1) for leaf in names}
     now = best = crossing_gb(sent, at)
     for move in range(moves):
-        pod, other = dice.randrange(len(at)), dice.randrange(len(at))
-        old, new = at[pod], at[other] if dice.random() < 0.5 else dice.choice(names)
+        pod, other = rng.randrange(len(at)), rng.randrange(len(at))
+        old, new = at[pod], at[other] if rng.random() < 0.5 else rng.choice(names)
         swaps = at[other] == new and free.get(new, 0) < 1
         if old == new or not (swaps or free.get(new, 0)):
             continue
@@ -61,7 +64,7 @@ def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], mov
         if swaps:
             change += to[new][other] - to[old][other] + 2 * sent[pod, other]
         warmth = sent.max() * (1 - move / moves) ** 2 + 1e-9
-        if change > 0 and dice.random() >= math.exp(-change / warmth):
+        if change > 0 and rng.random() >= math.exp(-change / warmth):
             continue
         moved = sent[pod] - sent[other] if swaps else sent[pod]
         to[old], to[new] = to[old] - moved, to[new] + moved

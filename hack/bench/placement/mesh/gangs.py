@@ -51,12 +51,15 @@ class MeshRow:
 
 
 def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
-    """Place one gang a seed. searched: how many of them annealing searches for, too."""
+    """Place one gang for each seed, and return a row for each.
+
+    searched: number of gangs, from the first, for which simulated annealing searches the least traffic too.
+    """
     found: list[MeshRow] = []
     for seed in seeds:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         mesh = LAYOUTS[seed % len(LAYOUTS)]
-        fabric, room = _cluster(dice)
+        fabric, room = _cluster(rng)
         pods = prod(size for _, size in mesh) // RANKS_A_POD
         ring = plan(fabric, room, Ask(pods, pods, pods))
         meshed = place_mesh(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
@@ -72,7 +75,9 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
 
 
 def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -> float:
-    """Return the least that annealing finds when it starts from our own places."""
+    """Return the lowest traffic in GB that annealing finds from our own places. hosts: of the ranks. seed: of the
+    search.
+    """
     leaf_of = fabric.switch_of[1]
     taken = np.bincount(hosts, minlength=len(room))
     spare = np.bincount(leaf_of, weights=room - taken).astype(int)
@@ -82,7 +87,7 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
 
 
 def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
-    """Return the host of each rank by DLRover's rule, for the same hosts."""
+    """Return the host of each rank by DLRover's rule, for the same hosts. along: our host of each rank."""
     outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
@@ -133,7 +138,7 @@ def outcome(rows: list[MeshRow]) -> Outcome:
 
 
 def _table(rows: list[MeshRow]) -> Table:
-    """Return GB across leaves by layout, mean over its gangs."""
+    """Return the table of GB that cross leaves in a step, by layout: means over the gangs of each layout."""
     by_layout: dict[str, list[MeshRow]] = {}
     for row in rows:
         by_layout.setdefault(row.layout, []).append(row)
@@ -147,9 +152,11 @@ def _table(rows: list[MeshRow]) -> Table:
     return Table("GB across leaves in a step", columns, lines)
 
 
-def _cluster(dice: random.Random) -> tuple[Fabric, Room]:
-    """Return four spines of eight leaves of eight hosts; some hosts are taken, some leaves are entirely free."""
+def _cluster(rng: random.Random) -> tuple[Fabric, Room]:
+    """Draw a fabric of four spines with eight leaves of eight hosts each, and its room: some hosts are taken, some
+    leaves are empty.
+    """
     entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
     fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
-    taken = [dice.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
-    return fabric, np.array([int(dice.random() >= taken[at // 8]) for at in range(256)], np.int32)
+    taken = [rng.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
+    return fabric, np.array([int(rng.random() >= taken[at // 8]) for at in range(256)], np.int32)

@@ -331,10 +331,10 @@ def test_too_little_memory_is_an_error_that_costs_nothing_saved(tmp_path):
         out, err = other.communicate(timeout=60)
     assert (other.returncode, err) == (0, "")
     assert out.splitlines() == [
-        " does not give generation 0 its 9445376 bytes: No space left on device True",
+        " cannot allocate 9445376 bytes for generation 0: No space left on device True",
         "0 1 0",  # the third generation finds no memory: the oldest of the others is taken
         "[('SEALED', 4), ('SEALED', 3), ('EMPTY', None)]",
-        "2  does not give generation 1 its 4202496 bytes: No space left on device",
+        "2  cannot allocate 4202496 bytes for generation 1: No space left on device",
         "[('SEALED', 4), ('SEALED', 3), ('SEALED', 5)]",
     ]
 

@@ -226,7 +226,7 @@ def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
         seen = partial(limits, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
         with ShmAllocation(path, file, locks, seen).allocator() as take:
             take("generation 0", 0, 0, 40 << 10)
-            with pytest.raises(NoMemory, match="40960 bytes of memory are available"):
+            with pytest.raises(NoMemory, match="only 40960 bytes of memory available"):
                 take("generation 1", 40 << 10, 4096, (44 << 10) + 1)
         assert os.fstat(file).st_size == 40 << 10
     finally:

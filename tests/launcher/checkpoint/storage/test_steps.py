@@ -219,6 +219,6 @@ def test_a_region_whose_head_is_not_the_one_that_was_told_is_not_saved(store):
 
 def test_sums_of_fewer_chunks_are_refused(store):
     octets = memoryview(region(10, 0))
-    with pytest.raises(BadCheckpoint, match="its sums are not those"):
+    with pytest.raises(BadCheckpoint, match="checksums of 64 bits"):
         persist(store, ShardWrite(RUN, 10, 1, 0, 1, 4_096), octets, [], NOW_S)
     assert store.steps() == ()

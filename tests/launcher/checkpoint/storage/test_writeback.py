@@ -56,7 +56,9 @@ def test_without_a_limit_nobody_waits():
 def test_who_is_told_to_hurry_writes_on_within_a_quarter_of_a_second():
     clock = Clock()
     paced = RateLimiter(
-        RateLimit(1_000), clock.monotonic, lambda seconds: (clock.sleep(seconds), setattr(paced, "pace", RateLimit()))
+        RateLimit(1_000),
+        clock.monotonic,
+        lambda seconds: (clock.sleep(seconds), setattr(paced, "rate_limit", RateLimit())),
     )
     paced.take(100_000)
     paced.take(100_000)
@@ -81,7 +83,7 @@ def test_a_step_is_verified_at_its_pace(folder):
 
 @pytest.mark.parametrize(("bytes_s", "piece_bytes"), [(-1.0, MIB), (float("nan"), MIB), (1.0, 4_095)])
 def test_a_pace_that_is_none_is_refused(bytes_s, piece_bytes):
-    with pytest.raises(ValueError, match="is none"):
+    with pytest.raises(ValueError, match="the rate limit must be"):
         RateLimit(bytes_s, piece_bytes)
 
 
@@ -113,7 +115,7 @@ def test_windows_are_forgotten_while_the_file_is_written(tmp_path):
     file = os.open(path, os.O_WRONLY | os.O_CREAT)
     flushed = WritebackFile(file)
     for _ in range(4 * WINDOW_BYTES // MIB):
-        flushed.wrote(os.write(file, bytes(MIB)))
+        flushed.note_written(os.write(file, bytes(MIB)))
     assert cached_bytes(path) <= 2 * WINDOW_BYTES
     flushed.close()
     os.close(file)
@@ -123,6 +125,6 @@ def test_windows_are_forgotten_while_the_file_is_written(tmp_path):
 def test_without_writeback_the_file_is_synced_and_a_failed_sync_is_raised():
     reads, writes = os.pipe()  # it knows neither
     with pytest.raises(OSError, match="Invalid argument"):
-        WritebackFile(writes).wrote(WINDOW_BYTES)
+        WritebackFile(writes).note_written(WINDOW_BYTES)
     os.close(reads)
     os.close(writes)

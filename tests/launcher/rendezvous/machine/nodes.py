@@ -161,9 +161,12 @@ class Nodes:
 
     def hurts(self, host, since_s):
         """True if the host was at fault, or in trouble, since then."""
+        return self.is_blamed(host) or self.trouble.get(host, -1.0) >= since_s
+
+    def is_blamed(self, host):
+        """True if the host has a fault for which a check leaves it out."""
         how = self.faults.get(host)
-        blamed = how in HARD or (how in SLOW and self.leaves_slow)
-        return blamed or self.trouble.get(host, -1.0) >= since_s
+        return how in HARD or (how in SLOW and self.leaves_slow)
 
     def formed(self, lead, watch):
         """Nobody trains who has not been measured, or was left out; nor one at fault, where nothing else was amiss."""

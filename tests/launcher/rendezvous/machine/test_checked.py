@@ -114,11 +114,19 @@ class Checked(Machine):
             assert not hung, self.network.nodes.saga(f"{hung} still hang")
 
     def fit(self):
-        living = self.network.living()
+        """Give those that may be in a world in the end.
+
+        A faulty node that is started again in place may lead, without the exclusions of the coordinator before. The
+        story may end before it has checked itself: where the others are too few, no world is expected.
+        """
+        living, nodes = self.network.living(), self.network.nodes
         left = [each for agent in living if agent.lead for each in agent.lead.state.checking.excluded]
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
-        if self.network.nodes.again is not None:
-            living = [agent for agent in living if agent.member.host not in self.network.nodes.faults]
+        if nodes.again is not None:
+            living = [agent for agent in living if agent.member.host not in nodes.faults]
+            sound = [agent for agent in fit if not nodes.is_blamed(agent.member.host)]
+            if not self.network.terms.world_size(len(sound)):
+                return sound
         return fit if self.network.terms.world_size(len(fit)) else living
 
 

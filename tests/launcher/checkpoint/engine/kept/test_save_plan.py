@@ -94,7 +94,7 @@ def laid(laying, state, beside):
         found = laying(state, beside)
     except BadState as error:
         return str(error)
-    arrays = [each.tolist() for each in (found.sources, found.starts, found.sizes, found.plain)]
+    arrays = [each.tolist() for each in (found.sources, found.starts, found.sizes, found.copied_as_bytes)]
     rows, elsewhere = found.pieces(1 << 40)
     ids = list(map(id, found.tensors)), [(each.data_ptr(), each.dtype, entry) for each, entry in elsewhere]
     return found.head, found.layout, arrays, rows.tolist(), ids
