@@ -75,8 +75,8 @@ class PodShape:
 def shape_of(pod: Pod) -> PodShape:
     """Return the shape of a pod: one object for equal shapes.
 
-    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node is not placed
-    again: if it is too complex, its shape has only its requests and host ports.
+    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node needs no placement.
+    If it is too complex, its shape has only its requests and host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None

@@ -132,7 +132,7 @@ Parts = Sequence[tuple[Piece, TextPart]]  # the parts of one long line with thei
 def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
     """Yield (piece, parts) for an input file. Pieces are cut at ends of lines. An empty file yields nothing.
 
-    number: the index of the file. parts: the parts of the piece if it is one very long line that is cut; else ().
+    number: the index of the file. The parts are () unless the piece is one very long line that is cut.
     """
     if not source.size_bytes:
         return

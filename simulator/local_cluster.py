@@ -60,8 +60,8 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else
-    the block's.
+    """Run tasks beside the block, and cancel them at its end. Raises the error of the first task that fails, else the
+    block's.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -95,7 +95,7 @@ class LocalCluster:
         """Create nodes at the API that our kubelet serves.
 
         gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
-          ApiError.
+        ApiError.
         """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
@@ -148,7 +148,7 @@ class LocalCluster:
         """Start a scheduler, which runs until the cluster ends.
 
         extender: the client that it calls, None for none. on_outcome: called with (namespace, name, outcome) after
-          every cycle.
+        every cycle.
         """
         self.background.start(Scheduler(self.api, settings, extender, on_outcome).run())
 

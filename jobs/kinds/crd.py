@@ -35,9 +35,8 @@ class Crd:
 
 
 def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of a kind, as the JSON of its manifest.
-
-    kind: the kind in the objects. path: `/apis/GROUP/VERSION/PLURAL`, which lists the objects. crd: the other content.
+    """Return the CustomResourceDefinition of a kind as JSON values. path: /apis/GROUP/VERSION/PLURAL, which lists
+    objects.
     """
     group, version, plural = path.split("/")[2:]
     rule = (

@@ -324,19 +324,15 @@ def build_job(
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    sized: its size and bounds in its fields. queue: the name of its queue, "" for none. priority: 0 to 100, from a
-    field of the kind; None for none. priority_class: "" for the one in the pod template. job_fields: fields of Job that
-    only this kind sets. If `refused` is not among them, the owner or the gang may refuse. A job that is being deleted
-    is DONE.
+    queue: its name, "" for none. priority: 0 to 100, None for none. priority_class: "" for that of the pod template.
+    job_fields: fields of Job that only this kind sets; without `refused`, its owner or gang may refuse.
     """
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
     pod_notes = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
-    other_pods = sum(count for _, count in job_fields.get("other_roles", ()))
-    job_fields["refused"] = (
-        job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
-    )
+    gang_min = bounds.least + sum(count for _, count in job_fields.get("other_roles", ()))
+    job_fields["refused"] = job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
     job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,
@@ -466,13 +462,13 @@ def _owner_refusal(head: JobHead) -> str:
     return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
 
 
-def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
+def _gang_refusal(pod_annotations: Mapping[str, str], least: int) -> str:
     """Return a sentence why a job must not be resized: its koordinator gang needs more pods than its min. "" if it does
       not.
 
     pod_notes: the annotations of the pod template. least: the min of the job with all roles, in pods.
     """
-    gang_min = pod_notes.get(labels.KOORD_MIN, "")
+    gang_min = pod_annotations.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
         return ""
     floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its least of {least}"

@@ -125,7 +125,7 @@ def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, b
     """Return (name of gangs that start together, their number, one_domain, ancestors): of `first` if it has a name,
     else `other`.
 
-    one_domain: True if it is set by a statement with this name. ignored: receives a sentence if the names differ.
+    The third is True if a statement with this name sets it. ignored: receives a sentence if the names differ.
     """
     if other.together and first.together not in ("", other.together):
         ignored.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")

@@ -131,7 +131,7 @@ class Elector:
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
         """Run `work(transitions)` in each term of ours until it returns, raises, or until this call is cancelled.
 
-        transitions: the number of the term. When the Lease cannot be renewed in time, cancel the work and become a
+        Its argument is the number of the term. When the Lease cannot be renewed in time, cancel the work and become a
         candidate again. The Lease is released at each end. An exception of the work is raised here. Work that does not
         end within the grace period ends the whole process.
         """

@@ -36,9 +36,9 @@ def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -
     """Return the samples at these positions of an epoch's order: a permutation of range(length) that needs no memory.
 
     positions: one dimension, each 0 to length - 1. Seed and epoch are the key. The order never changes between
-    versions, since a saved cursor is only valid in its order. Source: Black and Rogaway, Ciphers with arbitrary finite
-    domains: a Feistel network on a table of about sqrt(length) rows and columns; a result outside the data is permuted
-    again.
+    versions, since a saved cursor is only valid in its order. The method is a Feistel network on a table of about
+    sqrt(length) rows and columns, where a result outside the data is permuted again: see Black and Rogaway, "Ciphers
+    with arbitrary finite domains".
     """
     keys = np.frombuffer(blake2b(f"{seed}/{epoch}".encode()).digest(), dtype="<u8").astype(np.uint64)
     rows = isqrt(length - 1) + 1

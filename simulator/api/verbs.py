@@ -124,8 +124,9 @@ def _post(store: Store, call: Call) -> ApiAnswer:
 
 
 def _patch(store: Store, call: Call) -> ApiAnswer:
-    """Patch an object, its status or its scale, and return it. Raises ApiRefusal: 415 or 501 for an unsupported
-    format.
+    """Patch an object, its status or its scale, and return it.
+
+    Raises ApiRefusal: 415 or 501 for an unsupported format.
     """
     target = call.target
     _check_writable(target)

@@ -44,7 +44,7 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
     """Return a pod as a scheduler reads it.
 
     spread: the labels by which its Service or set selects pods; None if nothing selects it. Raises BadQuantity or
-      TooComplex.
+    TooComplex.
     """
     filled = msgspec.structs.replace(
         pod,

@@ -163,7 +163,7 @@ def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
     """Return the conditions of a pod that has started.
 
     stamp: now, RFC 3339. ready: of the conditions Ready and ContainersReady. why: reason of the False ones, "" for
-      none.
+    none.
     """
     states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}

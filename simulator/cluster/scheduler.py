@@ -273,12 +273,9 @@ def choose(
     """Return the name of the best node.
 
     plugin_scores: of the nodes, in their order. extender_scores: by node; a node may be absent. weight: of the extender
-      in
-    the configuration. Among equal nodes, one that the extender named wins, chosen by a random number (kube-scheduler
-    1.35.4
-    draws a random number only for nodes that the extender named). Other ties are decided by a heap, whose root is the
-    first
-    of the best in preorder. So without an extender no random number is used.
+    in the configuration. Among equal nodes, one that the extender named wins, chosen by a random number (kube-scheduler
+    1.35.4 draws a random number only for nodes that the extender named). Other ties are decided by a heap, whose root
+    is the first of the best in preorder. So without an extender no random number is used.
     """
     totals = [
         (plugin_scores[i] + extender_scores.get(node_info.name, 0) * weight * _EXTENDER_SCALE, rng.getrandbits(62) + 1)
@@ -294,8 +291,7 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
     """Return the index of the first item in preorder that equals `best`: the root of a heap that is built in place.
 
     heap: the totals of the nodes, in their order. A parent wins a tie, then the left child. Raises ValueError if none
-      equals
-    `best`.
+    equals `best`.
     """
     waiting = [0]
     while waiting:
@@ -322,8 +318,8 @@ def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 
 def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
-    """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested; 0 if the pod
-    requests neither.
+    """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested; 0 if the pod requests
+    neither.
     """
     if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0

@@ -66,8 +66,8 @@ class WaitingPods:
         return waiter.pod_info if waiter is not None else None
 
     def next(self, now_s: float) -> PodInfo | None:
-        """Return the pod to try now, which stays in the queue; None if no pod may be tried yet. now_s: on any
-        monotonic clock.
+        """Return the pod to try now, which stays in the queue; None if no pod may be tried yet. now_s: on any monotonic
+        clock.
         """
         while self._later and self._later[0][0] <= now_s:
             _, uid = heapq.heappop(self._later)
@@ -84,7 +84,7 @@ class WaitingPods:
 
     def note_failed_try(self, uid: str, now_s: float, until_change: bool) -> None:
         """Record that a try failed: the pod waits for a pause, longer after each failure. Do nothing for an unknown
-          pod.
+        pod.
 
         now_s: by the clock of `next`. until_change: True if the pod must also wait until wake() is called.
         """

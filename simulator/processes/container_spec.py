@@ -86,8 +86,9 @@ def _environment(pod: Object, container: Object, base: Mapping[str, str], source
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return a text with `$(NAME)` replaced by variables. `$$` becomes a dollar sign; an unknown name stays as
-    written.
+    """Return a text with `$(NAME)` replaced by variables.
+
+    `$$` becomes a dollar sign; an unknown name stays as written.
     """
 
     def put_in(found: re.Match[str]) -> str:

@@ -181,8 +181,8 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
-    """Return the lifecycle after a container has started. name: of the container. answers: False if it has a
-    readiness probe.
+    """Return the lifecycle after a container has started. name: of the container. answers: False if it has a readiness
+    probe.
     """
     before = lifecycle.named(name)
     restart = 1 if before.end else 0
@@ -262,8 +262,9 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
 
 
 def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
-    """Yield the init containers and sidecars that have not finished or started, in order. The first delays all
-    others.
+    """Yield the init containers and sidecars that have not finished or started, in order.
+
+    The first delays all others.
     """
     for each in lifecycle.of(Part.INIT, Part.SIDECAR):
         is_done = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0

@@ -76,8 +76,9 @@ class JobRun:
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
     def job_state(self) -> JobState:
-        """Return the state of the job as an observation has it. It is cached in `last_state` until that is set to
-        None.
+        """Return the state of the job as an observation has it.
+
+        It is cached in `last_state` until that is set to None.
         """
         if self.last_state is None:
             workers = tuple(

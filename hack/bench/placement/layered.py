@@ -57,7 +57,7 @@ def measure(count: int, repeats: int) -> Outcome:
 def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
     """Draw a fabric of spines and leaves under cores, its room, and a gang: (fabric, room, pods, layers).
 
-    layers: (tier, size); the number of the gang's pods under each switch of the tier is a multiple of the size.
+    Each layer is (tier, size): the number of the gang's pods under each switch of the tier is a multiple of the size.
     """
     rng = random.Random(seed)
     paths = [

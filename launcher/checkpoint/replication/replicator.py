@@ -88,8 +88,7 @@ class ReplicaSender:
 
         Returns "kept" if at least one holder stored it and none failed, "failed" if one failed or a shard is missing,
         "without" if no holder has room. complete_step: the newest step with all replicas. Until the next call both
-        steps stay pinned; others are unpinned. Older steps that were announced and not copied are reported as
-        superseded.
+        steps stay pinned; others are unpinned. Older announced steps without a copy are reported as superseded.
         """
         self.release({step, complete_step})
         try:

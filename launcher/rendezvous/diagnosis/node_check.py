@@ -155,8 +155,9 @@ def _cancel_check(transition: Transition, checking: NodeCheckState) -> None:
 
 
 def _is_awaited(checking: NodeCheckState, group: Group) -> bool:
-    """Return True if a member of the group has not answered yet. A group with a member that failed alone is not
-    awaited: its other members cannot finish.
+    """Return True if a member of the group has not answered yet and still can.
+
+    Once a member failed alone, the other members of its group cannot finish.
     """
     answers = [checking.results.get(id_) for id_ in group]
     return None in answers and all(answer is None or answer.compute_s is not None for answer in answers)

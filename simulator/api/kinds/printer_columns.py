@@ -46,8 +46,9 @@ def since(*path: str) -> Callable[[Object, float], str]:
 
 
 def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
-    """Return the function that prints a cell: the text under a path of keys. absent: printed if it is missing or
-    empty.
+    """Return the function that prints a cell: the text under a path of keys.
+
+    absent: printed if it is missing or empty.
     """
 
     def show(obj: Object, now_s: float) -> str:

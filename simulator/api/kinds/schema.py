@@ -156,8 +156,8 @@ def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Ite
 
 
 def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield an error for each missing required field of an object, and the errors of its fields. path: "" for a
-    whole object.
+    """Yield an error for each missing required field of an object, and the errors of its fields. path: "" for a whole
+    object.
     """
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
@@ -343,8 +343,9 @@ def _pod_errors(spec: Object, path: str) -> Iterator[str]:
 
 
 def _extended_resource_errors(resources: Object, where: str) -> Iterator[str]:
-    """Yield a sentence for each extended resource whose request differs from its limit. where: path of the
-    container.
+    """Yield a sentence for each extended resource whose request differs from its limit.
+
+    where: path of the container.
     """
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for resource in sorted(requests.keys() | limits.keys()):

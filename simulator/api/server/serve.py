@@ -29,11 +29,10 @@ class Served:
         self, store: Store, kubeconfig: Path | None, bookmark_s: float, pod_logs: Logs | None, token: str
     ) -> None:
         """Make a server that does not listen yet: then `address` (the URL) and `url` (with the token in its path, a
-          secret) are "".
+        secret) are "".
 
         kubeconfig: the file that was written for it, None for none. bookmark_s: seconds between bookmarks. pod_logs:
-          the output
-        of pods; None for none. token: which callers must send.
+        the output of pods; None for none. token: which callers must send.
         """
         self.address, self.url, self.store, self.kubeconfig, self.token = "", "", store, kubeconfig, token
         self._bookmark_s, self._logs = bookmark_s, pod_logs
@@ -82,10 +81,9 @@ async def serve(
     """Serve a new, empty API until the block ends. Then the port is closed and every watch ends.
 
     kubeconfig: a file to write that points here, None for none. port: on loopback, 0 for any free one. bookmark_s:
-      seconds
-    between bookmarks. kept_changes: changes of each kind that the store keeps for watches. logs: the output of pods;
-    None
-    for none. listening: a bound socket to use instead of a port. token: which callers must send, "" for a new one.
+    seconds between bookmarks. kept_changes: changes of each kind that the store keeps for watches. logs: the output of
+    pods; None for none. listening: a bound socket to use instead of a port. token: which callers must send, "" for a
+    new one.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)

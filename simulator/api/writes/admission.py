@@ -165,8 +165,9 @@ def ready(pod: Object) -> bool:
 
 
 def selects(selector: Any, obj: Object) -> bool:
-    """Return True if a LabelSelector selects the object. An empty selector selects all objects, None selects
-    nothing.
+    """Return True if a LabelSelector selects the object.
+
+    An empty selector selects all objects, None selects nothing.
     """
     if selector is None:
         return False

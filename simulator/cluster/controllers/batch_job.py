@@ -52,7 +52,7 @@ def reconcile_job(
     """Return the writes that a Job needs now, and when to look again.
 
     pods: those that it owns. now_s: seconds since 1970. retry_s: (first, longest) pause after a failure of a pod, in
-      seconds.
+    seconds.
     """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _true_condition(status, "Complete") or _true_condition(status, "Failed"):
@@ -121,8 +121,8 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
-    """Return the pods of a Job by their state. The counts include pods that were counted in its status and are
-    deleted now.
+    """Return the pods of a Job by their state. The counts include pods that were counted in its status and are deleted
+    now.
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
@@ -243,8 +243,7 @@ def _end_job(
     """Return the writes that end a Job: first announce the end and delete active pods; report the end once no pod runs.
 
     now_s: seconds since 1970. words: the types of both conditions, such as (FailureTarget, Failed). why, message:
-      reason and
-    text of the conditions.
+    reason and text of the conditions.
     """
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving

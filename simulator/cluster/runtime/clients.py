@@ -63,8 +63,8 @@ class HttpClient:
     def __init__(
         self, session: aiohttp.ClientSession, url: str, token: str = "", trust: ssl.SSLContext | None = None
     ) -> None:
-        """Take a session and the server's URL. token: the caller's credentials, "" for none. trust: the CA of a
-        server with TLS.
+        """Take a session and the server's URL. token: the caller's credentials, "" for none. trust: the CA of a server
+        with TLS.
         """
         self._session, self._url = session, url
         self._trust = trust if trust is not None else True
@@ -94,7 +94,7 @@ class HttpClient:
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED; the
-          object).
+        object).
 
         The list comes first, then SYNCED with an empty object. A watch that ends continues from its last version. If
         that version is gone (410), a new list follows, and a DELETED with metadata only for every object that is no

@@ -253,8 +253,8 @@ class Root:
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _make_extensible(self, folder: str) -> None:
-        """Replace a folder by a tmpfs with mounts of its entries, so that entries can be added without writing to
-        this machine.
+        """Replace a folder by a tmpfs with mounts of its entries, so that entries can be added without writing to this
+        machine.
         """
         if folder in self.ours:
             return

@@ -40,8 +40,9 @@ class PodLogs:
         self.runner: Runner | None = None
 
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
-        """Return the log of a container; None if the pod is not one of the runner's. previous: the run before this
-        one.
+        """Return the log of a container; None if the pod is not one of the runner's.
+
+        previous: the run before this one.
         """
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None

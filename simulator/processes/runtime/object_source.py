@@ -78,8 +78,8 @@ class Objects:
         return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server
-        refuses it.
+        """Return a token of the pod's service account, bound to the pod. Raises CannotStart if the API server refuses
+        it.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"

@@ -59,8 +59,8 @@ class Folder:
             part.replace(file)
 
     def log(self, container: str, run: int) -> Path:
-        """Return the path of the file for the output of run `run` of a container. Files of runs before the last one
-        are removed.
+        """Return the path of the file for the output of run `run` of a container. Files of runs before the last one are
+        removed.
         """
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)

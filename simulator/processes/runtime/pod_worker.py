@@ -245,8 +245,8 @@ class RunningPod:
     # Telling.
 
     async def _report(self, now_s: float) -> None:
-        """Write the pod's status to the API if it has changed. A failed write is repeated later. now_s: seconds
-        since 1970.
+        """Write the pod's status to the API if it has changed. A failed write is repeated later. now_s: seconds since
+        1970.
         """
         if self._deleted:
             return
@@ -271,8 +271,8 @@ class RunningPod:
         return bool(leaving) and lifecycles.is_at_rest(self.lifecycle)
 
     async def _delete_object(self) -> bool:
-        """Delete the pod's object without a grace period. Return True if it was accepted, or if the pod does not
-        exist any more.
+        """Delete the pod's object without a grace period. Return True if it was accepted, or if the pod does not exist
+        any more.
         """
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)
