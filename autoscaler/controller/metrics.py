@@ -70,6 +70,7 @@ class Metrics:
     """
 
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
+        """Create the page. clock: None for the real one. The class explains the other arguments."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
         self.registry = registry = CollectorRegistry()

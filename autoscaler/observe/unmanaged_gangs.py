@@ -98,7 +98,8 @@ class TerminatingPods:
     """Terminating pods on nodes, by uid. Their room counts as free for PROMISE_S."""
 
     def __init__(self) -> None:
-        self._since: dict[str, float | None] = {}  # uid -> first call of `promised_at` since then, None before
+        # uid -> first call of `uids_with_promised_room` since then, None before
+        self._since: dict[str, float | None] = {}
 
     def put(self, uid: str, is_terminating: bool) -> None:
         """Store whether a pod is on a node and terminates. False forgets the pod."""

@@ -148,8 +148,11 @@ def chain(
     start: Estimate | None = None,
     cluster: ClusterContext | None = None,
 ) -> Chain | None:
-    """Return the explanation of one decision; None for an unknown job. steps: in the order of the jobs. start: of the
-    forecast. now_s: time of the decision.
+    """Return the explanation of one decision; None if the observation does not name the job.
+
+    steps: one for each job of the observation, in its order. now_s: wall-clock time of the decision. nodes: all of the
+    observation. gpus: the resources that count as a GPU. start: of the forecast; None if it has none. A cause that the
+    decision does not know may replace it. cluster: None if nothing is known of other gangs.
     """
     cluster = cluster or ClusterContext()
     job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)

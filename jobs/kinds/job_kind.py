@@ -463,10 +463,9 @@ def _owner_refusal(head: JobHead) -> str:
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], least: int) -> str:
-    """Return a sentence why a job must not be resized: its koordinator gang needs more pods than its min. "" if it does
-      not.
+    """Return why a job must not be resized: its koordinator gang needs more pods than its min; "" if it does not.
 
-    pod_notes: the annotations of the pod template. least: the min of the job with all roles, in pods.
+    pod_annotations: of the pod template. least: the min of the job with all roles, in pods.
     """
     gang_min = pod_annotations.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
