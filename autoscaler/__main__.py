@@ -45,14 +45,17 @@ log = logging.getLogger("turnout.autoscaler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own."""
+    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own.
+
+    argv: None for the process's own arguments. A bad command line ends the program with code 2.
+    """
     settings = read_settings(argv)
     logs.setup(settings.log_level)
     return run_program("turnout-autoscaler", lambda: serve(settings))
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, and act while leading, until the process gets a signal to end."""
+    """Watch always, and act while leading, until a signal to end. Raises the errors of `Client.open`."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
@@ -121,14 +124,16 @@ class ReportSource:
         return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
 
     def marks(self) -> Iterable[Mark]:
-        """Return the annotations that pods lack; none in a dry run, or unless pods are to be annotated."""
+        """Return the annotations that pods lack; () in a dry run, before the first decision, or if pods are not
+        annotated.
+        """
         if self._controller.observation is None or not (self._settings.act and self._settings.mark_pods):
             return ()
         return self._marked.missing(self._controller.observation.jobs, self._refs.notes)
 
 
 def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
-    """Show the GPUs of the nodes and the losses of the decision log in the metrics."""
+    """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owners and headroom."""
     gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
     metrics.usage.set_sources(
@@ -142,7 +147,10 @@ def open_journal(path: str | None) -> AbstractContextManager[DecisionLogWriter |
 
 
 async def wait_until_synced(informers: AutoscalerInformers) -> None:
-    """Wait until all watches have delivered their first lists, then exclude these objects from garbage collection."""
+    """Wait until all watches have delivered their first lists, then exclude these objects from garbage collection.
+
+    Also makes later collections rarer, for the whole process.
+    """
     await informers.wait_for_sync()
     freeze_objects()
 

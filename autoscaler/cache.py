@@ -64,6 +64,7 @@ class Cache:
         gpus: tuple[str, ...] = labels.GPU_RESOURCES,
         schedulers: tuple[str, ...] = SCHEDULERS,
     ) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._kinds, self._kinds_naming_jobs, self._schedulers = kinds, job_pods.kinds_naming_jobs(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._part_uids: set[str] = set()  # uids of jobs that another object has created
@@ -73,8 +74,8 @@ class Cache:
         self._pods_by_owner: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
         self._terminating = TerminatingPods()
-        self._ahead_s = 0.0  # wall clock minus steady clock at the last observation
-        # Since when workers lack a node, by the steady clock. Key: namespace and name of the pod.
+        self._ahead_s = 0.0  # wall clock minus monotonic clock at the last observation
+        # Since when workers lack a node, by the monotonic clock. Key: namespace and name of the pod.
         self._without_node_since_s: dict[tuple[str, str], float] = {}
         self._started_jobs: dict[JobKey, None] = {}  # jobs with a pod that has had a node, most recently bound last
         self.others = OtherAutoscalers(kinds, self._read_again)
@@ -96,12 +97,12 @@ class Cache:
         self.raw: dict[JobKey, Object] = {}
 
     def put_reservations(self, data: Mapping[str, str], wall_s: float) -> None:
-        """Store the reservations of nodes, which the nominator publishes. wall_s: seconds since 1970."""
+        """Store these reservations (ConfigMap data) and no others; unreadable ones are left out. wall_s: since 1970."""
         reservations, _ = read_reservations(data, wall_s)  # the extender logs what cannot be read
         self._reservations = tuple(reservations.values())
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """Store a job of a kind. A job that cannot be read is set aside, and appears in no observation."""
+        """Store a job of a kind. One that cannot be read is set aside: not observed, with the reason in `faults`."""
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
@@ -138,7 +139,7 @@ class Cache:
         return self._accounts.ungranted
 
     def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
-        """Take over the annotations that we have written on a job: they count, whatever its owner writes."""
+        """Store annotations that we have written on a job: they count, whatever its owner writes."""
         if (uid := self._uids.get(key)) is not None:
             self._reader.note_written(uid, notes)
 
@@ -147,11 +148,11 @@ class Cache:
         self._reader.forget_written()
 
     def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
-        """Return the lending terms of jobs above their min and of the growing jobs, by uid."""
+        """Return uid -> lending terms of the jobs above their min and of the growing jobs."""
         return self._reader.lent_terms(self.jobs, {self._uids[key] for key in growing if key in self._uids})
 
     def restore_terms(self, terms: Mapping[str, Terms]) -> None:
-        """Take over the lending terms of the previous leader, by uid, and read those jobs again."""
+        """Store the lending terms of the previous leader by uid, and read those jobs again. Ignores unknown uids."""
         for uid in terms.keys() & self._keys.keys():
             self._reader.restore_terms(uid, terms[uid])
             self._read_again(self._keys[uid])
@@ -174,7 +175,9 @@ class Cache:
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """Store a pod, and charge it to its node and queue. Raises KubeError if its requests cannot be read."""
+        """Store a pod, and charge it to its node and queue. Raises KubeError, with nothing stored, for unreadable
+        requests.
+        """
         uid, shape = pod.metadata.uid, shape_of(pod)
         pod = job_pods.with_owners(pod, self._kinds_naming_jobs, self._uids)
         self._pods[uid], self._shapes[uid] = pod, shape
@@ -222,7 +225,7 @@ class Cache:
         self.unmanaged.drop_pod(uid)
 
     def put_node(self, node: Node) -> None:
-        """Store a node."""
+        """Store a node. If it is new, the jobs with pods on it are computed again."""
         self._mark_owners_changed(self._nodes.put_node(node))
 
     def drop_node(self, name: str) -> None:
@@ -242,13 +245,13 @@ class Cache:
         self._admin_override, self._override_ends_s = read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
-        """Store the value of a PriorityClass; None for a deleted one."""
+        """Store the value of a PriorityClass; None for a deleted one, which counts as 0."""
         if self._classes.get(name) != value:
             self._changed.update(uid for uid, job in self.jobs.items() if job.priority_class == name)
         self._classes[name] = value or 0
 
     def drop_queue(self, object_key: str) -> None:
-        """Drop a queue whose object was deleted. object_key: as of `put_queue`."""
+        """Drop a queue whose object was deleted. object_key: with which it was stored."""
         self._queue_names_changed |= self._shares.drop(object_key)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
@@ -270,22 +273,21 @@ class Cache:
             self._charge(uid)
 
     def observation(
-        self, now_s: float, age_s: float = 0.0, complete: bool = True, steady_s: float | None = None
+        self, now_s: float, age_s: float = 0.0, complete: bool = True, monotonic_s: float | None = None
     ) -> Observation:
         """Return the observation of now, with the jobs sorted by ORDER. Changed jobs and queue names are read first.
-
-        now_s: seconds since 1970. age_s: time since the last event of the oldest list. complete: False if some list
-        failed. steady_s: now by a clock that never jumps; None for `now_s`.
+        now_s: since 1970. age_s: since the last event of the oldest list. complete: False if some list failed.
+        monotonic_s: now by the monotonic clock; None for `now_s`.
         """
-        steady_s = now_s if steady_s is None else steady_s
+        monotonic_s = now_s if monotonic_s is None else monotonic_s
         self._charge_all()
-        self._update_states(now_s, steady_s)
+        self._update_states(now_s, monotonic_s)
         ends_s = self._override_ends_s
         self._accounts.forget_gangs()
         waiting = self.unmanaged.waiting(
             self.jobs.keys(), self._nodes.row, self._accounts.queue_of_gang, self._priority_value
         )
-        leaving, reserved = tuple(self._terminating_pods(steady_s)), self._reserved_nodes(now_s)
+        leaving, reserved = tuple(self._terminating_pods(monotonic_s)), self._reserved_nodes(now_s)
         queues = self._shares.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
         states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
         return Observation(
@@ -302,9 +304,8 @@ class Cache:
         )
 
     def _reserved_nodes(self, now_s: float) -> set[str]:
-        """Return the nodes that are reserved for gangs none of whose pods waits.
-
-        A gang with waiting pods is counted by these: room is kept for them as for any job. now_s: since 1970.
+        """Return the nodes that are reserved for gangs of which no pod waits. now_s: since 1970. A gang with waiting
+        pods is counted by these: room is kept for them as for any job.
         """
         holders = {each.holder: each.nodes for each in self._reservations if each.until_s > now_s}
         if not holders:
@@ -315,17 +316,17 @@ class Cache:
                 holders.pop(membership(pod).key, None)
         return {node for nodes in holders.values() for node in nodes}
 
-    def _update_states(self, now_s: float, steady_s: float) -> None:
-        """Compute the states of the jobs that have changed since the last observation. A faulty job is set aside."""
-        if abs(now_s - steady_s - self._ahead_s) > 1.0:
-            self._ahead_s = now_s - steady_s
+    def _update_states(self, now_s: float, monotonic_s: float) -> None:
+        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside."""
+        if abs(now_s - monotonic_s - self._ahead_s) > 1.0:
+            self._ahead_s = now_s - monotonic_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
         if self._nodes.assign_rows():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
                 job = self.jobs[uid]
-                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
+                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, monotonic_s))
             except Exception as error:
                 self._reader.note_fault(self._keys[uid], error)
                 self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
@@ -340,7 +341,7 @@ class Cache:
         return (state for uid, state in self._states.items() if uid not in parts) if parts else self._states.values()
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
-        """Return the kind, API version and uid of a job or unmanaged gang, for Events; None if it is deleted."""
+        """Return (kind, API version, uid) of a job or unmanaged gang, for Events; None if it is deleted."""
         if (uid := self._uids.get(key)) is None:
             return self.unmanaged.about.get(key)
         kind = self._kinds[key.kind]
@@ -355,15 +356,14 @@ class Cache:
         return self._pods_of(self._uids.get(key, ""))
 
     def leaving_pods(self, key: JobKey, size: int) -> list[Pod]:
-        """Return the pods that leave when a job gets this size, in workers; empty for an unknown job."""
+        """Return the pods with a higher index than a new size of a job, in workers; [] for an unknown job."""
         state = self._states.get(self._uids.get(key, ""))
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
     def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
         """Return how the pods of a job at a size, in workers, use native PodGroups: at most MAX_GROUPS_OF_JOB, by name.
-
-        Empty for an unknown job.
+        [] for an unknown job.
         """
         uid = self._uids.get(key, "")
         job, state = self.jobs.get(uid), self._states.get(uid)
@@ -384,10 +384,9 @@ class Cache:
         return uses
 
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
-        """Return the native PodGroups whose minCount does not fit the pods of a resized job, which all run.
-
-        Each changed PodGroup is checked once. A PodGroup is checked again at the next call if `changes` returns True
-        for its job, whose size is then about to change, or if the job still lacks pods.
+        """Return (job, use) of native PodGroups whose minCount does not fit the pods of a resized job, which all run.
+        Each changed PodGroup is checked once, and again at the next call if its job lacks pods, or if `changes` returns
+        True for the job: its size is about to change.
         """
         settled: list[tuple[JobKey, GroupUse]] = []
         unsettled: list[GroupName] = []
@@ -423,16 +422,18 @@ class Cache:
         return labels.WROTE_WORKERS in (self.raw[key]["metadata"].get("annotations") or {})
 
     def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
-        """Return the GPUs of all nodes by state: used, free, faulty and unschedulable, as NodeCache counts them."""
+        """Return state -> GPUs: used, free, faulty, unschedulable. fault_taint: key of the taint of faulty nodes."""
         return self._nodes.gpus_by_state(gpus, fault_taint)
 
     def nodes(self) -> Sequence[str]:
         """Return the names of the nodes. The index of a name is the node's row in the last observation."""
         return self._nodes.names()
 
-    def _terminating_pods(self, steady_s: float) -> Iterator[TerminatingPod]:
-        """Yield the terminating pods of jobs that are deleted, over, or of an unknown kind."""
-        for uid in self._terminating.promised_at(steady_s):
+    def _terminating_pods(self, monotonic_s: float) -> Iterator[TerminatingPod]:
+        """Yield terminating pods of no job in an observation, for at most PROMISE_S, while their room counts as
+        free.
+        """
+        for uid in self._terminating.uids_with_promised_room(monotonic_s):
             pod = self._pods[uid]
             row = self._nodes.row(pod.spec.node_name)
             job = job_pods.owner(pod, self.jobs)
@@ -443,8 +444,8 @@ class Cache:
         """Return the value of a PriorityClass by its name; 0 for an unknown one."""
         return self._classes.get(name, 0)
 
-    def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
-        """Return the state of a job: workers by index, and pods of other roles. Times as in `observation`."""
+    def _job_state(self, job: Job, now_s: float, monotonic_s: float) -> JobState:
+        """Return the state of a job. now_s: seconds since 1970. monotonic_s: now by the monotonic clock."""
         pods = self._pods_of(job.uid)
         identity = self._kinds[job.key.kind].pods
         worker_pods, other_role_pods = job_pods.split_by_role(identity, job.role, pods)
@@ -452,7 +453,8 @@ class Cache:
             identity, (pod for pod in worker_pods if pod.status.phase not in _OVER), self._nodes.row
         )
         workers = tuple(
-            each if each.row is not None else self._worker_without_node(job, each, now_s, steady_s) for each in workers
+            each if each.row is not None else self._worker_without_node(job, each, now_s, monotonic_s)
+            for each in workers
         )
         bound_shapes = (self._shapes[pod.metadata.uid] for pod in other_role_pods if pod.spec.node_name)
         other_pods = job_pods.count_other_roles(job.other_roles, bound_shapes)
@@ -472,19 +474,17 @@ class Cache:
             else state
         )
 
-    def _worker_without_node(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
-        """Return a worker without a node, whose `since_s` is when it was first known to lack one.
-
-        That time is kept by the steady clock, so that a jump of the wall clock changes no waiting time.
+    def _worker_without_node(self, job: Job, worker: Worker, now_s: float, monotonic_s: float) -> Worker:
+        """Return a worker whose `since_s` is when it was first known to lack a node, in seconds since 1970. That time
+        is kept by the monotonic clock, so that a jump of the wall clock changes no waiting time.
         """
         age_s = max(0.0, now_s - worker.since_s)
-        known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), steady_s - age_s)
-        return replace(worker, since_s=now_s - (steady_s - known_s))
+        known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), monotonic_s - age_s)
+        return replace(worker, since_s=now_s - (monotonic_s - known_s))
 
     def _unbindable(self, state: JobState, worker_pods: Collection[Pod], other_role_pods: Collection[Pod]) -> str:
-        """Return why no scheduler binds what a job lacks to its min, "" if one can.
-
-        worker_pods: pods of its resized role. other_role_pods: pods of its other roles.
+        """Return why no scheduler binds what a waiting job lacks to its min, "" if one can. worker_pods: pods of its
+        resized role. other_role_pods: of its other roles.
         """
         reasons = [unbindable(pod, self._schedulers) for pod in worker_pods if not pod.spec.node_name]
         bindable = (
@@ -520,7 +520,7 @@ class Cache:
         self._is_sorted &= before is not None and before.queue_order == state.queue_order
 
     def _set_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Set a job aside whose object cannot be read, so that the other jobs are still decided on."""
+        """Set a job aside whose object (`raw`) cannot be read, so that the other jobs are still decided on."""
         self._forget_job(uid)
         self._unreadable[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
@@ -549,13 +549,13 @@ class Cache:
         return [pod for pod in pods if (owner := job_pods.owner(pod, self.jobs)) is not None and owner.uid == job_uid]
 
     def _charge_pods_of(self, job_uid: str) -> None:
-        """Charge the pods that name a job again, and assign them. job_uid: also of a job that was just forgotten."""
+        """Charge the pods that name a job to queues again, and assign them. job_uid: also of a job just forgotten."""
         for uid in self._pods_by_owner.get(job_uid, ()):
             self._charge(uid)
             self._assign_pod(uid)
 
     def _assign_pod(self, uid: str) -> None:
-        """Assign a pod to its job, whose step times it may report, or to the pods without a job."""
+        """Assign a pod, by its uid, to its job, whose step times it may report, or to the pods without a job."""
         pod = self._pods.get(uid)
         job = None if pod is None else job_pods.owner(pod, self.jobs)
         if pod is not None and job is not None:

@@ -72,6 +72,7 @@ class Capacity:
         switches: Sequence[NDArray[np.int32]] = (),
         ports_held: Mapping[int, Counter[HostPort]] = MappingProxyType({}),
     ) -> None:
+        """Start without charges. The class docstring explains the arguments."""
         self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
         self._now: dict[PodShape, _CurrentCount] = {}
@@ -92,7 +93,7 @@ class Capacity:
         return self._admits
 
     def copied(self) -> Capacity:
-        """Return a copy that can be charged."""
+        """Return a copy with the same charges, which can be charged on its own."""
         other = Capacity(self.names, self.free, self._takes, self._admits, self.switches, self._ports_held)
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
@@ -103,7 +104,7 @@ class Capacity:
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """Return how many more pods of a shape fit on each node, int[nodes]."""
+        """Return how many more pods of a shape fit on each node, int[nodes], as a new array."""
         now = self._current_count(shape)
         counts = np.array(self._counts[shape].base, dtype=np.int64)
         for row, count in now.changed.items():
@@ -115,9 +116,10 @@ class Capacity:
         return self._current_count(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
-        """Charge pods of a shape, on the fullest nodes first. Return None, with nothing charged, if they do not fit.
+        """Charge pods of a shape, on the fullest nodes first. Return what was charged: (row, pods) of each node used.
 
-        Only the nodes that are tried are counted again. The others are counted when `total` is next read.
+        None, with nothing charged, if not all of them fit. Only the nodes that are tried are counted again. The others
+        are counted when `total` is next read.
         """
         now = self._now.get(shape) or self._current_count(shape)
         if now.total < pods:
@@ -169,7 +171,10 @@ class Capacity:
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
-        """Charge pods on these rows only, in their order. Return None, with nothing charged, if the pods do not fit."""
+        """Charge pods on these rows only, in their order. Return (row, pods) of each row used.
+
+        None, with nothing charged, if the pods do not all fit.
+        """
         now, charged, remaining = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:
@@ -186,15 +191,15 @@ class Capacity:
         return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
-        """Give back what `take` or `take_within` has charged."""
+        """Give back what `take` or `take_within` has charged. charges: their result."""
         count = self._counts[shape]
         for row, pods in charges:
             self._charge(row, count.needs, -pods, count.ports)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one pod of a shape takes on each of these rows.
+        """Give back what one pod of a shape takes on each of these rows. A row may occur several times.
 
-        A row may occur several times. sign: -1 charges instead.
+        sign: -1 charges instead, even if the pods do not fit.
         """
         self._current_count(shape)
         count = self._counts[shape]
@@ -204,8 +209,8 @@ class Capacity:
     def with_pods_removed(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
         """Return another capacity, in which one pod of a shape has left each of its rows.
 
-        rows: by shape; a row may occur several times. The result answers only whether pods fit: it does not fill the
-        fullest nodes first.
+        rows: shape -> rows; a row may occur several times. The result answers only whether pods fit: it does not fill
+        the fullest nodes first.
         """
         free = self.free.copy()
         for row, free_amounts in self._free_now.items():
@@ -221,9 +226,9 @@ class Capacity:
         return capacity
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Charge headroom, by resource, to the nodes that have most of each resource; less where less is free.
+        """Charge headroom to the nodes that have most of each resource; less if less is free.
 
-        Names that are no resource of these nodes are skipped.
+        amounts: by resource; names that are no resource of these nodes are skipped.
         """
         for name, amount in amounts.items():
             if name not in self.names:
@@ -240,7 +245,10 @@ class Capacity:
                     break
 
     def _current_count(self, shape: PodShape) -> _CurrentCount:
-        """Return the count of a shape with all charges included. It is brought up to date first."""
+        """Return the count of a shape with all charges included, which is brought up to date first.
+
+        It is shared, not copied.
+        """
         now = self._now.get(shape)
         if now is None:
             count = self._counts.get(shape)
@@ -258,7 +266,9 @@ class Capacity:
         return now
 
     def _count_shape(self, shape: PodShape) -> _Count:
-        """Return the count of a shape before any charge."""
+        """Return the count of a shape before any charge: the pods that fit on each node, >= 0, and the order of
+        filling.
+        """
         takes, admits = self._takes[shape], self._admits[shape]
         requested = takes > 0
         counts = (
@@ -279,7 +289,9 @@ class Capacity:
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _CurrentCount) -> int:
-        """Count one row again, store a changed number, and return it; 0 if the node does not admit the shape."""
+        """Count one row again, store a changed number in `now`, and return it; 0 if the node does not admit the
+        shape.
+        """
         if not count.admits[row]:
             return 0
         fits = self._fitting(row, count)
@@ -294,7 +306,10 @@ class Capacity:
         return fits
 
     def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:
-        """Charge pods to a row, or give them back with a negative number. needs: (column, amount) of one pod."""
+        """Charge pods to a row, or give them back with a negative number; the free amounts may become negative.
+
+        needs: (column, amount) of one pod. ports: host ports of one pod.
+        """
         free_amounts = self._free_now.get(row)
         if free_amounts is None:
             free_amounts = self._free_now[row] = self.free[row].tolist()

@@ -50,7 +50,8 @@ class Memory:
 
 
 def encode(memory: Memory, now_s: float) -> dict[str, str]:
-    """Return the data of the ConfigMap of leader memory: at most MAX_TERMS terms and MAX_STRIKES strikes.
+    """Return the data of the ConfigMap of leader memory: at most MAX_TERMS terms and MAX_STRIKES strikes; the rest is
+    left out.
 
     now_s: time of writing, seconds since 1970.
     """
@@ -69,7 +70,7 @@ def encode(memory: Memory, now_s: float) -> dict[str, str]:
 def read(data: Mapping[str, str], now_s: float) -> Memory:
     """Return the memory that a leader has written, with times as of `now_s`, seconds since 1970.
 
-    data: of the ConfigMap. A part that cannot be read counts as absent.
+    data: of the ConfigMap, {} for none. A part that cannot be read counts as absent.
     """
     terms = _decode_or_none(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
     strikes = _decode_or_none(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
@@ -89,7 +90,9 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
 
 
 def trimmed(terms: Terms) -> Terms:
-    """Return terms with only the annotations without which some kinds of job cannot be read."""
+    """Return terms with only the short annotations of _KEPT_ANNOTATIONS, without which some kinds of job cannot be
+    read.
+    """
     annotations = {
         name: text for name in _KEPT_ANNOTATIONS if (text := terms.annotations.get(name)) and len(text) <= _MAX_TEXT
     }
@@ -97,7 +100,9 @@ def trimmed(terms: Terms) -> Terms:
 
 
 def _encode_terms(terms: Terms) -> tuple[object, ...]:
-    """Return terms as they are written: a tuple instead of an object, to save bytes."""
+    """Return terms as they are written: (min, unit, doubles, resizable, texts), a tuple instead of an object to save
+    bytes.
+    """
     texts = [terms.annotations.get(name, "") for name in _KEPT_ANNOTATIONS]
     return terms.least, terms.sizes.unit, terms.sizes.doubles, terms.resizable, texts
 

@@ -116,7 +116,7 @@ class Pool:
 
 @lru_cache(maxsize=65_536)
 def pool_of(queue: str, shape: PodShape) -> Pool:
-    """Return the pool of a queue and a shape: the same object for equal arguments."""
+    """Return the pool of a queue and a shape: the same object for equal arguments while it is cached."""
     return Pool(queue, shape)
 
 
@@ -138,18 +138,18 @@ class JobState:
     promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
     # Living workers that have a node.
     bound_workers: int = field(init=False, compare=False, repr=False)
-    # The job is live, and lacks pods to its min.
+    # The job is live, and fewer pods than its min have a node.
     is_waiting: bool = field(init=False, compare=False, repr=False)
     # The job's place in the order of its queue: the smallest comes first.
     queue_order: QueueOrder = field(init=False, compare=False, repr=False)
     # Node rows of the living workers above the min.
-    evictable_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    evictable_rows: tuple[int, ...] = field(init=False, compare=False, repr=False)
     # Queue and shape of the workers.
     pool: Pool = field(init=False, compare=False, repr=False)
     # The next larger size, in workers; may be above the max.
     next_size: int = field(init=False, compare=False, repr=False)
     # The request for the next larger size: the pool, and the number of additional workers.
-    unit: tuple[Pool, int] = field(init=False, compare=False, repr=False)
+    next_growth: tuple[Pool, int] = field(init=False, compare=False, repr=False)
     # The gain of the next larger size.
     next_gain: Gain = field(init=False, compare=False, repr=False)
     # Start of the first worker, in seconds since 1970; 0 without workers.
@@ -157,11 +157,11 @@ class JobState:
     # The job is elastic, does not wait, and has workers above its min.
     can_shrink: bool = field(init=False, compare=False, repr=False)
     # No pause, and every worker of the size has a node: only time and room decide whether the job grows.
-    steady: bool = field(init=False, compare=False, repr=False)
+    ready_to_grow: bool = field(init=False, compare=False, repr=False)
     # The step of a job whose size neither time nor room can change; None for any other job.
     hold_step: Step | None = field(init=False, compare=False, repr=False)
     # A key of this state in mappings. It equals only itself, and is hashed faster than a JobKey.
-    token: object = field(init=False, compare=False, repr=False)
+    identity: object = field(init=False, compare=False, repr=False)
     # The last step that `hold` returned; empty before.
     _last_hold: list[Step] = field(init=False, compare=False, repr=False)
 
@@ -181,16 +181,16 @@ class JobState:
         set_field("bound_workers", bound)
         set_field("is_waiting", is_waiting)
         set_field("queue_order", _queue_order(job))
-        set_field("evictable_nodes", tuple([worker.row for worker in living[least:] if worker.row not in NO_ROOM_ROWS]))
+        set_field("evictable_rows", tuple([worker.row for worker in living[least:] if worker.row not in NO_ROOM_ROWS]))
         set_field("pool", pool)
         set_field("next_size", next_size)
-        set_field("unit", (pool, next_size - size))
+        set_field("next_growth", (pool, next_size - size))
         set_field("next_gain", gain(job.curve, least, size, next_size))
         set_field("began_s", min([worker.since_s for worker in living], default=0.0))
         set_field("can_shrink", job.elastic and not is_waiting and len(living) > least)
-        set_field("steady", job.pause is Pause.NONE and len(workers) == size == bound)
+        set_field("ready_to_grow", job.pause is Pause.NONE and len(workers) == size == bound)
         set_field("hold_step", hold_step)
-        set_field("token", object())
+        set_field("identity", object())
         set_field("_last_hold", [] if hold_step is None else [hold_step])
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
@@ -220,9 +220,10 @@ def _queue_order(job: Job) -> QueueOrder:
 
 
 def _fixed_size_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
-    """Return why neither time nor room can change a job that does not wait, and a detail; None if one of them can.
+    """Return (reason, detail) why neither time nor room can change a job that does not wait; None if one of them can.
 
-    workers, living, bound: numbers of all workers, of those that stay, and of those that stay and have a node.
+    next_size: the next larger size. workers, living, bound: numbers of all workers, of those that stay, and of those
+    that stay and have a node.
     """
     size = job.replicas
     if job.life is Life.SUSPENDED:
@@ -267,12 +268,13 @@ class Observation:
     complete: bool = True  # False when some list failed
     unready: float = 0.0  # the share of nodes that are not ready, 0 to 1
     admin_override: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
-    leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are deleted, over, or of no known kind
-    # Free amounts of nodes that are reserved for gangs without waiting pods, by resource; no part of the room.
+    terminating_pods: tuple[TerminatingPod, ...] = ()  # of jobs that are deleted, over, or of no known kind
+    # Free amounts, by resource, on nodes reserved for gangs of which no pod waits. `room` does not contain them.
     reserved: Mapping[str, int] = field(default_factory=dict)
     is_sorted: bool = False  # the jobs are sorted by ORDER
-    # Room that was idle for `Policy.settle_s`, by NODES or queue and by resource; None if idle time does not matter.
-    settled: Mapping[str, Mapping[str, int]] | None = None
+    # Room that was idle for `Policy.idle_before_growth_s`, by NODES or queue and by resource.
+    # None if idle time does not matter.
+    idle_room: Mapping[str, Mapping[str, int]] | None = None
     jumped_s: float = 0.0  # by how much the wall clock has jumped since the last observation, 0 for not at all
 
 
@@ -287,26 +289,28 @@ class Policy:
     headroom: Mapping[str, int] = field(default_factory=dict)  # by resource, kept free in every queue and on the nodes
     restart_s: float = 60.0  # the cost of a change of size
     payback_s: float = 3600.0  # the time in which growth has to win its restarts back
-    budget: float = 0.0  # the share of its time that restarts may cost a job whatever they win
+    restart_budget_share: float = 0.0  # the share of its time that restarts may cost a job whatever they win
     most_unready: float = 0.45  # the share of unready nodes above which nothing is changed
-    promise_s: float = 300.0  # how long room counts that a controller has not freed
+    # How long the room of workers that are to leave counts as free, although their controller has not deleted them.
+    promise_s: float = 300.0
     start_s: float = 10.0  # how long a job counts as starting once it has its min; a resize is free then
-    settle: float = 0.75  # how long room has to be idle before a job restarts for it, as a share of restart_s
+    # How long room has to be idle before a job restarts for it, as a share of restart_s.
+    idle_share_before_growth: float = 0.75
     bind_s: float = 20.0  # how long room is kept for a job that does not take it
 
     @property
-    def settle_s(self) -> float:
+    def idle_before_growth_s(self) -> float:
         """How long room has to be idle before a job restarts for it, in seconds."""
-        return self.settle * self.restart_s
+        return self.idle_share_before_growth * self.restart_s
 
 
 OVERRIDE_KEY, UNTIL_KEY = "standing", "until"  # keys in the data of the ConfigMap of an admin's order
 
 
 def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
-    """Return an admin's order and its end, in seconds since 1970; None for no end. data: of its ConfigMap.
+    """Return (an admin's order, its end in seconds since 1970 or None for no end). data: of its ConfigMap.
 
-    Without data there is no order. An unknown word stops all changes, which is safest.
+    Without data the order is RUN. An unknown word stops all changes, which is safest.
     """
     text = data.get(OVERRIDE_KEY, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
@@ -328,13 +332,16 @@ def total(amounts: Amounts, gpus: Gpus) -> int:
 
 
 def bound(limits: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits allow; None without a limit. Resources without a limit are not counted."""
+    """Return how many GPUs these limits allow; None if they limit no GPU. Resources without a limit are not counted."""
     named = [limits[each] for each in gpus if each in limits]
     return sum(named) if named else None
 
 
 def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits leave; None without a limit. Each resource is counted by itself."""
+    """Return how many GPUs these limits leave, >= 0; None if they limit no GPU. Each resource is counted by itself.
+
+    used: amounts in use, by resource.
+    """
     named = [max(0, limits[each] - used.get(each, 0)) for each in gpus if each in limits]
     return sum(named) if named else None
 

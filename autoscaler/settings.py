@@ -50,7 +50,7 @@ class Settings:
     cooldown_s: float = _POLICY.cooldown_s
     restart_s: float = _POLICY.restart_s
     payback_s: float = _POLICY.payback_s
-    restart_budget: float = _POLICY.budget
+    restart_budget: float = _POLICY.restart_budget_share
     least_gain: float = _POLICY.least_gain
     headroom_gpus: int = 0  # kept free in each queue, >= 0
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
@@ -99,7 +99,7 @@ class Settings:
         return WatchedConfigMaps(self.configmap, self.orders, self.reservations)
 
     def _check_taints(self) -> None:
-        """Check the settings about taints. Raises BadSetting."""
+        """Raise BadSetting for an invalid setting about taints."""
         if not re.fullmatch(_QUALIFIED_NAME, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
             raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
         if not 0 < self.taint_share <= 1:
@@ -126,14 +126,14 @@ class Settings:
             headroom=headroom,
             restart_s=self.restart_s,
             payback_s=self.payback_s,
-            budget=self.restart_budget,
+            restart_budget_share=self.restart_budget,
         )
 
 
 def read_settings(argv: Sequence[str] | None) -> Settings:
-    """Return the settings of a command line.
+    """Return the settings of a command line. A bad one ends the program with code 2.
 
-    A bad one ends the program with code 2. argv: None for that of the process.
+    argv: None for the process's own arguments.
     """
     return parse_settings(parser(), Settings, argv)
 

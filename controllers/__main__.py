@@ -46,10 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, and write while leading, until the process gets a signal to end.
-
-    Raises the errors of `Client.open`.
-    """
+    """Watch always, and write while leading, until a signal to end. Raises the errors of `Client.open`."""
     clock, rng = RealClock(), random.Random()
     kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)

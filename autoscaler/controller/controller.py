@@ -64,12 +64,13 @@ class AutoscalerController:
         memory: MemoryWriter | None = None,
         gang_mins: GangMinWriter | None = None,
     ) -> None:
+        """Prepare the controller; `run` starts it. The class docstring explains the arguments."""
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
         self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
         self._journal, self._forecasts, self._memory, self._gang_mins = journal, ForecastCache(), memory, gang_mins
         self._decisions = Decisions()
-        self._idle_room = IdleRoom(policy.settle_s)
+        self._idle_room = IdleRoom(policy.idle_before_growth_s)
         self._promises = Promises(policy.promise_s)
         self._unused_room = UnusedRoom(policy.bind_s, view.started)
         self._reported_faults: dict[JobKey, str] = {}
@@ -79,9 +80,10 @@ class AutoscalerController:
         self.observation: Observation | None = None
 
     async def run(self) -> None:
-        """Restore the leader memory, then decide again and again until cancelled.
+        """Restore the leader memory, then decide again and again until cancelled: after changes, at least every
+        LOOK_EACH_S.
 
-        The metrics show a leader meanwhile.
+        The metrics show a leader meanwhile. At the end the usage so far goes to the decision log.
         """
         self._metrics.leading.set(1)
         self._view.forget_written()
@@ -105,47 +107,50 @@ class AutoscalerController:
             self._metrics.leading.set(0)
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """Observe, decide and write once. Return the number of resized jobs.
+        """Observe, decide, report and write once. Return the number of resized jobs. Stores `observation` and `steps`.
 
         now_s: seconds since 1970. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at
         all; after a jump nothing is resized.
         """
-        steady_s = self._clock.monotonic()
+        monotonic_s = self._clock.monotonic()
         self._informers.news.clear()
-        observation = self._observe(now_s, steady_s, jumped_s)
+        observation = self._observe(now_s, monotonic_s, jumped_s)
         self._report_faults()
         with self._metrics.decide_s.time():
             steps, undecided = decide_safely(decide, observation, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
-        self._unused_room.record_decision(observation, steps, steady_s)
+        self._unused_room.record_decision(observation, steps, monotonic_s)
         self._metrics.record_decision(observation, steps)
         self.observation, self.steps = observation, steps
         self._report_news(steps, now_s)
         await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
         resized_jobs = await self._write_sizes(observation, steps, now_s)
-        await self._settle_gang_mins({step.key for step in steps if step.changes}, now_s)
+        await self._correct_gang_mins({step.key for step in steps if step.changes}, now_s)
         self._metrics.set_starts(
-            self._forecasts.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
+            self._forecasts.start_times(observation, steps, self._ended_jobs, now_s, dry_run=self._scale_writer.dry_run)
         )
         return resized_jobs
 
-    def _observe(self, now_s: float, steady_s: float, jumped_s: float) -> Observation:
+    def _observe(self, now_s: float, monotonic_s: float, jumped_s: float) -> Observation:
         """Return the observation to decide on, and update what is known of idle, promised and unused room.
 
-        Jobs that the API server refuses to resize are marked. now_s: seconds since 1970. steady_s: now by a clock that
-        never jumps. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at all.
+        Jobs that the API server refuses to resize are marked. now_s: seconds since 1970. monotonic_s: now by the
+        monotonic clock. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at all.
         """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
-        observation = self._view.observation(now_s, age_s, complete, steady_s)
+        observation = self._view.observation(now_s, age_s, complete, monotonic_s)
         observation = mark_refused(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle_room, self._promises, self._unused_room):
-            observation = each.update(observation, steady_s)
+            observation = each.update(observation, monotonic_s)
         return observation
 
     def _report_news(self, steps: Sequence[Step], now_s: float) -> None:
-        """Report the steps that differ from the last ones, and write them and due usage lines to the decision log."""
+        """Report the steps that differ from the last ones, and write them and due usage lines to the decision log.
+
+        now_s: seconds since 1970.
+        """
         new_steps, usage = self._decisions.new(steps), self._metrics.usage.due_lines(now_s)
         if (new_steps or usage) and self._journal is not None:
             self._journal.note(now_s, steps, usage)
@@ -153,7 +158,10 @@ class AutoscalerController:
             self._reporter.report_decision(step)
 
     async def _write_sizes(self, observation: Observation, steps: Sequence[Step], now_s: float) -> int:
-        """Write the sizes that change. Return the number of resized jobs, 0 for a dry run."""
+        """Write the sizes that change.
+
+        Return the number of resized jobs, 0 for a dry run. now_s: seconds since 1970.
+        """
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
@@ -165,10 +173,10 @@ class AutoscalerController:
 
         return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
 
-    async def _settle_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
+    async def _correct_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
         """Write the minCount of native PodGroups whose jobs keep their size. A dry run writes none.
 
-        changing: jobs whose size changes now.
+        changing: jobs whose size changes now. now_s: seconds since 1970.
         """
         if self._gang_mins is None or self._scale_writer.dry_run:
             return
@@ -177,17 +185,23 @@ class AutoscalerController:
         def changes(key: JobKey) -> bool:
             return key in changing or key not in raw or self._scale_writer.is_overwritten(key, raw[key])
 
-        await self._gang_mins.settle(changes, now_s)
+        await self._gang_mins.correct_after_resize(changes, now_s)
 
     async def _restore_memory(self) -> None:
-        """Read the leader memory of the previous leader: lending terms, and who has left room unused."""
+        """Read the leader memory of the previous leader: lending terms, and who has left room unused.
+
+        Retries until it is read.
+        """
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
             self._view.restore_terms(memory.terms)
             self._unused_room.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
-        """Write the leader memory before jobs grow. growing: jobs that are about to grow. A dry run writes none."""
+        """Write the leader memory before jobs grow. A dry run writes none. A failed write delays no growth.
+
+        growing: jobs that are about to grow. now_s: seconds since 1970.
+        """
         if self._memory is None or self._scale_writer.dry_run:
             return
         terms = self._view.lent_terms(growing)
@@ -195,7 +209,9 @@ class AutoscalerController:
         await self._memory.write_changes(memory, now_s)
 
     def _report_faults(self) -> None:
-        """Report unreadable jobs, unknown annotations and queue names that do not count, each once."""
+        """Report unreadable jobs, unknown annotations and queue names that do not count, each again only when its text
+        changes.
+        """
         for key, why in self._view.faults.items():
             if self._reported_faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
@@ -212,7 +228,7 @@ class AutoscalerController:
         self._reported_queue_names = dict(self._view.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
-        """Yield the jobs that have ended and still exist, as (uid, queue, object)."""
+        """Yield (uid, queue, object) of the jobs that have ended and still exist."""
         for uid, job in self._view.jobs.items():
             if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

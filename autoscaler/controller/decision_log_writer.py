@@ -32,6 +32,7 @@ class DecisionLogWriter:
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        """Prepare the writer; `with` starts its thread. path: of the log, opened by the thread."""
         self._path, self._max_bytes = path, max_bytes
         self._decisions = Decisions()
         self._queue: queue.Queue[_Entry | None] = queue.Queue(_MAX_QUEUED)
@@ -54,7 +55,9 @@ class DecisionLogWriter:
         self._thread.join(_EXIT_TIMEOUT_S)
 
     def note(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine] = ()) -> None:
-        """Queue one decision for writing, with lines about usage. If the queue is full, count it in `left_out`.
+        """Queue one decision for writing, with lines about usage.
+
+        Never waits: if the queue is full, it counts in `left_out`.
 
         now_s: seconds since 1970. steps: the decision on every job.
         """
@@ -66,9 +69,9 @@ class DecisionLogWriter:
             self.left_out += 1
 
     def _work(self) -> None:
-        """Write queued decisions until None is queued: the body of the thread.
+        """Write queued decisions until None is queued, then close the file: the body of the thread.
 
-        An error is logged once, and the next decision is tried again.
+        The first error in a row is logged, and the next decision is tried again.
         """
         while (entry := self._queue.get()) is not None:
             try:
@@ -84,7 +87,9 @@ class DecisionLogWriter:
             os.close(self._file)
 
     def _write(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine]) -> None:
-        """Append the changed decisions and the usage to the log. Raises OSError.
+        """Append the changed decisions and the usage to the log.
+
+        Raises OSError. now_s: time of the decision, since 1970.
 
         A full file is rotated first, and the new file begins with all decisions.
         """
@@ -98,7 +103,10 @@ class DecisionLogWriter:
         self._put(lines)
 
     def _open(self) -> None:
-        """Open the file to append. A line that a crash has cut off is ended, so that the next line can be read."""
+        """Open the file to append, readable by its owner only. Raises OSError.
+
+        A line that a crash has cut off is ended, so that the next line can be read.
+        """
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._file = os.open(self._path, flags, 0o600)
         status = os.fstat(self._file)
@@ -110,13 +118,13 @@ class DecisionLogWriter:
                 self._put(b"\n")
 
     def _rotate(self) -> None:
-        """Begin a new file. The current file replaces the previous one."""
+        """Begin a new file. The current file replaces the previous one (`path`.1). Raises OSError."""
         self._close()
         os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         self._open()
 
     def _put(self, lines: bytes) -> None:
-        """Write all bytes to the open file, and count them."""
+        """Write all bytes to the open file, and count them. Raises OSError."""
         assert self._file is not None
         unwritten = memoryview(lines)
         while unwritten:
@@ -125,14 +133,14 @@ class DecisionLogWriter:
             unwritten = unwritten[size:]
 
     def _close(self) -> None:
-        """Close the file. The next write contains the decision on every job."""
+        """Close the file, if it is open. The next write contains the decision on every job. Raises OSError."""
         self._decisions = Decisions()
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
 
     def _fail(self, why: str) -> None:
-        """Log the first failure in a row. The next decision opens the file again."""
+        """Log the first failure in a row, and close the file: the next decision opens it again. why: for the log."""
         if not self._failed:
             log.warning("decision_log_failed", extra={"path": str(self._path), "why": why})
         self._failed = True

@@ -54,7 +54,7 @@ class Refs:
         self._view = view
 
     def job(self, key: JobKey) -> ObjectRef | None:
-        """Return the reference to a job or unmanaged gang; None for a deleted one."""
+        """Return the reference to a job or unmanaged gang, for Events; None if it is deleted."""
         identity = self._view.about(key)
         if identity is None:
             return None
@@ -62,7 +62,7 @@ class Refs:
         return ObjectRef(kind, version, key.namespace, key.name, uid)
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
-        """Yield references to the pods that leave by a step."""
+        """Yield references to the pods that leave by a step; nothing if the job grows or is deleted."""
         for pod in self._view.leaving_pods(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
@@ -86,6 +86,7 @@ class DecisionEvents:
         leaving: Callable[[Step], Iterable[ObjectRef]],
         metrics: Metrics,
     ) -> None:
+        """Start with nothing reported. The class docstring explains the arguments."""
         self._recorder, self._about, self._leaving, self._metrics = recorder, about, leaving, metrics
         self._last_outcomes: dict[JobKey, tuple[Step, str]] = {}
         self._obstacles: dict[tuple[JobKey, str, GangReason], None] = {}  # reported, with the uid of the PodGroup
@@ -97,7 +98,9 @@ class DecisionEvents:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
     def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """Report annotations with our prefix that nobody reads, by log and Event: most often a typing error."""
+        """Report annotations with our prefix that nobody reads, by log and Event: most often a typing error. names: of
+        them.
+        """
         text = unknown_names_text(names)
         log.warning("annotation_unknown", extra={"job": str(key), "why": text})
         if (ref := self._about(key)) is not None:
@@ -106,7 +109,7 @@ class DecisionEvents:
     def report_outcome(self, step: Step, outcome: str) -> None:
         """Report the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
-        Each outcome is counted; the same one of the same step is logged once. A written change gets an Event on the
+        Each outcome is counted. The same outcome of the same step is logged once. A written change gets an Event on the
         job, and one on each of the first pods that leave.
         """
         self._metrics.count_outcome(step, outcome)
@@ -124,7 +127,10 @@ class DecisionEvents:
                 self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
 
     def report_gang_min(self, report: GangMinReport) -> None:
-        """Report the outcome of a write of a minCount, by metric, log and Event. An obstacle is reported once."""
+        """Report the outcome of a write of a minCount, by metric and log. An obstacle is reported once.
+
+        A change, an obstacle and a lasting refusal also become an Event on the job.
+        """
         if report.outcome == "Skipped":
             topic = report.key, report.uid, report.reason
             if topic in self._obstacles:
@@ -164,9 +170,10 @@ class NodeEvents:
         self._faults: dict[str, str] = {}
 
     def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Set the metrics of nodes, report each claim without effect once, and log each record that cannot be read.
+        """Set the metrics of nodes, report each claim without effect once, and log each record that cannot be read
+        once.
 
-        faults: why records cannot be read, by node.
+        faults: node -> why its record cannot be read.
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         counts = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
@@ -180,7 +187,7 @@ class NodeEvents:
         self._faults = dict(faults)
 
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
-        """Report the outcome of a step on a node: Written, DryRun, NotLeading, Conflict or Refused.
+        """Count and log the outcome of a step on a node: Written, DryRun, NotLeading, Conflict or Refused.
 
         A written change gets Events on the node and on the pods that reported.
         """
@@ -201,7 +208,9 @@ class NodeEvents:
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
     def _report_without_effect(self, each: NodePassedOver) -> None:
-        """Report a claim without effect once: in the log, and as an Event on its pod if its owner can act."""
+        """Report a claim without effect once: by metric, in the log, and as an Event on its pod unless it is only
+        stale.
+        """
         claim = each.claim
         topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
         if topic in self._reported:

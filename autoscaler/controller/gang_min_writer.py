@@ -58,6 +58,7 @@ class GangMinWriter:
     """The writer of minCount. report: receives the outcome of each write, and each obstacle to one."""
 
     def __init__(self, calls: Calls, view: View, report: Callable[[GangMinReport], None]) -> None:
+        """Start without failures. The class docstring explains `report`."""
         self._calls, self._view, self._report = calls, view, report
         self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> time of the last refused write
         self._failures: dict[str, tuple[int, float]] = {}  # uid -> consecutive failures, and time of the last
@@ -72,73 +73,74 @@ class GangMinWriter:
         since 1970.
         """
         for use in self._view.group_uses(key, size):
-            least = min_of_shrink(use)
-            if least is None:
+            min_count = min_of_shrink(use)
+            if min_count is None:
                 continue
             if use.obstacle is not None:
                 detail = f"{use.pods} of its pods stay, the minCount is {use.group.min_count}"
                 self._report_write(key, use, use.obstacle, "Skipped", detail)
             elif not self._is_refused(use.group.uid, now_s):
-                word = await self._write(key, use, least, now_s)
+                word = await self._write(key, use, min_count, now_s)
                 if word and (word == "NotLeading" or not self._give_up(use.group.uid)):
                     return word
         return ""
 
     def _give_up(self, uid: str) -> bool:
-        """Return True if writes of a PodGroup, by its uid, have failed so often that its job shrinks without the write.
+        """Return True after MAX_CONSECUTIVE_FAILURES failed writes of a PodGroup: its job then shrinks anyway.
 
-        The count of failures then begins again.
+        uid: of the PodGroup. The count of failures then begins again.
         """
         if self._failures.get(uid, (0, 0.0))[0] < MAX_CONSECUTIVE_FAILURES:
             return False
         del self._failures[uid]
         return True
 
-    async def settle(self, changes: Callable[[JobKey], bool], now_s: float) -> None:
-        """Write the minCount that fits resized jobs whose pods all run.
+    async def correct_after_resize(self, changes: Callable[[JobKey], bool], now_s: float) -> None:
+        """Write the minCount that fits resized jobs whose pods all run. Failures are reported and retried later.
 
         changes: returns True for a job whose size is about to change; its PodGroups wait. now_s: seconds since 1970.
         """
         uses = self._view.settled_uses(changes)
         for at in range(0, len(uses), TOGETHER):
-            await asyncio.gather(*(self._settle_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
+            await asyncio.gather(*(self._correct_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
         self._forget_deleted()
 
-    async def _settle_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
+    async def _correct_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
         """Write the minCount of one PodGroup, unless a write was refused for good.
 
         A failed write is retried after RETRY_PAUSE_S. A PodGroup without our annotations, whose job shrank without the
-        write, is written once for each number of pods.
+        write, is written once for each number of pods. now_s: seconds since 1970.
         """
-        least, uid = min_of_settled(use), use.group.uid
-        if least is None or self._is_refused(uid, now_s):
+        min_count, uid = min_of_settled(use), use.group.uid
+        if min_count is None or self._is_refused(uid, now_s):
             return
         if use.group.wrote is None:
-            if self._corrected.get(uid) == least:
+            if self._corrected.get(uid) == min_count:
                 return
-            self._corrected[uid] = least
+            self._corrected[uid] = min_count
         _, failed_s = self._failures.get(uid, (0, float("-inf")))
-        if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, least, now_s):
+        if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, min_count, now_s):
             self._view.native.check_again([(use.group.namespace, use.group.name)])
 
     def _is_refused(self, uid: str, now_s: float) -> bool:
-        """Return True for REFUSAL_PAUSE_S after a refused write of a PodGroup.
+        """Return True for REFUSAL_PAUSE_S after a refused write of a PodGroup. uid: of the PodGroup. now_s: since 1970.
 
         A clock that was set back delays nothing.
         """
         at_s = self._refused_s.get(uid)
         return at_s is not None and 0 <= now_s - at_s < REFUSAL_PAUSE_S
 
-    async def _write(self, key: JobKey, use: GroupUse, least: int, now_s: float) -> str:
-        """Write one minCount, and report the outcome.
+    async def _write(self, key: JobKey, use: GroupUse, min_count: int, now_s: float) -> str:
+        """Write the minCount of one PodGroup. use: the PodGroup and its pods. min_count: the new value.
 
-        Returns "" after a success, for a deleted PodGroup and after a refusal for good; else Conflict, Refused or
-        NotLeading, which is worth a retry. least: the new minCount.
+        Returns "" if nothing is left to do: written, PodGroup deleted, or forbidden or rejected by the API server (then
+        not retried for REFUSAL_PAUSE_S). Returns Conflict, Refused (the server failed) or NotLeading if a retry may
+        help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once.
         """
         group = use.group
-        reason = GangReason.LOWERED if least < group.min_count else GangReason.RAISED
+        reason = GangReason.LOWERED if min_count < group.min_count else GangReason.RAISED
         try:
-            answer = await self._calls.patch(group.path, patch_of(group, least), MERGE, FIELD_MANAGER)
+            answer = await self._calls.patch(group.path, patch_of(group, min_count), MERGE, FIELD_MANAGER)
         except NotFound:
             return ""  # deleted meanwhile: the watch will show it
         except NotLeading:
@@ -157,12 +159,12 @@ class GangMinWriter:
         self._failures.pop(group.uid, None)
         self._refused_s.pop(group.uid, None)
         self._store_written(answer)
-        stated = f", of the stated {group.stated_min}" if least < group.stated_min else ""
-        self._report_write(key, use, reason, "Written", f"minCount {group.min_count} to {least}{stated}")
+        stated = f", of the stated {group.stated_min}" if min_count < group.stated_min else ""
+        self._report_write(key, use, reason, "Written", f"minCount {group.min_count} to {min_count}{stated}")
         return ""
 
     def _store_written(self, answer: bytes) -> None:
-        """Store the PodGroup as the API server has answered, before the watch shows it."""
+        """Store the PodGroup that the API server has returned, before the watch shows it. answer: its JSON."""
         group = json.loads(answer)
         if group.get("metadata", {}).get("name"):
             self._view.native.put_group(group)

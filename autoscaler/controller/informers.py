@@ -97,6 +97,7 @@ class AutoscalerInformers(InformerFactory):
         fault_reports: FaultReportCache | None = None,
         hold_large: bool = False,
     ) -> None:
+        """Register all watches; they start with `run`. The class docstring explains the arguments."""
         super().__init__(source, clock, rng)
         self._view, self._fault_reports = view, fault_reports
         self.news = asyncio.Event()
@@ -136,7 +137,10 @@ class AutoscalerInformers(InformerFactory):
         self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
 
     def _watch_data(self, configmap: str, put: Callable[[Mapping[str, str]], None]) -> None:
-        """Watch one ConfigMap, namespace/name, and call `put` with its data, {} if it does not exist."""
+        """Watch one ConfigMap, namespace/name, and call `put` with its data, {} if it does not exist.
+
+        Also sets `news`.
+        """
         sink = CallbackSink(lambda obj: put(obj.data or {}), lambda _: put({}), self.news.set)
         self.watch_configmap(configmap, configmap, sink)
 
@@ -232,7 +236,7 @@ class AutoscalerInformers(InformerFactory):
         self._view.drop_pod(key.uid)
 
     def _take_map(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
-        """Use a new map, or log why it is held back or refused, and set `map_fault`.
+        """Use a new map and set `news`, or log why it is held back or refused. Sets `map_fault`.
 
         draft: the map that was read; None if the ConfigMap is deleted. annotations: of the ConfigMap.
         """

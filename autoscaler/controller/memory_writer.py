@@ -30,6 +30,7 @@ class MemoryWriter:
     """
 
     def __init__(self, store: Calls, namespace: str, clock: Clock) -> None:
+        """Prepare the writer. The class docstring explains `namespace`."""
         self._store, self._clock = store, clock
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{MEMORY}"
         self._terms: dict[str, Terms] = {}
@@ -37,9 +38,9 @@ class MemoryWriter:
         self._at_s, self._failed = 0.0, False  # time of the last attempt to write, and whether it failed
 
     async def read_memory(self, now_s: float) -> Memory:
-        """Return the memory of the previous leader. Retries until the API server answers. now_s: seconds since 1970.
+        """Return the memory of the previous leader. Retries every RETRY_S until the API server answers.
 
-        Returns an empty memory if the ConfigMap does not exist or must not be read.
+        Returns an empty memory if the ConfigMap does not exist or must not be read. now_s: seconds since 1970.
         """
         while True:
             try:
@@ -65,11 +66,11 @@ class MemoryWriter:
         New lending terms are written at once, other changes every WRITE_INTERVAL_S. A failed write is logged and
         retried later; it delays no growth.
         """
-        steady_s = self._clock.monotonic()
+        monotonic_s = self._clock.monotonic()
         at_once = not self._failed and any(self._terms.get(uid) != terms for uid, terms in memory.terms.items())
-        if not at_once and (steady_s - self._at_s < WRITE_INTERVAL_S or self._is_written(memory)):
+        if not at_once and (monotonic_s - self._at_s < WRITE_INTERVAL_S or self._is_written(memory)):
             return False
-        self._at_s = steady_s
+        self._at_s = monotonic_s
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -70,6 +70,7 @@ class Metrics:
     """
 
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
+        """Create the page. clock: None for the real one. The class explains the other arguments."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
         self.registry = registry = CollectorRegistry()
@@ -113,7 +114,10 @@ class Metrics:
     def record_decision(
         self, observation: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None
     ) -> None:
-        """Take over an observation and its decision. starts: as for `set_starts`; None keeps the previous ones."""
+        """Store an observation and its decision for the page, and count usage and waiting jobs that have started.
+
+        starts: job -> expected start; None keeps the previous ones.
+        """
         self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
         self.usage.record_decision(observation, steps := tuple(steps))
         self._lent.set_lent(elastic_gpus(observation.jobs, self._counts))
@@ -124,7 +128,7 @@ class Metrics:
             for each in observation.jobs
             if each.is_waiting
         }
-        self._promises.settle(observation.jobs, since, now_s)
+        self._promises.count_started(observation.jobs, since, now_s)
         self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, steps, since, self._promises.starts)
         if starts is not None:
             self.set_starts(starts)
@@ -136,7 +140,10 @@ class Metrics:
             self._begin_series(name)
 
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
-        """Set the expected starts of waiting jobs: the earliest, the likely and the latest time of each."""
+        """Set the expected starts of waiting jobs: job -> (earliest, likely, latest), in seconds since 1970.
+
+        The first one of each job is kept as its promised start.
+        """
         self._starts = starts
         if self._snapshot is not None:
             self._promises.add(starts, self._snapshot.since)
@@ -144,7 +151,8 @@ class Metrics:
     def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
-        A change that a dry run intends is counted once for as long as it stays the same.
+        A written change also counts its GPUs and its assumed cost. A change that a dry run intends is counted once for
+        as long as it stays the same.
         """
         if word == "DryRun":
             if self._dry_run_steps.get(step.key) == step:
@@ -175,9 +183,10 @@ class Metrics:
         lost_decisions: Callable[[], int],
         other_jobs: Callable[[], Iterable[tuple[JobKey, str]]] = tuple,
     ) -> None:
-        """Show the GPUs of the nodes by state, and the decisions that the decision log lost.
+        """Set the sources of cluster series. gpus_by_state: returns state -> GPUs of the nodes.
 
-        other_jobs: returns the owners of pods without a known job, with their queues.
+        lost_decisions: returns how many decisions the decision log lost. other_jobs: returns the owners of pods without
+        a known job, with their queues.
         """
         self._cluster_gpus, self._lost_decisions, self._other_jobs = gpus_by_state, lost_decisions, other_jobs
 
@@ -187,7 +196,10 @@ class Metrics:
         watches: Callable[[], Iterable[tuple[str, Watch]]],
         clock: Clock,
     ) -> None:
-        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        """Register the series about calls to the API server and about watches, read at each scrape.
+
+        requests: returns (method, outcome) -> calls. watches: returns (kind, watch).
+        """
         self.registry.register(ClientMetrics("autoscaler", requests, watches, clock))
 
     def page(self) -> bytes:
@@ -242,6 +254,7 @@ class _NodeMetrics:
     """Counters of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        """Create the series, the counters at 0, in this registry."""
         text = "Nodes that offer GPUs, by state: all of them, and those that are tainted, suspected or on trial."
         self._now = Gauge("turnout_gpu_nodes", text, ("state",), registry=registry)
         self._limit = _OptionalGauge("gpu_nodes_taint_limit", "Number of nodes that may be tainted at once.")
@@ -257,7 +270,7 @@ class _NodeMetrics:
         start_at_zero(self._skipped, reasons)
 
     def set_counts(self, counts: Mapping[str, int], limit: int) -> None:
-        """Set the number of nodes in each state, and the number of nodes that may be tainted."""
+        """Set the gauges of nodes. counts: state -> nodes. limit: how many nodes may be tainted."""
         for state, count in counts.items():
             self._now.labels(state).set(count)
         self._limit.number = limit
@@ -310,12 +323,12 @@ class _LentTime:
         self._at_s = 0.0
 
     def set_lent(self, gpus: Mapping[str, int]) -> None:
-        """Set the number of GPUs that are lent from now on, by queue."""
+        """Set queue -> GPUs that are lent from now on; the time before is added by the old numbers."""
         self.add_elapsed()
         self._gpus, self._at_s = gpus, self._clock.monotonic()
 
     def add_elapsed(self) -> None:
-        """Add the time since the last addition to the counters."""
+        """Add the GPU-seconds since the last addition to the counters."""
         now_s = self._clock.monotonic()
         for queue, gpus in self._gpus.items():
             self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
@@ -336,15 +349,18 @@ class _Promises:
             self._results.labels(queue, result)
 
     def add(self, starts: Mapping[JobKey, Start], waiting: Container[JobKey]) -> None:
-        """Keep the first estimate of each waiting job whose latest start is known."""
+        """Store the first estimate of each waiting job whose latest start is known; later estimates do not replace it.
+
+        starts: job -> estimate. waiting: jobs that wait now.
+        """
         for key, start in starts.items():
             if isfinite(start[2]) and key in waiting:
                 self.starts.setdefault(key, start)
 
-    def settle(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
-        """Count the waiting jobs that have started since the last decision, and forget jobs that no longer wait.
+    def count_started(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
+        """Count the waiting jobs that have started since the last call by their place in the first estimate.
 
-        waiting: jobs that wait now. now_s: seconds since 1970.
+        Jobs that no longer wait are forgotten. waiting: jobs that wait now. now_s: seconds since 1970.
         """
         for state in jobs if self.starts else ():
             key = state.job.key

@@ -64,7 +64,10 @@ class _Refusal:
     why: str  # the message of the API server, "" if it has not refused the change
 
     def holds(self, raw: Object, now_s: float) -> bool:
-        """Return True if it is too early to retry on the same object. A clock that was set back delays no retry."""
+        """Return True if it is too early to retry on the same job. A clock that was set back delays no retry.
+
+        raw: the job's object. now_s: seconds since 1970.
+        """
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
@@ -76,10 +79,10 @@ class ManualSizes:
         self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid, and the first size that was observed
 
     def changed_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
-        """Return the previous size of each job whose size a person has changed, in workers. raw: all jobs.
+        """Return job -> its previous size, in workers, of the jobs whose size a person has changed.
 
-        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote. A
-        changed job is returned again until that annotation is written.
+        steps, raw: of all jobs. Only jobs that we have never written are compared. All others have an annotation with
+        the size that we wrote. A changed job is returned again until that annotation is written.
         """
         changed = {}
         for step in steps:
@@ -93,7 +96,10 @@ class ManualSizes:
         return changed
 
     def _size_before(self, step: Step, obj: Object) -> int | None:
-        """Return the size before a person changed it, in workers; None if nobody has, or if we have written the job."""
+        """Return the size before a person changed it, in workers; None if nobody has, or if we have written the job.
+
+        obj: the job's object. Stores the present size for the next call.
+        """
         meta = obj["metadata"]
         if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
             self._checked_objects[step.key] = obj
@@ -109,7 +115,7 @@ class ManualSizes:
         return None
 
     def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
-        """Forget the jobs that no longer exist."""
+        """Forget the jobs that no longer exist. raw: all jobs."""
         self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
         for key in self._unwritten_sizes.keys() - raw.keys():
             del self._unwritten_sizes[key]
@@ -137,6 +143,7 @@ class ScaleWriter:
         wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
         before_shrink: Callable[[JobKey, int, float], Awaitable[str]] = _no_gang,
     ) -> None:
+        """Start without refusals. The class docstring explains the arguments."""
         self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
             jobs,
             kinds,
@@ -152,7 +159,10 @@ class ScaleWriter:
         self._manual_sizes = ManualSizes()
 
     def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """Return why jobs are not resized for now, by job: the messages of the API server. raw: all jobs."""
+        """Return job -> message of the API server, for jobs that are not resized for now because it refuses.
+
+        raw: all jobs. now_s: seconds since 1970. Refusals of deleted jobs are forgotten.
+        """
         for key in self._refused.keys() - raw.keys():
             del self._refused[key]
         return {
@@ -199,10 +209,10 @@ class ScaleWriter:
     async def _write_safely(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
-        """Await the write of one job. Return True if it was written.
+        """Await the write of one job. Return its result: True if it was written.
 
-        An exception delays no other job. It counts as a refusal, so that it is reported on the job and retried after a
-        back-off.
+        An exception delays no other job: it is logged, and counts as a refusal, so that it is reported on the job and
+        retried after a back-off. raw: all jobs. now_s: seconds since 1970.
         """
         try:
             return await writing
@@ -222,7 +232,8 @@ class ScaleWriter:
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size as if it were ours, so that the present size is read as set by a person.
 
-        size: the previous one. Returns True if it was written; else the next decision retries.
+        raw: the job's object. size: the previous one. now_s: seconds since 1970. Returns True if it was written; else
+        the next decision retries.
         """
         if await self._current_term(raw, now_s) is None:
             return False
@@ -256,7 +267,9 @@ class ScaleWriter:
     ) -> bool:
         """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds.
 
-        Returns True if it was written. The outcome is reported, if it was tried. jobs: all objects.
+        Returns True if it was written. The outcome is reported, unless the job is deleted or a retry is not due.
+        leaving: returns the names of leaving pods. jobs: all objects. notes: returns the annotations to write. now_s:
+        seconds since 1970.
         """
         raw = jobs.get(step.key)
         if self.dry_run:
@@ -280,9 +293,10 @@ class ScaleWriter:
         return False
 
     async def _current_term(self, raw: Object, now_s: float) -> int | None:
-        """Return our term, read just before a write; None if the Lease is not ours.
+        """Return our term, read just before a write; None if the Lease is not ours. raw: the job's object.
 
         A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
+        now_s: seconds since 1970.
         """
         term = self._term()
         annotations = raw["metadata"].get("annotations") or {}
@@ -293,7 +307,8 @@ class ScaleWriter:
     async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
         """Write a change, and report its outcome. Return True if it was written, with the object that carries it out.
 
-        change_of: returns the change for a version of the job's object.
+        raw: the job's object. change_of: returns the change for a version of it. now_s: seconds since 1970. A failure
+        is remembered, so that the retry waits.
         """
         change = change_of(raw)
         try:
@@ -322,9 +337,11 @@ class ScaleWriter:
         return True
 
     async def _patch(self, step: Step, raw: Object, change: Change, change_of: Callable[[Object], Change]) -> None:
-        """Write a change. A shrink that lost an update conflict before is retried at once on the newest version.
+        """Write a change. Raises CallError.
 
-        Otherwise an owner who changes a job all the time would keep borrowed workers. Raises CallError.
+        A shrink that lost an update conflict before is retried at once on the newest version, if only metadata or
+        status has changed. Otherwise an owner who changes a job all the time would keep borrowed workers. raw: the
+        job's object. change_of: returns the change for another version of it.
         """
         try:
             await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
@@ -338,9 +355,10 @@ class ScaleWriter:
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 
     async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        """Create the ScalePlan of the last change of a job that does not follow the change. True if it was created.
+        """Create the ScalePlan of a job's last change if it seems lost between the two writes. raw: the job's object.
 
-        The plan may have been lost between the two writes.
+        Returns True if the plan exists now. False if none is missing, a retry is not due, or the write failed. now_s:
+        seconds since 1970.
         """
         recreate = self._kinds[key.kind].recreate
         change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
@@ -349,7 +367,11 @@ class ScaleWriter:
         return await self._create_plan(key, raw, change, now_s)
 
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
-        """Create the object that carries out a change. Return True if it exists then."""
+        """Create the object that carries out a change. Return True if it exists afterwards, also if it existed before.
+
+        False if another replica leads, or if the API server refuses, which is logged and remembered. raw: the job's
+        object. now_s: seconds since 1970.
+        """
         try:
             if await self._current_term(raw, now_s) is None:
                 return False
@@ -366,7 +388,11 @@ class ScaleWriter:
         return True
 
     def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that a change was not written, with a longer back-off each time. why: as of _Refusal."""
+        """Remember that a change was not written, with a longer back-off each time. now_s: seconds since 1970.
+
+        raw: the job's object. why: the message of the API server, "" if it did not refuse. retry_after_s: the shortest
+        back-off.
+        """
         uid, before = raw["metadata"].get("uid", ""), self._refused.get(key)
         times = 1 + (before.times if before is not None and before.uid == uid else 0)
         self._refused[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
@@ -378,7 +404,7 @@ def _refusal_message(error: CallError) -> str:
 
 
 def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
-    """Return the observation with these jobs as jobs that cannot be resized. refused: the reason of each.
+    """Return the observation with these jobs as jobs that cannot be resized. refused: job -> the reason.
 
     Then no decision counts on their workers, and no room is kept for them.
     """
@@ -394,7 +420,7 @@ def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Obs
 
 
 def _batches(steps: list[Step]) -> Iterator[list[Step]]:
-    """Yield the steps that are written together: all shrinks first, then at most MAX_GROWTHS growths."""
+    """Yield lists of at most TOGETHER steps to write together: all shrinks first, then at most MAX_GROWTHS growths."""
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]
     for ordered in (shrinks, growths):
@@ -403,7 +429,7 @@ def _batches(steps: list[Step]) -> Iterator[list[Step]]:
 
 
 def with_notes(change: Change, notes: Mapping[str, str]) -> Change:
-    """Return a change that also writes these annotations on the job."""
+    """Return a change that also writes these annotations on the job. The given change stays unchanged."""
     body = json.loads(json.dumps(change.body))
     body["metadata"].setdefault("annotations", {}).update(notes)
     return replace(change, body=body)

@@ -36,6 +36,7 @@ class StatusWriter:
         marks: Callable[[], Iterable[Mark]],
         leads: Callable[[], bool],
     ) -> None:
+        """Prepare the writer; `run` starts it. The class docstring explains the arguments."""
         self._store, self._namespace, self._clock = store, namespace, clock
         self._pages, self._marks, self._leads = pages, marks, leads
         self._last_pages: dict[str, Mapping[str, str]] = {}  # as written, by queue
@@ -53,7 +54,10 @@ class StatusWriter:
                 self._last_pages.clear()  # another leader writes them now
 
     async def round(self) -> None:
-        """Write the statuses and annotations that have changed since the last round, and delete those of old queues."""
+        """Write the statuses and annotations that have changed since the last round, and delete those of old queues.
+
+        At most MAX_MARKS pods are annotated. Failures are logged only.
+        """
         pages = self._pages()
         for queue in self._last_pages.keys() - pages.keys():
             await self._drop(queue)
@@ -64,7 +68,7 @@ class StatusWriter:
             await asyncio.gather(*work[at : at + TOGETHER])
 
     async def _write(self, queue: str, data: Mapping[str, str]) -> None:
-        """Write the ConfigMap of a queue. A failure is logged, and the next round retries."""
+        """Write the ConfigMap of a queue. data: of the ConfigMap. A failure is logged, and the next round retries."""
         name = configmap_name(queue)
         body = {
             "apiVersion": "v1",
@@ -91,7 +95,7 @@ class StatusWriter:
         del self._last_pages[queue]
 
     async def _mark(self, mark: Mark) -> None:
-        """Write the annotations that one pod lacks. A failure is logged."""
+        """Write the annotations that one pod lacks. A failure is logged; a deleted pod is ignored."""
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
         body = {"metadata": {"annotations": dict(mark.notes)}}
         try:

@@ -67,16 +67,17 @@ class TaintWriter:
         dry_run: bool = True,
         time: SteadyTime | None = None,
     ) -> None:
+        """Prepare the writer; `run` starts it. time: the wall clock with its jumps; None for one of `clock`."""
         self._nodes, self._fault_reports, self._rules, self._reporter = nodes, fault_reports, rules, reporter
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
-        # By node: the written step that the watch does not show yet, and when it was written, by the steady clock.
+        # By node: the written step that the watch does not show yet, and when it was written, by the monotonic clock.
         self._written_steps: dict[str, tuple[NodeStep, float]] = {}
         self._pauses = RetryPauses[str](RETRY_BACKOFF)  # by node
         self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by node, in a dry run
 
     async def run(self) -> None:
-        """Decide and write until cancelled."""
+        """Decide and write until cancelled: after each news, and at least every LOOK_EACH_S."""
         while True:
             self._news.clear()
             await self.turn()
@@ -93,7 +94,10 @@ class TaintWriter:
         return 0 if moment.jumped_s else await self.look(moment.now_s)
 
     async def look(self, now_s: float) -> int:
-        """Decide and write once. Return the number of changed nodes. now_s: seconds since 1970."""
+        """Decide, report and write once. Return the number of changed nodes, 0 in a dry run. now_s: seconds since 1970.
+
+        Stale reports are forgotten.
+        """
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._written_steps.items()):
             if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
@@ -111,7 +115,8 @@ class TaintWriter:
     async def _carry_out(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         """Carry out one step on a node, and report its outcome. Return True if the node was changed.
 
-        decided_on: the node as it was decided on. at_s: now by a clock that never jumps.
+        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run reports only. After a
+        failure the node pauses.
         """
         if self.dry_run:
             report = step.reason, step.by

@@ -51,6 +51,7 @@ class UsageMeter(Collector):
     """The usage since this process leads. It has no series while another replica leads."""
 
     def __init__(self, registry: CollectorRegistry, gpus: Gpus, clock: Clock) -> None:
+        """Create the series and start without usage. gpus: the resources that count as a GPU."""
         self._gpus, self._clock = gpus, clock
         self._free_gpus: Callable[[], int] = int
         self._owner_of: Callable[[JobKey], str] = lambda _: ""
@@ -89,7 +90,10 @@ class UsageMeter(Collector):
         self._free_gpus, self._owner_of, self._headroom = free_gpus, owner_of, headroom
 
     def record_decision(self, observation: Observation, steps: Sequence[Step]) -> None:
-        """Add the time since the last decision by its rates, and use the rates of this decision from now on."""
+        """Add the time since the last decision by its rates, and use the rates of this decision from now on.
+
+        Also observes how long jobs have waited for workers to leave. Rates are computed at most every RATES_INTERVAL_S.
+        """
         now_s = self._clock.monotonic()
         self.add_elapsed()
         self._queues = observation.queues
@@ -124,7 +128,7 @@ class UsageMeter(Collector):
             self._at_s = until_s
 
     def _take_rates(self, decision: _Pending) -> None:
-        """Compute the rates from now on, and begin the series that they need at 0."""
+        """Compute the rates of a decision, use them from now on, and begin the series that they need at 0."""
         observation, free_gpus = decision.observation, decision.free_gpus
         rates = usage_rates(observation, decision.steps, free_gpus, self._gpus, self._headroom, self._owner)
         self._rates = rates = replace(rates, lent=bound_pairs(rates.lent, self._pairs))
@@ -155,9 +159,8 @@ class UsageMeter(Collector):
             self._sums.returned[pair] += part
 
     def due_lines(self, now_s: float) -> list[UsageLine]:
-        """Return the usage lines of a period that has ended since the last call; none else.
-
-        now_s: seconds since 1970.
+        """Return the usage lines of a period that has ended since the last call; [] if none has. now_s: seconds since
+        1970.
         """
         quarter = now_s // PERIOD_S
         if quarter == self._quarter:
@@ -174,13 +177,13 @@ class UsageMeter(Collector):
         return usage_lines(period, now_s)
 
     def _owner(self, key: JobKey) -> str:
-        """Return the owner of a job as it was when the job began to hold GPUs."""
+        """Return the owner of a job as it was when it was first asked for; later changes of the label do not count."""
         if (owner := self._owners.get(key)) is None:
             owner = self._owners[key] = self._owner_of(key)
         return owner
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters as they are now."""
+        """Yield the counters of idle, lent and returned GPUs as they are now."""
         self.add_elapsed()
         idle_text = "Time for which GPUs of ready nodes were idle, by the queue whose share they are and by reason."
         lent_text = "Time for which elastic workers of the borrower used GPUs of the lender's share."

@@ -36,6 +36,7 @@ class FaultReportCache:
     """
 
     def __init__(self, key: str, gpus: Gpus, news: Callable[[], None] = lambda: None) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._key, self._gpus, self._news = key, gpus, news
         self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()  # names of nodes with our taint or a record
@@ -45,7 +46,10 @@ class FaultReportCache:
         self.faults: dict[str, str] = {}
 
     def put_node(self, node: Node) -> None:
-        """Store a node with its record. A record that cannot be read goes to `faults`."""
+        """Store a node with its record. A record that cannot be read goes to `faults`, and counts as none.
+
+        Calls `news` if a node with our taint or a record has changed.
+        """
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
         entry = NodeEntry(node.metadata.uid, self._has_gpus(node), tainted, self._read_record(node))
@@ -66,7 +70,10 @@ class FaultReportCache:
             self._forget(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """Store the report of a pod. A pod without a report is ignored; an earlier report of it stays."""
+        """Store the report of a pod, and call `news` if it may decide something.
+
+        A pod without a report is ignored; an earlier report of it stays.
+        """
         text = (pod.metadata.annotations or {}).get(labels.NODE_VERDICT)
         before = self._claims.get(pod.metadata.uid)
         if text is None or (before is not None and before[0] == text and before[1].node == pod.spec.node_name):
@@ -92,7 +99,7 @@ class FaultReportCache:
     def state(self, written_steps: Mapping[str, NodeStep]) -> NodeObservation:
         """Return the nodes with a record or a report, and all reports.
 
-        written_steps: steps by node that were written and may not be shown by the watch yet; they count as shown.
+        written_steps: node -> step that was written and may not be shown by the watch yet; it counts as shown.
         """
         claims = tuple(claim for _, claim in self._claims.values())
         names = self._notable | {claim.node for claim in claims} | written_steps.keys()
@@ -107,9 +114,9 @@ class FaultReportCache:
         return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
 
     def _read_record(self, node: Node) -> Record | None:
-        """Return the fault record in a node's annotation; None without one, or if it cannot be read.
+        """Return the fault record in a node's annotation; None without a record, or if it cannot be read.
 
-        A record that cannot be read is reported in `faults`; a readable or missing one is removed from there.
+        A record that cannot be read is noted in `faults`; a readable or missing record is removed from there.
         """
         name, text = node.metadata.name, (node.metadata.annotations or {}).get(labels.NODE_RECORD)
         self.faults.pop(name, None)
@@ -132,7 +139,7 @@ class FaultReportCache:
         return False
 
     def _count_gpu_node(self, entry: NodeEntry | None, sign: int) -> None:
-        """Add a node to the number of GPU nodes, or take it away with sign -1. entry: None for no node."""
+        """Add a node with GPUs to the number of GPU nodes, or take it away with sign -1. entry: None for no node."""
         if entry is not None and entry.gpus:
             self._gpu_nodes += sign
 

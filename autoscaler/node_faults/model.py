@@ -79,7 +79,10 @@ class TaintRules:
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:
-        """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node, 2 for the next."""
+        """Return how long a taint lasts, in seconds: twice as long each time, up to `longest_s`.
+
+        times: 1 for the first taint of a node, 2 for the next.
+        """
         return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.longest_s, self.taint_s))
 
 
@@ -157,7 +160,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def read_record(text: str) -> Record:
-    """Return the record of an annotation's text. Raises BadNodeRecord."""
+    """Return the record of an annotation's text. Raises BadNodeRecord if it is too large or invalid."""
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_RECORD_BYTES:
         raise BadNodeRecord(f"it has {len(raw)} bytes: {MAX_RECORD_BYTES} at most")

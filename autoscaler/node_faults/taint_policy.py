@@ -38,7 +38,7 @@ _STATES_WITHOUT_OUR_TAINT = (None, FaultState.CLEARED, FaultState.SUSPECTED, Fau
 def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
     """Return the changes of nodes, and the reports without effect. now_s: seconds since 1970.
 
-    Steps that take a taint away come first. The others follow by the time of their first report.
+    Steps that remove a taint come first. The others follow by the time of their first report.
     """
     reports, passed_over = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
@@ -64,9 +64,10 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
 def _reports_that_count(
     state: NodeObservation, rules: TaintRules, now_s: float
 ) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
-    """Return the reports that are new, by node, and the claims without effect.
+    """Return (node -> new reports on it, claims without effect).
 
-    A report with a time after `now_s` is in neither, since it counts later.
+    A report with a time after `now_s` is in neither, since it counts later. A report that was handled before is in
+    neither.
     """
     passed_over: list[PassedOver] = []
     reports = defaultdict[str, list[tuple[FaultClaim, NodeReport]]](list)
@@ -115,7 +116,10 @@ def _sole_namespace(record: Record | None) -> str:
 
 
 def _without_effect(claim: FaultClaim, state: NodeObservation, rules: TaintRules, now_s: float) -> PassedOver | None:
-    """Return why a claim has no effect; None if it has one, or was handled before."""
+    """Return the claim with the reason why it has no effect; None if it has one, or was handled before.
+
+    now_s: seconds since 1970.
+    """
     verdict, entry = claim.verdict, state.nodes.get(claim.node)
     if verdict is None:
         return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
@@ -138,7 +142,10 @@ def _without_effect(claim: FaultClaim, state: NodeObservation, rules: TaintRules
 
 
 def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
-    """Return why a passed check has no effect; None if it has one. namespace: of its pod. record: None without one."""
+    """Return (reason, text) why a passed check has no effect; None if it has an effect.
+
+    namespace: of its pod. record: None for a node without a record.
+    """
     if record is None:
         return None
     if record.proofs and namespace not in record.namespaces:
@@ -150,7 +157,7 @@ def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | N
 
 
 def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: TaintRules) -> tuple[NodeReason, str] | None:
-    """Return why a failed check has no effect; None if it has one."""
+    """Return (reason, text) why a failed check has no effect; None if it has an effect."""
     if verdict.kind is CheckResult.LINK:
         return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
     if verdict.kind is CheckResult.SLOW and not rules.slow:
@@ -253,7 +260,11 @@ class _NodeChange:
         self._set_record(FaultState.TAINTED, word, why, self.rules.duration_s(times + 1), proofs, times + 1)
 
     def _proofs_with(self, claim: FaultClaim, verdict: NodeReport) -> tuple[Proof, ...]:
-        """Return the proofs of the node with this report; only the first one of each namespace is kept."""
+        """Return the proofs of the node with this report added, at most MAX_PROOFS; only the first of each namespace is
+        kept.
+
+        Proofs count only while the node is suspected or tainted.
+        """
         is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
         proofs = self.record.proofs if self.record is not None and is_accused else ()
         if namespace_of(claim.pod) in {namespace_of(each.pod) for each in proofs}:
@@ -272,9 +283,10 @@ class _NodeChange:
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        """Set a new state with its reason.
+        """Set a new state with its reason. word, why: the reason, as a word and as text.
 
-        lasts_s: after which the state ends by itself, None for never. times: how often the node was tainted in a row.
+        lasts_s: after which the state ends by itself, None for never. proofs: reports that count from now on. times:
+        how often the node was tainted in a row.
         """
         until, record = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
         handled_until, handled_by_namespace = (
@@ -284,7 +296,10 @@ class _NodeChange:
         self.word, self.why = word, why
 
     def _expire(self) -> None:
-        """Put a node whose taint is over on trial, and forget a suspicion, trial or cleared record that is over."""
+        """End a state whose time is up: a taint becomes a trial; a suspicion, trial or cleared record is forgotten.
+
+        A record stays as cleared while further reports of its time may still come.
+        """
         record = self.record
         if record is None:
             return

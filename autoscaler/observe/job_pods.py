@@ -52,7 +52,7 @@ def labels_and_annotations(pod: Pod) -> PodValues:
 def with_owners(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
     """Return the pod with only the owners that count: controllers, and jobs that its labels name, which come first.
 
-    kinds: kinds whose pods name their job. uids: of known jobs; an unknown job gets its key as uid.
+    kinds: kinds whose pods name their job. uids: job -> uid of known jobs; an unknown job gets its key as uid.
     """
     values = labels_and_annotations(pod)
     before = pod.metadata.owner_references or []
@@ -101,7 +101,7 @@ def kinds_naming_jobs(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
 
 
 def split_by_role(identity: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """Return the workers of a job, and its pods of other roles. A pod without a role is a worker.
+    """Return (the workers of a job, its pods of other roles). A pod without a role is a worker.
 
     identity: how its kind labels pods. role: of the workers; "" if the kind has no other roles.
     """
@@ -114,11 +114,11 @@ def split_by_role(identity: PodIdentity, role: str, pods: Iterable[Pod]) -> tupl
 
 
 def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodShape]) -> tuple[int, ...]:
-    """Count the pods with a node for each role, at most as many as the role has. Returns one count per role, in order.
+    """Return how many pods with a node each role has, in order, at most as many as the role has.
 
-    roles: (shape of the template, pods). pods: shapes of the pods. A pod differs from its template, because API servers
-    add tolerations and a LimitRange adds requests: equal shapes count first, then shapes of the same requests, then
-    any.
+    roles: (shape of the template, pods of the role). pods: shapes of the pods with a node. A pod differs from its
+    template, because API servers add tolerations and a LimitRange adds requests: equal shapes count first, then shapes
+    of the same requests, then any.
     """
     remaining, counts = Counter(pods), [0] * len(roles)
     for are_alike in (_equal, _same_requests, _any):
@@ -144,9 +144,10 @@ def _any(pod: PodShape, template: PodShape) -> bool:
 
 
 def workers(identity: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
-    """Return the workers of a job by index. row: returns the row of a node by its name.
+    """Return the workers of a job by index.
 
-    identity: how its kind labels pods.
+    identity: how its kind labels pods. pods: its workers' pods. row: returns the row of a node by its name, None for
+    "".
     """
     pods_as_workers = [
         Worker(
@@ -186,7 +187,7 @@ def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
 
 
 def _missing_claim(pod: Pod, scheduler: str) -> str:
-    """Return why a pod waits for a volume claim, "" if it does not.
+    """Return why a pod waits for a volume claim, "" if it does not. scheduler: of the pod.
 
     A claim exists if the scheduler has tried the pod and does not report the claim as missing.
     """

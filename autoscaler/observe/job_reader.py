@@ -58,6 +58,7 @@ class JobReader:
     """
 
     def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _no_autoscaler) -> None:
+        """Start without jobs. The class docstring explains the arguments."""
         self._kinds, self._resized_by = kinds, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         # By the job's uid: OUR_ANNOTATIONS as this leader has written them.
@@ -66,7 +67,7 @@ class JobReader:
         self.unknown: dict[JobKey, tuple[str, ...]] = {}
 
     def read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
-        """Return the job, and its object with the annotations that count; None for an unreadable job.
+        """Return the job, and its object with the annotations that count; None for an unreadable job. raw: its object.
 
         An unreadable job is left alone, unless workers are lent to it: then its last readable annotations count, so
         that it gives workers back and does not grow. `faults` and `unknown` change.
@@ -89,11 +90,14 @@ class JobReader:
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
     def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
-        """Take over the annotations that we have written on a job, by its uid. From now on only these count."""
+        """Store the annotations that we have written on a job, by its uid.
+
+        From now on only these of OUR_ANNOTATIONS count.
+        """
         self._wrote[uid] = {each: notes[each] for each in OUR_ANNOTATIONS if each in notes}
 
     def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
-        """Return the terms of jobs above their min and of growing jobs. jobs, and the result: by uid. growing: uids."""
+        """Return uid -> terms of jobs above their min and of growing jobs. jobs: by uid. growing: uids."""
         return {
             uid: trimmed(terms)
             for uid, job in jobs.items()
@@ -117,7 +121,7 @@ class JobReader:
             self.unknown.pop(key, None)
 
     def _refuse_if_hpa_resizes(self, key: JobKey, job: Job) -> Job:
-        """Return the job, refused if a HorizontalPodAutoscaler resizes it."""
+        """Return the job; with the reason in `refused` if a HorizontalPodAutoscaler resizes it."""
         name = "" if job.refused else self._resized_by(key)
         why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
         return replace(job, refused=why) if name else job
@@ -125,7 +129,7 @@ class JobReader:
     def _on_lending_terms(self, job: Job, raw: Object) -> Job:
         """Return the job with the terms that count: of its object, or those on which its workers were lent.
 
-        Stores the terms for the next call.
+        raw: its object. Stores the terms for the next call.
         """
         known = self._terms.get(job.uid)
         annotations = raw["metadata"].get("annotations") or {}
@@ -141,9 +145,10 @@ class JobReader:
         return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
-        """Return a job with lent workers by its last readable annotations, so that its workers can be taken back.
+        """Return (job, object) of a job with lent workers by its last readable annotations, so that workers can be
+        taken back.
 
-        Its max is its present size. Returns None if nothing is lent, or if its spec cannot be read either.
+        Its max is its present size. None if nothing is lent, or if its spec cannot be read either. raw: its object.
         """
         if (known := self._terms.get(uid)) is None:
             return None
@@ -161,7 +166,10 @@ class JobReader:
 
 
 def _with_annotations(raw: Object, annotations: Mapping[str, str], drop_others: bool = False) -> Object:
-    """Return the object with these annotations added. drop_others: remove all others that decisions read."""
+    """Return the job's object with these annotations added; `raw` itself if nothing changes.
+
+    drop_others: True to remove all others that decisions read.
+    """
     meta = raw["metadata"]
     before = meta.get("annotations") or {}
     merged = {**{name: text for name, text in before.items() if not (drop_others and _is_read(name))}, **annotations}
@@ -181,15 +189,16 @@ class OtherAutoscalers:
     """
 
     def __init__(self, kinds: Mapping[str, JobKind], changed: Callable[[JobKey], None]) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._kinds = {(_group(kind.api_version), kind.object_kind or kind.kind): kind.kind for kind in kinds.values()}
         self._changed = changed
         self._targets: dict[tuple[str, str], JobKey] = {}  # namespace and name of an autoscaler -> its job
         self._names: dict[JobKey, set[str]] = {}  # names of the autoscalers of each job
 
     def put(self, namespace: str, name: str, api_version: str, kind: str, job: str) -> None:
-        """Store a HorizontalPodAutoscaler, by its namespace and name. api_version, kind, job: of its scale reference.
+        """Store a HorizontalPodAutoscaler, and call `changed` for each job that gets or loses one.
 
-        A reference to no known kind is ignored.
+        api_version, kind, job: of its scale reference. A reference to no known kind counts as none.
         """
         kind_name = self._kinds.get((_group(api_version), kind))
         target = None if kind_name is None else JobKey(kind_name, namespace, job)
@@ -202,7 +211,7 @@ class OtherAutoscalers:
             self._changed(target)
 
     def drop(self, namespace: str, name: str) -> None:
-        """Drop a deleted HorizontalPodAutoscaler."""
+        """Drop a deleted HorizontalPodAutoscaler, and call `changed` for its job. Does nothing for an unknown one."""
         if (target := self._targets.pop((namespace, name), None)) is not None:
             self._names[target].discard(name)
             if not self._names[target]:

@@ -59,7 +59,7 @@ class NativeGroup:
 
 
 def read_native_group(raw: Mapping[str, Any]) -> NativeGroup | None:
-    """Return a PodGroup of Kubernetes; None if it has no gang policy, or its minCount cannot be read."""
+    """Return a native PodGroup; None if it has no gang policy, or its minCount cannot be read. raw: its object."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
     least = native_min(spec.get("schedulingPolicy"))
     if least is None:
@@ -84,9 +84,9 @@ def _read_count(text: object) -> int | None:
 
 
 def patch_of(group: NativeGroup, min_count: int) -> dict[str, Any]:
-    """Return a merge patch to another minCount, valid for one version of the PodGroup only.
+    """Return a merge patch to another minCount, valid for one version of the PodGroup only. min_count: >= 1.
 
-    If the owner stated that minCount, our annotations are removed. min_count: >= 1.
+    If that is what the owner stated, or more, our annotations are removed.
     """
     stated = group.stated_min
     is_lower = min_count < stated
@@ -117,9 +117,9 @@ def min_of_shrink(use: GroupUse) -> int | None:
 
 
 def min_of_settled(use: GroupUse) -> int | None:
-    """Return the minCount for a job whose pods all run, >= 1; None if nothing has to be written.
+    """Return the minCount to write for a job whose pods all run, >= 1; None if nothing has to be written.
 
-    That is: the present minCount fits, some pod does not run, or somebody else wrote it after us.
+    That is: the present minCount fits, some pod does not run, there are no pods, or somebody else wrote it after us.
     """
     group = use.group
     if use.running < use.pods or not use.pods:
@@ -149,13 +149,17 @@ class NativeGangs:
     """The native PodGroups, and the uids of the living pods that name each of them."""
 
     def __init__(self) -> None:
+        """Start empty."""
         self._groups: dict[GroupName, NativeGroup] = {}
         self._pods: dict[GroupName, dict[str, None]] = {}  # uids
         self._named: dict[str, GroupName] = {}  # uid of a pod -> its PodGroup
         self._unsettled: dict[GroupName, None] = {}  # PodGroups to check, the oldest change first
 
     def put_group(self, raw: Mapping[str, Any]) -> None:
-        """Store a PodGroup, to be checked again. One without a readable gang policy is dropped."""
+        """Store a PodGroup, and mark it to be checked.
+
+        One without a readable gang policy is dropped. raw: its object.
+        """
         meta = raw["metadata"]
         name, group = (meta.get("namespace", ""), meta["name"]), read_native_group(raw)
         if group is None:
@@ -209,9 +213,10 @@ class NativeGangs:
         return self._pods.get(name, {}).keys()
 
     def take_unsettled(self) -> list[GroupName]:
-        """Remove and return PodGroups to check, the oldest change first, until they have MAX_PODS_CHECKED pods.
+        """Remove and return the PodGroups to check, the oldest change first, until they have MAX_PODS_CHECKED pods
+        together.
 
-        The caller puts a PodGroup back by `check_again` if it is not settled yet.
+        The caller marks a PodGroup again by `check_again` if it is not settled yet.
         """
         names: list[GroupName] = []
         pods = 0

@@ -23,6 +23,7 @@ class NodeCache:
     """The nodes of the cluster. total: what all nodes offer together, by resource."""
 
     def __init__(self) -> None:
+        """Start without nodes, and without a map."""
         self._nodes: dict[str, Node] = {}
         self._snapshot = ClusterSnapshot()
         self._has_all_rows = True  # every node has a row
@@ -36,7 +37,7 @@ class NodeCache:
         self._fabric, self._switches = fabric, None
 
     def put_node(self, node: Node) -> Collection[str]:
-        """Store a node. Return the uids of the pods on it if the node is new, else nothing."""
+        """Store a node. Return the uids of the pods on it if the node is new, else ()."""
         name = node.metadata.name
         new = name not in self._nodes
         self._add_to_total(self._nodes.get(name), -1)
@@ -57,7 +58,9 @@ class NodeCache:
         return self._snapshot.pods_on(name)
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
-        """Charge a pod that is on a node and not over; release any other."""
+        """Charge a pod to its node if it has one and has not ended; else release what it was charged. shape: of the
+        pod.
+        """
         if pod.spec.node_name and pod.status.phase not in _OVER:
             self._snapshot.charge(pod.metadata.uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
         else:
@@ -82,7 +85,7 @@ class NodeCache:
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
 
     def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
-        """Return the GPUs of all nodes: used by pods, and the others by the state of their node.
+        """Return state -> GPUs of all nodes: used by pods, and the others by the state of their node.
 
         gpus: the resources that count as a GPU. fault_taint: the key of the taint of faulty nodes. GPUs that no pod
         uses are `faulty` on nodes with that taint, `unschedulable` on nodes that are cordoned or not ready, and `free`
@@ -128,7 +131,10 @@ class NodeCache:
         return [self._snapshot.row_of[node] for node in nodes if node in self._nodes]
 
     def room(self, shapes: Iterable[PodShape], reserved: Collection[str] = ()) -> Capacity:
-        """Return the free room of the nodes for these shapes of pods. reserved: nodes that admit none of the shapes."""
+        """Return the free room of the nodes for these shapes of pods. reserved: nodes that admit none of the shapes.
+
+        The result is a copy: later changes of nodes do not change it.
+        """
         shapes = set(shapes)
         for shape in shapes:
             self._snapshot.vector(shape)  # every resource gets its column first
@@ -143,7 +149,12 @@ class NodeCache:
         return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
 
     def _add_to_total(self, node: Node | None, sign: int) -> None:
-        """Add what a node offers to the total of the cluster, or subtract it with sign -1. node: None for none."""
+        """Add what a node offers to the total of the cluster, or subtract it with sign -1.
+
+        An invalid amount counts as none.
+
+        node: None for none.
+        """
         for resource, text in ((node.status.allocatable or {}) if node is not None else {}).items():
             try:
                 self.total[resource] += sign * amount(resource, text)
@@ -167,7 +178,7 @@ NOT_ON_MAP = -1  # the switch and the host of a node that is not on the map
 
 
 def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.int32], ...]:
-    """Return the switch of each node, int[nodes] for each tier from the leaves up; empty without a map or nodes.
+    """Return the switch of each node, int[nodes] for each tier from the leaves up; () without a map or nodes.
 
     nodes: by row, None for a deleted one. A node that is not on the map gets NOT_ON_MAP.
     """

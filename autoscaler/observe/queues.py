@@ -30,6 +30,7 @@ class Shares:
     """The queues as their objects describe them, and the mins that jobs request of them."""
 
     def __init__(self) -> None:
+        """Start without queues."""
         self._specs: dict[str, QueueSpec] = {}  # by the key of the object
         self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
         self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
@@ -38,9 +39,10 @@ class Shares:
         self.queue_of_namespace: Mapping[str, str] = {}
 
     def put(self, queue: QueueSpec, object_key: str) -> bool:
-        """Store a queue in place of the earlier version. Return True if names or namespaces may mean another queue now.
+        """Store a queue in place of the earlier version of its object. object_key: of the object that describes the
+        queue.
 
-        object_key: of the object that describes the queue.
+        Return True if names of queues or namespaces may mean another queue now.
         """
         before = self._specs.get(object_key)
         renamed = before is not None and before.name != queue.name and self.drop(object_key)
@@ -50,9 +52,9 @@ class Shares:
         return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
     def drop(self, object_key: str) -> bool:
-        """Drop a queue whose object was deleted. Return True if names or namespaces may mean another queue now.
+        """Drop a queue whose object was deleted; an unknown key is ignored. object_key: with which it was stored.
 
-        object_key: as of `put`; an unknown one is ignored.
+        Return True if names of queues or namespaces may mean another queue now.
         """
         queue = self._specs.pop(object_key, None)
         if queue is None:
@@ -85,7 +87,7 @@ class Shares:
         return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 
     def stop(self, local_queue: str, cluster_queue: str) -> str:
-        """Close a LocalQueue. Return the name of a closed queue of its own, below its ClusterQueue.
+        """Close a LocalQueue. Return the name of a closed queue that stands for it, below its ClusterQueue.
 
         local_queue: namespace/name.
         """
@@ -94,12 +96,15 @@ class Shares:
         return name
 
     def resume(self, local_queue: str, cluster_queue: str) -> str:
-        """Open a LocalQueue, namespace/name, again, or forget a deleted one. Return `cluster_queue`, "" for none."""
+        """Open a LocalQueue again, or forget a deleted one. Return `cluster_queue`, "" for a deleted one.
+
+        local_queue: namespace/name.
+        """
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
     def count_min(self, state: JobState, times: int) -> None:
-        """Count a job's min in the demand of its queue, other roles included. times: 1, or -1 to take it back."""
+        """Add a job's min, other roles included, to the demand of its queue. times: 1, or -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         least = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
@@ -111,7 +116,7 @@ class Shares:
             del mins[request]
 
     def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
-        """Return the sum of the mins of each queue's jobs, by resource. total: of all nodes.
+        """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
 
         In Volcano, a waiting job that its queue can never hold requests nothing: Volcano admits it to no queue, so its
         pods are not created. Source: docs/facts/schedulers.md 3.1, Enqueue
@@ -133,7 +138,7 @@ class Shares:
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
         """Return every queue by name, with its share of the current demand.
 
-        used: requests of pods on nodes, by queue. bare: the part of these pods without a job. total: what all nodes
+        used: queue -> requests of pods on nodes. bare: the part of these pods without a job. total: what all nodes
         offer.
         """
         used = {**used}
@@ -155,7 +160,10 @@ class Shares:
 
 
 def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
-    """Return True if a min fits the limit of a queue and the total of all nodes. A missing limit allows any amount."""
+    """Return True if a min fits the limit of a queue and the total of all nodes. A missing limit allows any amount.
+
+    least: (resource, amount) of the min.
+    """
     return all(
         amount <= limit.get(resource, amount) and amount <= total.get(resource, amount) for resource, amount in least
     )
@@ -164,7 +172,8 @@ def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts)
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
     """Return the jobs; each job of a queue in which no resize is safe gets the queue's reason as `refused`.
 
-    A job that is refused already keeps its own reason.
+    queues: by name. A job that is refused already keeps its own reason. If no queue is unsafe, `jobs` itself is
+    returned.
     """
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
     return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
@@ -194,6 +203,7 @@ class QueueUsage:
     """
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
+        """Start without pods. The class docstring explains the arguments."""
         self._jobs, self._shares = jobs, shares
         self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> its queue and its shape
         self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
@@ -205,8 +215,7 @@ class QueueUsage:
     def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
         """Charge a pod to the queue that pays for it now, and to no other.
 
-        uid, shape: of the pod. pod: None for a deleted one; it, an ended pod and a pod without a node are charged to
-        none.
+        pod, shape: None for a deleted pod. It, an ended pod and a pod without a node are charged to no queue.
         """
         before = self._charged.pop(uid, None)
         if before is not None:
@@ -225,7 +234,7 @@ class QueueUsage:
     def put_local_queue(self, local_queue: str, cluster_queue: str) -> bool:
         """Store the queue of a LocalQueue, "" for a deleted one. Return True if it has changed.
 
-        local_queue: namespace/name.
+        local_queue: namespace/name. cluster_queue: name of the queue.
         """
         if self._local.get(local_queue, "") == cluster_queue:
             return False
@@ -256,9 +265,11 @@ class QueueUsage:
         return self.resolve(key.namespace, queue)
 
     def queue_of_gang(self, pod: Pod | None, group: PodGroupState | None) -> str:
-        """Return the queue of a gang without a job: the one that its PodGroup names, else the one that its pod names.
+        """Return the queue that pays for a gang without a job: the one that its PodGroup names, else the one that its
+        pod names.
 
-        pod, group: None if the gang has none. `ungranted` changes as by `resolve_for_job`.
+        pod, group: None if the gang has none. If that name is not granted, the queue of the namespace pays, and
+        `ungranted` gets the reason.
         """
         pod_queue = queue_named_by(pod) if pod is not None else ""
         if group is not None:

@@ -38,7 +38,10 @@ class _FreeRoom:
     minima: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, free: int, now_s: float, span_s: float) -> int:
-        """Store what is free now. Return the minimum over the last `span_s` seconds; 0 while that is not known."""
+        """Store what is free now.
+
+        Return the minimum over the last `span_s` seconds; 0 if it is observed for less than that.
+        """
         minima = self.minima
         if minima:
             minima[-1] = minima[-1][0], now_s
@@ -50,7 +53,7 @@ class _FreeRoom:
         return minima[0][0] if now_s - self.since_s >= span_s else 0
 
     def due_s(self, span_s: float) -> float:
-        """Return when the minimum over the span rises next, if nothing changes."""
+        """Return when the minimum over the span rises next, if nothing changes, by the clock of `update`."""
         return max(self.since_s, self.minima[0][1] if len(self.minima) > 1 else self.since_s) + span_s
 
 
@@ -62,16 +65,22 @@ class IdleRoom:
         self._rooms: dict[tuple[str, str], _FreeRoom] = {}  # by place (NODES or queue) and resource
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Store the free room of an observation. Return the observation with `settled` set to the idle room."""
+        """Store the free room of an observation.
+
+        Return the observation with `idle_room` set. now_s: by the monotonic clock.
+        """
         before, self._rooms = self._rooms, {}
-        settled: dict[str, dict[str, int]] = {}
+        idle_room: dict[str, dict[str, int]] = {}
         for place, resource, free in _free_devices(observation):
             room = self._rooms[place, resource] = before.get((place, resource)) or _FreeRoom(now_s)
-            settled.setdefault(place, {})[resource] = room.update(free, now_s, self._span_s)
-        return replace(observation, settled=settled)
+            idle_room.setdefault(place, {})[resource] = room.update(free, now_s, self._span_s)
+        return replace(observation, idle_room=idle_room)
 
     def due_s(self, now_s: float) -> float:
-        """Return when more room will count as idle if nothing changes; infinity for never."""
+        """Return when more room will count as idle if nothing changes; infinity for never.
+
+        Both by the monotonic clock.
+        """
         dues = (room.due_s(self._span_s) for room in self._rooms.values())
         return min((due_s for due_s in dues if due_s > now_s), default=_FOREVER_S)
 
@@ -100,7 +109,7 @@ class Promises:
         self._since: dict[JobKey, tuple[int, float]] = {}  # promised workers, and since when they are no fewer
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Store since when leaving workers of each job hold room.
+        """Store since when leaving workers of each job hold room. now_s: by the monotonic clock.
 
         Returns the observation with `overdue` set for each job whose room stays promised for longer than `promise_s`.
         """
@@ -122,7 +131,7 @@ class Promises:
 
     @staticmethod
     def _promised(each: JobState, before: tuple[int, float] | None, now_s: float) -> tuple[int, float]:
-        """Return the number of promised workers of a job, and since when they are promised.
+        """Return (number of promised workers of a job, since when they are promised).
 
         before: the last result, None for none. The time begins again when fewer workers are promised, since some have
         left.
@@ -156,7 +165,10 @@ class _StrikeRecord:
     until_s: float = 0.0  # end of its back-off
 
     def add_strike(self, now_s: float, free_strikes: int) -> None:
-        """Count one more unused room, and begin a back-off. The first `free_strikes` strikes have none."""
+        """Count one more unused room, and begin a back-off that doubles. The first `free_strikes` strikes have none.
+
+        now_s: by the monotonic clock. The count begins again after a long time without strikes.
+        """
         self.times = 1 if now_s - self.at_s > FORGET_S + MAX_BACKOFF_S else self.times + 1
         self.at_s = now_s
         if (counted := self.times - free_strikes) > 0:
@@ -181,16 +193,17 @@ class UnusedRoom:
     """
 
     def __init__(self, bind_s: float, started: Callable[[JobKey], bool]) -> None:
+        """Start without kept room. The class docstring explains the arguments."""
         self._bind_s, self._started = bind_s, started
         self._kept_rooms: dict[JobKey, _KeptRoom] = {}
         self._owners: dict[Owner, _StrikeRecord] = {}  # by job, and by namespace
         self._givers: dict[JobKey, _Giver] = {}
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Take over an observation. Return it with two marks: `unbindable` and `size_before`.
+        """Follow kept room and givers. Return the observation with two marks. now_s: by the monotonic clock.
 
-        `unbindable`: a waiting job that is in a back-off, for which no room is kept. `size_before`: a job whose given
-        room was left unused, so that it gets its workers back.
+        `unbindable`: on a waiting job that is in a back-off, for which no room is kept. `size_before`: on a job whose
+        given room was left unused, so that it gets its workers back.
         """
         if not (self._kept_rooms or self._owners or self._givers):
             return observation
@@ -203,7 +216,9 @@ class UnusedRoom:
         return self._with_marks(observation, now_s)
 
     def _with_marks(self, observation: Observation, now_s: float) -> Observation:
-        """Return the observation with the marks that `update` documents."""
+        """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on givers in
+        vain.
+        """
         waiting = (each for each in observation.jobs if each.is_waiting)
         reasons = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
         sizes_before = {key: giver.size for key, giver in self._givers.items() if giver.left_unused}
@@ -213,7 +228,9 @@ class UnusedRoom:
         return replace(observation, jobs=tuple(marked))
 
     def strikes(self, now_s: float) -> tuple[Strike, ...]:
-        """Return who has left room unused, the longest remaining back-off first, for the next leader."""
+        """Return who has left room unused, the longest remaining back-off first, for the next leader. now_s: monotonic
+        clock.
+        """
         strikes = [
             Strike(owner, each.times, now_s - each.at_s, max(0.0, each.until_s - now_s))
             for owner, each in self._owners.items()
@@ -221,14 +238,20 @@ class UnusedRoom:
         return tuple(sorted(strikes, key=lambda each: (-each.left_s, str(each.owner))))
 
     def restore_strikes(self, strikes: Iterable[Strike], now_s: float) -> None:
-        """Take over the strikes of the previous leader. A longer back-off that is known here stays."""
+        """Store the strikes of the previous leader.
+
+        A longer back-off that is known here stays. now_s: by the monotonic clock.
+        """
         for each in strikes:
             until_s = now_s + min(each.left_s, MAX_BACKOFF_S)
             if (known := self._owners.get(each.owner)) is None or known.until_s < until_s:
                 self._owners[each.owner] = _StrikeRecord(each.times, now_s - each.age_s, until_s)
 
     def record_decision(self, observation: Observation, steps: Iterable[Step], now_s: float) -> None:
-        """Take over a decision: room is kept for jobs whose scheduler has its turn; other jobs give workers."""
+        """Store a decision: room is kept for jobs whose scheduler has its turn; other jobs give workers.
+
+        now_s: by the monotonic clock.
+        """
         served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
         self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
         for each in observation.jobs if served - self._kept_rooms.keys() else ():
@@ -270,7 +293,8 @@ class UnusedRoom:
     def _settle_giver(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
         """Forget a giver that needs nothing any more, and add strikes for its beneficiaries that have ended.
 
-        That is: its room was taken, it has its size again, it was deleted, or it gave more than FORGET_S ago.
+        It needs nothing if its room was taken, it has its size again, it was deleted, or it gave more than FORGET_S
+        ago. jobs: all jobs. now_s: by the monotonic clock.
         """
         giver, state = self._givers[key], jobs.get(key)
         for beneficiary in sorted(giver.beneficiaries):
@@ -284,7 +308,9 @@ class UnusedRoom:
             del self._givers[key]
 
     def _unused_reason(self, each: JobState, now_s: float) -> str:
-        """Return why no room is kept for a waiting job now: its back-off, or that of its namespace; "" without one."""
+        """Return why no room is kept for a waiting job now: its back-off, or that of its namespace; "" without a
+        back-off.
+        """
         key = each.job.key
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
             record = self._owners.get(owner)

@@ -48,7 +48,7 @@ class PodGroupState:
 
 
 def read_pod_group(dialect: Dialect, raw: Object) -> PodGroupState:
-    """Return the state of a PodGroup of one dialect. Unreadable fields count as missing."""
+    """Return the state of a PodGroup of one dialect. Unreadable fields count as missing. raw: its object."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated_min(dialect, spec)
     return PodGroupState(
@@ -98,21 +98,25 @@ class TerminatingPods:
     """Terminating pods on nodes, by uid. Their room counts as free for PROMISE_S."""
 
     def __init__(self) -> None:
-        self._since: dict[str, float | None] = {}  # uid -> first call of `promised_at` since then, None before
+        # uid -> first call of `uids_with_promised_room` since then, None before
+        self._since: dict[str, float | None] = {}
 
     def put(self, uid: str, is_terminating: bool) -> None:
-        """Store whether a pod is on a node and terminates."""
+        """Store whether a pod is on a node and terminates. False forgets the pod."""
         if is_terminating:
             self._since.setdefault(uid, None)
         else:
             self._since.pop(uid, None)
 
-    def promised_at(self, steady_s: float) -> Iterator[str]:
-        """Yield the uids of pods whose room still counts as free, sorted. steady_s: now by a clock that never jumps."""
+    def uids_with_promised_room(self, monotonic_s: float) -> Iterator[str]:
+        """Yield, sorted, the uids of terminating pods seen for at most PROMISE_S; their room counts as free.
+
+        The time of a pod begins with the first call that sees it. monotonic_s: now by the monotonic clock.
+        """
         for uid, since_s in sorted(self._since.items()):
             if since_s is None:
-                self._since[uid] = steady_s
-            elif steady_s - since_s > PROMISE_S:
+                self._since[uid] = monotonic_s
+            elif monotonic_s - since_s > PROMISE_S:
                 continue
             yield uid
 
@@ -132,6 +136,7 @@ class UnmanagedGangs:
     """
 
     def __init__(self, has_gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
+        """Start empty. The class docstring explains the arguments."""
         self._has_gpus, self._schedulers = has_gpus, schedulers
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}  # members by uid
         self._gang_of_pod: dict[str, GangKey] = {}  # by the pod's uid
@@ -194,7 +199,8 @@ class UnmanagedGangs:
         """Yield the gangs that wait, as jobs of one size, by key. Also replaces `about`.
 
         known: uids of jobs, whose gangs are left out. row: returns the row of a node by its name. queue: returns the
-        queue of a gang by a pod of it and its PodGroup. value: returns the value of a PriorityClass by its name.
+        queue of a gang by one of its pods and its PodGroup, None if it has none. value: returns the value of a
+        PriorityClass by its name.
         """
         self.about, lookups = {}, _Lookups(row, queue, value)
         keys = {key for key, count in self._waiting.items() if count}
@@ -207,7 +213,7 @@ class UnmanagedGangs:
                 yield state
 
     def scraped_jobs(self) -> Iterator[tuple[JobKey, Pod]]:
-        """Yield the owners that Prometheus attaches to the series of these pods, with one pod of each, by owner.
+        """Yield (owner that Prometheus attaches to the series of these pods, one of its pods), by owner.
 
         At most MAX_SCRAPED_JOBS, since a tenant creates as many owners as it likes.
         """
@@ -219,9 +225,8 @@ class UnmanagedGangs:
         return (key.namespace, key.name) in self._started
 
     def all_gangs(self) -> Iterator[tuple[JobKey, PodGroupState | None, list[tuple[Pod, PodShape]]]]:
-        """Yield every gang with pods, running or waiting: its name, its PodGroup and its members, by key.
-
-        The PodGroup is None for a gang without one.
+        """Yield (name, PodGroup or None, (pod, shape) of each member) of every gang with pods, running or waiting, by
+        key.
         """
         for key in sorted(self._gangs):
             group = self._groups.get(key)
@@ -247,9 +252,9 @@ class UnmanagedGangs:
         return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
     def _unbindable(self, group: PodGroupState | None, unbound: list[Pod], lacking: int, to_come: int) -> str:
-        """Return why no scheduler binds what a gang lacks, "" if one can.
+        """Return why no scheduler binds what a gang lacks to its min, "" if one can.
 
-        unbound: members without a node. lacking: members without a node to its min. to_come: members that do not exist
+        unbound: members without a node. lacking: how many more members need a node. to_come: members that do not exist
         yet.
         """
         if not unbound:
@@ -283,7 +288,7 @@ def _owners(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) ->
 
 
 def _lacking_shapes(group: PodGroupState | None, unbound: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
-    """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
+    """Return the shapes of the pods that a gang lacks to reach its min; [] if it lacks none, or no shape is known.
 
     Pods that do not exist yet have the shape of the first lacking pod, else of the PodGroup. unbound: members without a
     node. lacking: how many pods it lacks.
@@ -301,7 +306,11 @@ def _job(
     shapes: list[PodShape],
     lookups: _Lookups,
 ) -> Job:
-    """Return the job that stands for a gang. unbound: members without a node. bound: number of members with a node."""
+    """Return the job that stands for a gang.
+
+    unbound: members without a node. bound: number of members with a node. shapes: of the pods that it lacks, at least
+    one.
+    """
     first = unbound[0][0] if unbound else None
     other_shapes = Counter(shape for shape in shapes if shape != shapes[0])
     size = bound + len(shapes) - other_shapes.total()

@@ -65,13 +65,13 @@ _USAGE = b'{"line":"usage"'  # how each line about usage begins
 
 
 def encode_decisions(decisions: Iterable[Step], now_s: float) -> bytes:
-    """Return the lines of decisions that were made at one time, each with a line end. now_s: seconds since 1970."""
+    """Return the lines of decisions that were made at one time, each with a line end. now_s: that time, since 1970."""
     at = rfc3339(now_s)
     return msgspec.json.Encoder().encode_lines(_decision_line(step, at) for step in decisions)
 
 
 def read_line(line: bytes) -> DecisionLine:
-    """Return the decision of a line. Raises BadLine."""
+    """Return the decision of a line of the decision log. Raises BadLine if it cannot be read."""
     return _decode_line(_DECODER, line)
 
 
@@ -81,7 +81,10 @@ def is_usage(line: bytes) -> bool:
 
 
 def read_usage_line(line: bytes) -> UsageLine:
-    """Return the usage of a line, with numbers in bounds. Raises BadLine."""
+    """Return the usage of a line of the decision log.
+
+    Raises BadLine if it cannot be read, or a number is out of bounds.
+    """
     usage = _decode_line(_USAGE_DECODER, line)
     amounts = [usage.seconds, usage.won_gpu_s, usage.cost_gpu_s]
     amounts += [number for each in usage.jobs for number in (each.gpu_s, each.elastic_gpu_s)]
@@ -94,7 +97,7 @@ def read_usage_line(line: bytes) -> UsageLine:
 
 
 def _decode_line(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
-    """Return a decoded line whose time can be read. Raises BadLine."""
+    """Return a decoded line. Raises BadLine if it cannot be decoded, or its time cannot be read."""
     try:
         decoded = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -105,9 +108,9 @@ def _decode_line(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
 
 
 def usage_lines(sums: UsageSums, now_s: float) -> list[UsageLine]:
-    """Return one line for each queue that used, lent or left idle any GPUs, by queue.
+    """Return one line for each queue that used, lent, got back or left idle any GPUs, sorted by queue.
 
-    now_s: end of the period, since 1970.
+    now_s: end of the period, in seconds since 1970.
     """
     by_queue: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(dict))
     for holder, gpu_s in sums.held_gpu_s.items():
@@ -153,7 +156,7 @@ class Decisions:
         self._last: dict[JobKey, Step] = {}
 
     def new(self, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps that differ from the last ones in reason or size, and remember all steps.
+        """Return the steps that differ from the last ones in reason or size, and remember all steps for the next call.
 
         steps: of all jobs; a job without a step is forgotten.
         """
@@ -182,7 +185,7 @@ def log_record(step: Step) -> dict[str, Any]:
 
 
 def sentence(step: Step) -> str:
-    """Return a decision as the text of an Event."""
+    """Return a decision as the text of an Event: the change of size or the present size, and the reason."""
     reason = step.detail or step.reason.value
     if step.changes:
         return f"{step.current} to {step.target} workers: {reason}"

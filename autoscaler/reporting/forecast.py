@@ -66,66 +66,72 @@ class ForecastCache:
     """The last estimates. They are computed again after REFRESH_S, or after NEW_JOB_REFRESH_S if a new job waits."""
 
     def __init__(self) -> None:
-        self._lives, self._at_s = RuntimeStats(), -math.inf
+        self._runtime_stats, self._at_s = RuntimeStats(), -math.inf
         self._starts: dict[JobKey, tuple[float, float, float]] = {}
         self._waiting: set[JobKey] = set()
 
-    def starts(
+    def start_times(
         self,
         observation: Observation,
         steps: Sequence[Step],
         ended: Callable[[], Iterable[Ended]],
         now_s: float,
-        acts: bool,
+        dry_run: bool,
     ) -> Mapping[JobKey, tuple[float, float, float]]:
-        """Return (early, likely, late), in seconds since 1970, of each waiting job for which all three are known.
+        """Return job -> (early, likely, late) start, in seconds since 1970, of each waiting job whose latest start is
+        known.
 
-        ended: returns the jobs that have ended and still exist. now_s: seconds since 1970. acts: False for a dry run.
+        Computed again only after REFRESH_S, or NEW_JOB_REFRESH_S if a new job waits; until then the last answer is
+        returned. steps: one for each job of the observation, in its order. ended: called at a new computation, returns
+        ended jobs that still exist. dry_run: True if no worker leaves for a waiting job.
         """
         waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = REFRESH_S if waiting <= self._waiting else NEW_JOB_REFRESH_S
         if not 0 <= now_s - self._at_s < due_s:
             self._at_s, self._waiting = now_s, waiting
-            self._lives.add_ended(ended())
-            estimates = forecast(observation, steps, self._lives, now_s, acts)
+            self._runtime_stats.add_ended(ended())
+            estimates = forecast(observation, steps, self._runtime_stats, now_s, dry_run)
             times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in estimates.items())
             self._starts = {key: each for key, each in times if each[2] < NEVER}
         return self._starts
 
 
 def forecast(
-    observation: Observation, steps: Sequence[Step], lives: RuntimeStats, now_s: float, acts: bool = True
+    observation: Observation, steps: Sequence[Step], runtime_stats: RuntimeStats, now_s: float, dry_run: bool = False
 ) -> dict[JobKey, Estimate]:
     """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in the order of its jobs. lives: run times of finished jobs. acts: False for a dry run,
-    in which no worker leaves for a waiting job. now_s: seconds since 1970.
+    steps: of this observation, in the order of its jobs. runtime_stats: run times of finished jobs. dry_run: True if no
+    worker leaves for a waiting job. now_s: seconds since 1970.
     """
     estimates: dict[JobKey, Estimate] = {}
     to_simulate: list[JobState] = []
     served: list[JobState] = []
-    waiting = {each.token: step for each, step in zip(observation.jobs, steps, strict=True) if each.is_waiting}
+    waiting = {each.identity: step for each, step in zip(observation.jobs, steps, strict=True) if each.is_waiting}
     for each in in_turn(sorted((each for each in observation.jobs if each.is_waiting), key=ORDER)):
-        step = waiting[each.token]
-        if (estimate := _known_start(step, now_s, acts)) is not None:
+        step = waiting[each.identity]
+        if (estimate := _known_start(step, now_s, dry_run)) is not None:
             estimates[each.job.key] = estimate
             if step.reason in _SERVED:
                 served.append(each)
         else:
             to_simulate.append(each)
     if to_simulate:
-        estimates |= _simulate_futures(to_simulate, observation, served, lives, now_s, acts)
+        estimates |= _simulate_futures(to_simulate, observation, served, runtime_stats, now_s, dry_run)
     return estimates
 
 
-def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
-    """Return the estimate of a job that needs no simulation; None if it needs one. acts: False for a dry run."""
+def _known_start(step: Step, now_s: float, dry_run: bool) -> Estimate | None:
+    """Return the estimate of a job that needs no simulation; None if it needs one.
+
+    now_s: seconds since 1970. dry_run: True if no worker leaves for a waiting job.
+    """
     match step.reason:
         case Reason.SCHEDULERS_TURN:
             return Estimate(
                 now_s, now_s + SCHEDULER_S[0], now_s + SCHEDULER_S[1], "there is room for its min", guess=True
             )
-        case Reason.WAITS_FOR_ROOM if acts:
+        case Reason.WAITS_FOR_ROOM if not dry_run:
             likely, late = now_s + GRACE_S / 2, now_s + GRACE_S + SCHEDULER_S[0]
             return Estimate(now_s, likely, late, "workers leave for it, each within its grace, if the autoscaler acts")
         case Reason.OVER_QUOTA:
@@ -141,29 +147,30 @@ def _simulate_futures(
     later: Sequence[JobState],
     observation: Observation,
     served: Sequence[JobState],
-    lives: RuntimeStats,
+    runtime_stats: RuntimeStats,
     now_s: float,
-    acts: bool,
+    dry_run: bool,
 ) -> dict[JobKey, Estimate]:
     """Return the estimates of the `later` jobs from DRAWS simulated futures.
 
     later: in the order of their turns; those beyond MAX_WAITERS get no likely start. served: waiting jobs that start
-    before them. lives: run times of finished jobs. now_s: seconds since 1970. acts: False for a dry run.
+    before them. runtime_stats: run times of finished jobs. now_s: seconds since 1970. dry_run: True if no worker leaves
+    for a waiting job.
     """
-    shrinking = _shrinking_queues(observation, later) if acts else set()
+    shrinking = set() if dry_run else _shrinking_queues(observation, later)
     start = _room_after_shrinks(observation, shrinking, served)
     running = sorted(
         [each for each in observation.jobs if each.bound_workers and not each.is_waiting],
         key=lambda each: each.job.queue,
     )
-    remaining_s, ages = _draw_remaining_s(running, lives, now_s)
+    remaining_s, ages = _draw_remaining_s(running, runtime_stats, now_s)
     first = later[:MAX_WAITERS]
-    groups = _demand_groups(first, lives, ages)
+    groups = _demand_groups(first, runtime_stats, ages)
     starts = [simulate(draw, start, running, shrinking, remaining_s[draw], groups) for draw in range(DRAWS)]
     estimates: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
         starts_s = sorted(future.get(rank, NEVER) for future in starts)
-        guess = not len(lives.of(each.job.queue))
+        guess = not len(runtime_stats.of(each.job.queue))
         estimates[each.job.key] = _estimate(starts_s, now_s, len(running), rank, guess)
     behind = f"{len(first)} waiting jobs come first: nobody looks farther"
     return estimates | {each.job.key: Estimate(now_s, NEVER, NEVER, behind) for each in later[len(first) :]}
@@ -173,7 +180,7 @@ def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, gues
     """Return the estimate of a job from its simulated starts: earliest, median and latest.
 
     starts_s: seconds from now in each future, ascending; NEVER for a future without a start. running: number of running
-    jobs. rank: number of waiting jobs before it. guess: too few run times are known.
+    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known.
     """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
@@ -186,7 +193,7 @@ def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, gues
 
 
 def _room_after_shrinks(observation: Observation, shrinking: Collection[str], served: Sequence[JobState]) -> FreeRoom:
-    """Return the room after workers have left and the `served` jobs have started.
+    """Return a copy of the room after workers have left and the `served` jobs have started.
 
     shrinking: queues whose elastic workers all leave; in the others only promised workers leave.
     """
@@ -194,7 +201,7 @@ def _room_after_shrinks(observation: Observation, shrinking: Collection[str], se
     for each in observation.jobs:
         if each.can_shrink or each.promised:
             left_rows = (
-                each.promised + each.evictable_nodes
+                each.promised + each.evictable_rows
                 if each.can_shrink and each.job.queue in shrinking
                 else each.promised
             )
@@ -218,14 +225,14 @@ def _shrinking_queues(observation: Observation, later: Sequence[JobState]) -> se
     return {each.job.queue for each in later} | {name for name in observation.queues if quota.borrows(name)}
 
 
-def _draw_remaining_s(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
-    """Return how long running jobs still run, in seconds, float[draws, jobs], and their ages, float[jobs].
+def _draw_remaining_s(running: Sequence[JobState], runtime_stats: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
+    """Return (how long running jobs still run, in seconds, float[draws, jobs]; their ages in seconds, float[jobs]).
 
     running: jobs with workers, grouped by queue. now_s: seconds since 1970.
     """
     ages = now_s - np.array([each.workers[0].since_s for each in running], dtype=np.float64)
     queues = Counter([each.job.queue for each in running])
-    return lives.remaining_s(queues.items(), ages, _pseudo_random([each.job.uid for each in running])), ages
+    return runtime_stats.remaining_s(queues.items(), ages, _pseudo_random([each.job.uid for each in running])), ages
 
 
 def _pseudo_random(uids: Sequence[str]) -> Floats:
@@ -240,8 +247,11 @@ def _pseudo_random(uids: Sequence[str]) -> Floats:
     return numbers
 
 
-def _demand_groups(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
-    """Return the waiting jobs grouped by request, in order. ages: of the running jobs, in seconds."""
+def _demand_groups(waiters: Sequence[JobState], runtime_stats: RuntimeStats, ages: Floats) -> list[DemandGroup]:
+    """Return the waiting jobs grouped by request, in the order of the first job of each group.
+
+    runtime_stats: run times of finished jobs. ages: of the running jobs, in seconds.
+    """
     groups: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
     chances = _pseudo_random([each.job.uid for each in waiters])
@@ -249,7 +259,7 @@ def _demand_groups(waiters: Sequence[JobState], lives: RuntimeStats, ages: Float
         request = _request(each)
         if request not in groups:
             if each.job.queue not in life_s:
-                life_s[each.job.queue] = lives.new_job_s(each.job.queue, ages, chances[:, rank])
+                life_s[each.job.queue] = runtime_stats.new_job_s(each.job.queue, ages, chances[:, rank])
             groups[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
         groups[request].ranks.append(rank)
     return list(groups.values())
@@ -282,13 +292,17 @@ class RuntimeStats:
     """The run times of finished jobs, by queue, a bounded number of them."""
 
     def __init__(self) -> None:
+        """Start without run times."""
         self._all: deque[float] = deque(maxlen=4 * MAX_RUN_TIMES)  # of all queues
         self._of: dict[str, deque[float]] = {}
         self._counted: set[str] = set()  # uids of ended jobs that are included
         self._sorted: dict[str, Floats] = {}
 
     def add(self, queue: str, run_time_s: float) -> None:
-        """Add the run time of a finished job of a queue, in seconds. One that is not above 0 is ignored."""
+        """Add the run time of a finished job of a queue, in seconds; ignored if it is not above 0.
+
+        The oldest run times beyond MAX_RUN_TIMES of a queue, and the oldest queues beyond MAX_QUEUES, are dropped.
+        """
         if run_time_s <= 0:
             return
         while len(self._of) >= MAX_QUEUES and queue not in self._of:
@@ -298,7 +312,10 @@ class RuntimeStats:
         self._sorted.clear()
 
     def add_ended(self, ended: Iterable[Ended]) -> None:
-        """Add the ended jobs that still exist, each once. A job whose status states no run time is left out."""
+        """Add the run times of ended jobs that were not among the ended jobs of the last call.
+
+        ended: all that still exist. A job whose status states no run time is left out.
+        """
         ended_uids = set()
         for uid, queue, raw in ended:
             ended_uids.add(uid)
@@ -307,7 +324,7 @@ class RuntimeStats:
         self._counted = ended_uids
 
     def of(self, queue: str) -> Floats:
-        """Return the run times of a queue's jobs, in seconds, ascending.
+        """Return the run times of a queue's jobs, in seconds, ascending. The array is cached: do not change it.
 
         A queue with fewer than MIN_RUN_TIMES gets those of all queues; they are empty if they are too few, too.
         """
@@ -326,15 +343,15 @@ class RuntimeStats:
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()
-        known, end, first = [np.zeros(1)], 1, 0  # all lives in one row, so that all jobs are looked up at once
+        known, end, first = [np.zeros(1)], 1, 0  # all run times in one row, so that all jobs are looked up at once
         for queue, count in queues:
-            lives, queue_jobs = self.of(queue), slice(first, first + count)
-            known.append(lives)
-            end, first = end + len(lives), first + count
-            if len(lives):
+            run_times, queue_jobs = self.of(queue), slice(first, first + count)
+            known.append(run_times)
+            end, first = end + len(run_times), first + count
+            if len(run_times):
                 ends[queue_jobs] = end
-                longer[queue_jobs] = len(lives) - np.searchsorted(lives, ages[queue_jobs], side="right")
-                longest[queue_jobs] = np.maximum(lives[-1], ages[queue_jobs])
+                longer[queue_jobs] = len(run_times) - np.searchsorted(run_times, ages[queue_jobs], side="right")
+                longest[queue_jobs] = np.maximum(run_times[-1], ages[queue_jobs])
         row, remaining = np.concatenate(known), np.empty_like(chances)
         for draw, chance in enumerate(chances):  # one by one: small arrays stay in the cache
             places = chance * (longer + 1)
@@ -366,10 +383,11 @@ def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
 
 
 def run_time_s(raw: Mapping[str, Any]) -> float | None:
-    """Return how long a finished job has run, by its own status, in seconds; None if the status does not say.
+    """Return how long a finished job has run, by its own status, in seconds; None if the status does not say. raw: its
+    object.
 
     Jobs of batch and kubeflow write startTime and completionTime, but only a condition for a failed job. Volcano writes
-    its phase, conditions by phase, and runningDuration. raw: the whole object.
+    its phase, conditions by phase, and runningDuration.
     """
     status = raw.get("status") or {}
     if (duration := _DURATION.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
@@ -387,9 +405,9 @@ def _first_time_s(*times_s: float | None) -> float | None:
 
 
 def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return when each condition or phase of a status began, in seconds since 1970; None if that is not stated.
+    """Return name of a condition or phase -> when it began, in seconds since 1970; None if that is not stated.
 
-    Volcano's conditions have no type, and their status is a phase.
+    Volcano's conditions have no type, and their status is a phase. Conditions that are not true are left out.
     """
     began_s = {}
     for each in [*(status.get("conditions") or ()), status.get("state") or {}]:
@@ -418,9 +436,11 @@ class DemandGroup:
     ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
     def reserve(self, free_room: FreeRoom) -> PodCharges | None:
-        """Charge one job of the group. Return what it has taken, for `leave`; None if it does not fit.
+        """Charge one job of the group.
 
-        The result is empty for a request with a tier: its room is then never given back in this future.
+        Return what it has taken, for `leave`; None, with nothing charged, if it does not fit.
+
+        The result is [] for a request with a tier: its room is then never given back in this future.
         """
         request, room, quota = self.request, free_room.room, free_room.quota
         if request.tier is not None:
@@ -454,7 +474,7 @@ class RunningJob:
     lent: bool  # its workers above the min have left before its end
 
     def leave(self, free_room: FreeRoom, charges: PodCharges) -> None:
-        """Give back what the job holds at its end. charges: unused, as the workers are known."""
+        """Give back what the job holds at its end. charges: not used, as the workers are known."""
         workers_left = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
         free_room.release(
             self.state.pool,
@@ -473,7 +493,7 @@ def simulate(
     remaining_s: Floats,
     groups: Sequence[DemandGroup],
 ) -> dict[int, float]:
-    """Return when waiting jobs start in one future, by rank, in seconds from now. A job without a start has no entry.
+    """Return rank -> start of waiting jobs in one future, in seconds from now. A job without a start has no entry.
 
     draw: number of the future. start: the room now; it is not charged. lent: queues whose elastic workers have left.
     remaining_s: how long running jobs still run, in seconds, float[jobs]. groups: the waiting jobs by request.
@@ -509,13 +529,17 @@ class _DemandGroups:
     """The next job of each group, by the first shape of its request. tries: attempts to find room so far."""
 
     def __init__(self, groups: Sequence[DemandGroup]) -> None:
+        """Start with the first job of each group. groups: each with at least one job."""
         self._of: dict[PodShape, list[_Head]] = {}
         self.waiters, self.tries = sum(len(group.ranks) for group in groups), 0
         for group in groups:
             self._of.setdefault(group.request.pods[0][0], []).append((group.ranks[0], 0, group))
 
     def served(self, free_room: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
-        """Yield (group, rank, charges) of the waiting jobs that fit now, by rank, and charge them. `tries` grows."""
+        """Yield (group, rank, charges) of the waiting jobs that fit now, by rank, and charge them to the room.
+
+        Served jobs are removed. `tries` grows by each attempt.
+        """
         room = {shape: free_room.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
         heads = [head for shape in room if room[shape] for head in self._of[shape]]

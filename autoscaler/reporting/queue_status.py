@@ -26,7 +26,10 @@ MAX_JOBS = 100  # entries of each list of jobs in a ConfigMap; the rest is count
 
 
 def configmap_name(queue: str) -> str:
-    """Return the name of a queue's ConfigMap: the queue's name, with a digest if characters had to be changed."""
+    """Return the name of a queue's ConfigMap:
+
+    PREFIX and the queue's name, with a digest if characters had to be changed.
+    """
     plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
     if plain == queue:
         return PREFIX + plain
@@ -35,7 +38,7 @@ def configmap_name(queue: str) -> str:
 
 
 def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
-    """Return the data of each queue's ConfigMap, by queue. Equal input gives equal data.
+    """Return queue -> data of its ConfigMap. Equal input gives equal data. steps: the last decision.
 
     Queues without an object appear if a job names them. gpus: the resources that count as a GPU.
     """
@@ -55,9 +58,9 @@ def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: 
 def _queue_entry(
     queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
-    """Return the status of one queue for its ConfigMap.
+    """Return the status of one queue for its ConfigMap; at most MAX_JOBS jobs in each list, the rest is counted.
 
-    queue: None without an object. decided: the last step of each job.
+    queue: None without an object. jobs: of the queue. decided: job -> its last step.
     """
     waiting = [each for each in jobs if each.is_waiting]
     lent = sorted(
@@ -77,7 +80,10 @@ def _queue_entry(
 
 
 def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
-    """Return the GPUs of a queue by type of amount. Amounts that no object states are left out."""
+    """Return type of amount (used, limit, deserved, headroom, free) -> GPUs of a queue.
+
+    Amounts not stated are left out.
+    """
     amounts = {
         "used": total(queue.used, gpus),
         "limit": bound(queue.limit, gpus),
@@ -121,7 +127,10 @@ class Mark:
 
 
 def worker_annotations(index: int, least: int) -> dict[str, str]:
-    """Return the annotations of a worker by its index, 0-based. least: the min of its job, in workers."""
+    """Return annotation -> value for a worker: its eviction order, and whether it may be evicted (above the min).
+
+    index: of the worker, from 0. least: the min of its job, in workers.
+    """
     elastic = "true" if index >= least else "false"
     order = FIRST if index == 0 else MIN if index < least else ELASTIC
     return {
@@ -142,7 +151,8 @@ class PodMarks:
     ) -> Iterator[Mark]:
         """Yield the annotations that pods of these jobs lack. Consume the whole iterator, or jobs are checked again.
 
-        notes: returns the annotations of a job's pods, by name.
+        A job whose state is the same object as in the last call, and that lacked nothing, is skipped. notes: returns
+        pod name -> annotations of a job's pods.
         """
         before, self._done = self._done, {}
         for each in jobs:
@@ -154,9 +164,9 @@ class PodMarks:
 
 
 def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
-    """Yield the annotations that the living workers of a job lack; none for a job that is not elastic.
+    """Yield the annotations that the living workers of a job lack; nothing for a job that is not elastic.
 
-    notes: annotations of the job's pods, by name. A pod that is missing there is skipped.
+    notes: pod name -> annotations of the job's pods. A pod that is missing there is skipped.
     """
     if not state.job.elastic:
         return

@@ -82,8 +82,8 @@ def samples(
 ) -> Iterator[Sample]:
     """Yield all samples of a decision.
 
-    starts: when waiting jobs may start, for those with an estimate. gpus: the resources that count as a GPU. max_jobs:
-    how many jobs get samples of their own.
+    starts: job -> expected start, for those with an estimate. gpus: the resources that count as a GPU. max_jobs: how
+    many jobs get samples of their own.
     """
     jobs_with_series = _jobs_with_series(snapshot.jobs, gpus, max_jobs)
     yield from _queue_samples(snapshot, gpus)
@@ -118,7 +118,7 @@ def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -
 
 
 def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
-    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue lack to their mins."""
+    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue lack to reach their mins."""
     sums: dict[str, int] = defaultdict(int)
     ahead: dict[JobKey, int] = {}
     for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
@@ -128,7 +128,7 @@ def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
 
 
 def prediction_result(estimate: Start, started_s: float) -> str:
-    """Return "early", "inside" or "late": a start compared with its first estimate. started_s: seconds since 1970."""
+    """Return "early", "inside" or "late": the place of a start in its first estimate. started_s: seconds since 1970."""
     earliest_s, _, latest_s = estimate
     if started_s < earliest_s:
         return "early"
@@ -185,7 +185,9 @@ class _Sums:
 
 
 def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobState]) -> Iterator[Sample]:
-    """Yield the sums over the jobs of each queue. jobs_with_series: the jobs that have series of their own."""
+    """Yield the sums over the jobs of each queue, zeros included. jobs_with_series: the jobs that have series of their
+    own.
+    """
     sums = {name: _Sums() for name in sorted(snapshot.names())}
     sums_of_job: dict[JobKey, _Sums] = {}
     for each in snapshot.jobs:
@@ -205,8 +207,8 @@ def _job_samples(
 ) -> Iterator[Sample]:
     """Yield the series of one job.
 
-    reason: of its last step, None without a step. since_s: since when it waits, in seconds since 1970. start: its
-    expected start. A job that does not wait has only the first series.
+    reason: of its last step, None without a step. since_s: since when it waits, in seconds since 1970; None if unknown.
+    start: its expected start, None for none. A job that does not wait has no series about waiting.
     """
     labels = (state.job.queue, *state.job.key)
     for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):
@@ -257,6 +259,6 @@ def _state(state: JobState) -> str:
 
 
 def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
-    """Return the GPUs of the running workers up to the min, and those above it."""
+    """Return (GPUs of the running workers up to the min, GPUs of those above it)."""
     worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
     return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))

@@ -69,7 +69,7 @@ def usage_rates(
     """Return who uses, lends and leaves idle which GPUs now.
 
     steps: one for each job. free_gpus: GPUs on ready nodes that no pod uses. gpus: the resources that count as a GPU.
-    headroom: the admin's, by resource. owner_of: returns the owner of a job, "" for none.
+    headroom: the admin's, by resource; None for none. owner_of: returns the owner of a job, "" for none.
     """
     held_gpus: dict[UsedBy, float] = {}
     elastic: dict[UsedBy, float] = {}
@@ -81,9 +81,9 @@ def usage_rates(
         job, holder = each.job, UsedBy(each.job.queue, str(each.job.key), owner_of(each.job.key))
         held_gpus[holder] = amount
         in_jobs[job.queue] += amount
-        if each.evictable_nodes:
+        if each.evictable_rows:
             worker_gpus, least = gpus_of(job.shape, gpus), job.bounds.least
-            elastic[holder] = len(each.evictable_nodes) * worker_gpus
+            elastic[holder] = len(each.evictable_rows) * worker_gpus
             won[job.queue] += gain(job.curve, least, least, max(least, each.bound_workers)).share * least * worker_gpus
     for name, queue in leaf_queues(observation.queues):
         if (rest := total(queue.used, gpus) - in_jobs[name]) > 0:
@@ -100,11 +100,11 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
 
 
 def elastic_gpus(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs of workers above the min, by queue. A queue without any is left out."""
+    """Return queue -> GPUs of workers above the min. A queue without any is left out."""
     elastic: dict[str, int] = defaultdict(int)
     for each in jobs:
-        if each.evictable_nodes:
-            elastic[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
+        if each.evictable_rows:
+            elastic[each.job.queue] += len(each.evictable_rows) * gpus_of(each.job.shape, gpus)
     return elastic
 
 
@@ -122,7 +122,7 @@ def leaf_queues(queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue]]:
 
 
 def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs of its share that each queue does not use; a queue without any is left out.
+    """Return queue -> GPUs of its share that it does not use. A queue without any, or without a share, is left out.
 
     The share is the deserved share of the queue, else its limit.
     """
@@ -137,9 +137,11 @@ def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
 
 
 def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs that each queue borrows: of its elastic workers, what is beyond its deserved share.
+    """Return queue -> GPUs that it borrows: of its elastic workers, what is beyond its deserved share.
 
-    elastic: the GPUs of workers above the min, by queue. All of them are borrowed where no share is given (VE-29).
+    Zeros are left out.
+
+    elastic: queue -> GPUs of workers above the min. All of them are borrowed if no share is stated (VE-29).
     """
     borrowed_of_queue = {}
     for name, amount in elastic.items():
@@ -152,9 +154,9 @@ def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus:
 
 
 def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[Pair, float]:
-    """Return the GPUs that are lent now, by lender and borrower. OTHER lends the GPUs that are in no share.
+    """Return (lender, borrower) -> GPUs that are lent now. OTHER lends the GPUs that are in no share.
 
-    elastic: the GPUs of workers above the min, by queue.
+    elastic: queue -> GPUs of workers above the min.
     """
     borrowed, unused = borrowed_gpus(elastic, queues, gpus), unused_shares(queues, gpus)
     all_borrowed = sum(borrowed.values())
@@ -166,7 +168,7 @@ def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus)
 
 
 def split_return(borrower: str, returned_gpus: float, queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, float]:
-    """Return the lenders of GPUs that a queue gives back, with their parts, in the same proportion as they are lent."""
+    """Return lender -> its part of the GPUs that a queue gives back, in the same proportion as they are lent."""
     return split(returned_gpus, _without(unused_shares(queues, gpus), borrower))
 
 
@@ -193,9 +195,9 @@ def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
 def idle_gpus(
     observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
 ) -> Mapping[tuple[str, str], float]:
-    """Return the idle GPUs by queue and reason. Each reason is split among the queues in proportion to unused shares.
+    """Return (queue, reason) -> idle GPUs. Each reason is split among the queues in proportion to unused shares.
 
-    free_gpus: GPUs on ready nodes that no pod uses. headroom: the admin's, by resource.
+    steps: one for each job. free_gpus: GPUs on ready nodes that no pod uses. headroom: the admin's, by resource.
     """
     unused = unused_shares(observation.queues, gpus)
     amounts = idle_by_reason(observation, steps, free_gpus, gpus, headroom)
@@ -209,9 +211,10 @@ def idle_gpus(
 def idle_by_reason(
     observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
 ) -> Mapping[IdleReason, int]:
-    """Return the idle GPUs by reason; the amounts sum up to `free_gpus`. Reasons without GPUs are left out.
+    """Return reason -> idle GPUs; the amounts sum up to `free_gpus`. Reasons without GPUs are left out.
 
     Each reason takes its GPUs from what the one before leaves: reserved, headroom, settling; one reason gets the rest.
+    steps: one for each job. headroom: the admin's, by resource.
     """
     wants = _Wants.read(observation, steps, gpus)
     headroom_gpus = largest(headroom, gpus) + sum(
@@ -244,7 +247,9 @@ class _Wants:
 
     @classmethod
     def read(cls, observation: Observation, steps: Iterable[Step], gpus: Gpus) -> _Wants:
-        """Return the GPUs that the jobs of a decision want."""
+        """Return the GPUs that the jobs of a decision want. steps: one for each job; a job without a step wants
+        none.
+        """
         wants, leaving = cls(), 0
         step_of_job = {step.key: step for step in steps}
         for each in observation.jobs:
@@ -276,13 +281,18 @@ class _Wants:
                 self._add_unmet((each.next_size - each.job.replicas) * worker_gpus, queue, gpus)
 
     def _add_unmet(self, amount: int, queue: Queue | None, gpus: Gpus) -> None:
-        """Add the GPUs of a job without room, unless the limit of its queue is what stops it."""
+        """Add the GPUs of a job without room, unless the limit of its queue is what stops it.
+
+        amount: GPUs that it needs. queue: of the job, None if unknown.
+        """
         free_of_limit = None if queue is None else free(queue.limit, queue.used, gpus)
         if amount and (free_of_limit is None or amount <= free_of_limit):
             self.unmet.append(amount)
 
     def reason_of_rest(self, rest: int) -> IdleReason:
-        """Return why nobody uses the GPUs that are neither reserved nor headroom nor settling. rest: their number."""
+        """Return why nobody uses the GPUs that are neither reserved nor headroom nor settling. rest: their number,
+        > 0.
+        """
         if not self.unmet:
             return IdleReason.NOBODY_WAITS
         return IdleReason.FRAGMENTED if min(self.unmet) <= rest else IdleReason.TOO_SMALL
@@ -310,7 +320,7 @@ class UsageSums:
     idle: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
 
     def add(self, rates: UsageRates, seconds: float) -> None:
-        """Add the rates of a span of `seconds`."""
+        """Add the rates of a span of `seconds`: each as GPU-seconds."""
         self.seconds += seconds
         parts: tuple[tuple[dict[object, float], Mapping[object, float]], ...] = (
             (self.held_gpu_s, rates.held_gpus),  # type: ignore[assignment]
@@ -346,10 +356,12 @@ class Reclaims:
         self._since: dict[JobKey, float] = {}  # seconds of a clock that never jumps
 
     def update(self, jobs: Sequence[JobState], steps: Iterable[Step], now_s: float) -> list[tuple[str, float]]:
-        """Take over a decision. Return (queue, seconds) of each job that has got its min since the last one.
+        """Store for which jobs workers leave.
+
+        Return (queue, seconds) of each job that has got its min since the last call.
 
         The seconds count from the decision that workers leave for it. A job that ends or is deleted before has no
-        entry. now_s: of a clock that never jumps.
+        entry. now_s: by the monotonic clock.
         """
         for step in steps:
             if step.reason is Reason.WAITS_FOR_ROOM:

@@ -148,7 +148,12 @@ def chain(
     start: Estimate | None = None,
     cluster: ClusterContext | None = None,
 ) -> Chain | None:
-    """Return the explanation of one decision; None for an unknown job. steps: in job order. start: of the forecast."""
+    """Return the explanation of one decision; None if the observation does not name the job.
+
+    steps: one for each job of the observation, in its order. now_s: wall-clock time of the decision. nodes: all of the
+    observation. gpus: the resources that count as a GPU. start: of the forecast; None if it has none. A cause that the
+    decision does not know may replace it. cluster: None if nothing is known of other gangs.
+    """
     cluster = cluster or ClusterContext()
     job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
     if job_and_step is None:
@@ -192,7 +197,7 @@ def _since_s(state: JobState) -> float | None:
 def _queue_section(
     name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext
 ) -> QueueSection:
-    """Return the section about a queue: its limit, its use, and the jobs that hold its GPUs."""
+    """Return the section about a queue: its limit, its use, and the jobs that hold its GPUs. name: of the queue."""
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()
@@ -212,7 +217,7 @@ def _queue_section(
 
 
 def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterContext) -> list[Holder]:
-    """Return the jobs and unmanaged gangs that hold GPUs of a queue, by its name, the largest first."""
+    """Return the jobs and unmanaged gangs that hold GPUs of a queue, the largest first. name: of the queue."""
     jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
     job_keys = {each.job.key for each in jobs}
     gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
@@ -241,7 +246,7 @@ def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
 def _resource_needs(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
     """Return what a job requests of its queue, by resource: its min while it waits, else its next larger size.
 
-    queue: None if no object describes it; then nothing is returned.
+    queue: None if no object describes it; then () is returned.
     """
     larger = state.job.sizes.larger(state.job.replicas)
     pods = lacking_pods(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
@@ -328,9 +333,9 @@ Cause = tuple[Meaning, Estimate | None]
 
 
 def cause(state: JobState, step: Step, observation: Observation, cluster: ClusterContext) -> Cause | None:
-    """Return what keeps a waiting job from its start, if neither its scheduler nor the end of jobs helps; else None.
+    """Return what keeps a waiting job from its start, if neither its scheduler nor the end of jobs helps.
 
-    The step of the job then explains it well.
+    None if the step of the job explains it well: it does not wait for room, or nothing else is missing.
     """
     if not state.is_waiting or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
         return None
@@ -353,12 +358,12 @@ def members(state: JobState, cluster: ClusterContext) -> int:
 
 
 def max_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
-    """Return how many workers of a job empty nodes hold together.
+    """Return how many workers of a job the nodes would hold together if all pods of jobs and of `gangs` had left.
 
     If the job requires one switch and there is a map, they must fit under one switch.
     """
     removed = [
-        *((pod.row, pod.shape) for pod in observation.leaving),
+        *((pod.row, pod.shape) for pod in observation.terminating_pods),
         *(each for gang in gangs for each in gang.bound_pods),
     ]
     gang_keys = {gang.key for gang in gangs}
@@ -374,7 +379,10 @@ def max_together(state: JobState, observation: Observation, gangs: Collection[Un
 
 
 def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
-    """Return how many pods of a shape fit on each node, int[nodes], after the `removed` pods have left."""
+    """Return how many pods of a shape fit on each node, int[nodes], after the `removed` pods have left.
+
+    1,000,000 on each node that admits a shape that requests nothing.
+    """
     free = room.free.copy()
     for row, removed_shape in removed:
         if row != UNKNOWN_NODE:
@@ -403,7 +411,8 @@ def _without_map(tier: int, map_read: bool) -> Cause:
 
 
 def _no_place(least: int, max_workers: int, tier: int | None) -> Cause:
-    """Return the cause of a job that can never start here. tier: of the switch that must hold it, None for any place.
+    """Return the cause of a job that cannot start even on empty nodes. tier: of the switch that must hold it; None for
+    any place.
 
     least: workers that it needs together. max_workers: workers that the best place holds.
     """
@@ -423,7 +432,7 @@ def _no_place(least: int, max_workers: int, tier: int | None) -> Cause:
 def _incomplete(least: int, existing: int) -> Cause:
     """Return the cause of a job with fewer pods than its gang needs.
 
-    least: pods that it needs. existing: pods that exist.
+    least: pods that it needs. existing: pods that exist, fewer.
     """
     missing_text = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
     existing_text = f"{existing} of the {least} that must start together exist"
@@ -483,7 +492,7 @@ class RoomSection:
 def room_section(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomSection:
     """Return the section about the room for workers of a job, now and without any job.
 
-    worker: requests of one, as text.
+    worker: requests of one worker, as text.
     """
     shape = state.job.shape
     fits = observation.room.fits(shape)
@@ -500,7 +509,7 @@ def room_section(state: JobState, observation: Observation, nodes: list[Node], w
 
 
 def _without_jobs(observation: Observation) -> Capacity:
-    """Return the room as it would be without any worker of any job."""
+    """Return the room as it would be without any worker of any job. It answers only whether pods fit."""
     rows: dict[PodShape, list[int]] = {}
     for each in observation.jobs:
         rows_of_job = [worker.row for worker in each.workers if worker.row is not None and worker.row != UNKNOWN_NODE]

@@ -25,7 +25,7 @@ class Quota:
         self._used = {name: dict(queue.used) for name, queue in queues.items()}
 
     def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
-        """Return True if a request fits `times` times in a queue and each queue above it.
+        """Return True if a request fits `times` times in a queue and each queue above it, beside what is charged.
 
         An unknown queue has no limit.
         """
@@ -46,7 +46,12 @@ class Quota:
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
-        """Charge a request `times` times to a queue and each queue above it. A negative `times` gives back."""
+        """Charge a request `times` times to a queue and each queue above it, even beyond a limit.
+
+        A negative `times` gives back.
+
+        An unknown queue is ignored.
+        """
         described = self._queues.get(queue)
         if described is not None and described.parent:
             charge(self._queues, self._used, queue, needs, times)
@@ -56,7 +61,7 @@ class Quota:
                 used[resource] = used.get(resource, 0) + amount * times
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Charge headroom to every queue: the larger of `amounts`, by resource, and the queue's own headroom."""
+        """Charge headroom to every queue: of each resource the larger of `amounts` and the queue's own headroom."""
         for name, used in self._used.items():
             queue_headroom = self._queues[name].headroom
             for resource in {**amounts, **queue_headroom}:
@@ -85,7 +90,8 @@ class Quota:
     def borrows(self, queue: str) -> bool:
         """Return True if a queue uses more of some resource than its deserved share.
 
-        A queue without a deserved share, or an unknown queue, borrows every worker (VE-29).
+        True also for a queue without a deserved share, and for an unknown queue: each of its workers is borrowed
+        (VE-29).
         """
         described = self._queues.get(queue)
         if described is None or not described.deserved:
@@ -94,7 +100,7 @@ class Quota:
         return any(used.get(resource, 0) > own for resource, own in described.deserved.items())
 
     def copied(self) -> Quota:
-        """Return a copy that can be charged."""
+        """Return a copy with the same use, which can be charged on its own."""
         other = Quota({})
         other._queues = self._queues
         other._used = {name: dict(used) for name, used in self._used.items()}
@@ -102,9 +108,9 @@ class Quota:
 
 
 def lacking_pods(state: JobState) -> list[tuple[PodShape, int]]:
-    """Return the pods that a waiting job lacks to its min, as (shape, count >= 1); empty if it lacks none.
+    """Return the pods that a waiting job still needs to reach its min, as (shape, count >= 1); [] if it needs none.
 
-    Its workers come first, then its other roles.
+    Its workers come first, then its other roles. Finished workers count as present.
     """
     lacking = [(state.job.shape, state.job.bounds.least - state.bound_workers - state.finished)]
     other_roles = zip(state.job.other_roles, state.other_pods or (0,) * len(state.job.other_roles), strict=False)
@@ -148,7 +154,10 @@ class FreeRoom:
         return FreeRoom(self.room.copied(), self.quota.copied())
 
     def has_room_for(self, pool: Pool, pods: int) -> bool:
-        """Return True if so many pods of a pool fit in its queue and, each as a whole, on the nodes."""
+        """Return True if so many pods of a pool fit in its queue and, each as a whole, on the nodes.
+
+        Nothing is charged.
+        """
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
     def take(self, pool: Pool, pods: int) -> bool:
@@ -176,7 +185,12 @@ class FreeRoom:
         return charged is not None
 
     def _take_on_nodes(self, request: CapacityRequest) -> list[tuple[PodShape, Charges]] | None:
-        """Charge a request to nodes only, under one switch if it has a tier. Return None if the pods do not all fit."""
+        """Charge a request to nodes only, under one switch if it has a tier.
+
+        Return (shape, charges) of each of its entries.
+
+        None, with nothing charged, if the pods do not all fit.
+        """
         if request.tier is None:
             return self._take_all(request.pods, None)
         for rows in self._domains(request):
@@ -210,7 +224,9 @@ class FreeRoom:
     def _take_all(self, pods: Pods, rows: Iterable[int] | None) -> list[tuple[PodShape, Charges]] | None:
         """Charge all pods to nodes.
 
-        Return None, with nothing charged, if some do not fit. rows: nodes to use, None for all.
+        Return (shape, charges) of each entry; None, with nothing charged, if some do not fit.
+
+        rows: nodes to use, None for all.
         """
         all_charges: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
@@ -223,7 +239,9 @@ class FreeRoom:
         return all_charges
 
     def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what workers of a pool take on these node rows. sign: -1 charges it again."""
+        """Give back what one worker of a pool takes on each of these node rows, also in the queue. sign: -1 charges it
+        again.
+        """
         if rows:
             self.room.give(pool.shape, rows, sign)
             self.quota.take(pool.queue, pool.needs, -sign * len(rows))

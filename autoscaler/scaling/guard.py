@@ -1,5 +1,6 @@
-"""First phase: settle the jobs that no room can help. Also the order of jobs, and the decision that all phases extend.
+"""First phase: decide on the jobs that would not change even with free room.
 
+This module also has the order of jobs, and the decision that all phases extend.
 An observation that cannot be trusted changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
 workers without a node are settled before any room is shared out.
 """
@@ -25,35 +26,40 @@ from turnout.jobs.model import JobKey, Pause
 
 
 def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
-    """Return the first decision: steps for jobs that no room can help, and the waiting and running jobs.
+    """Return the first decision: steps for jobs that would not change even with free room, and the waiting and running
+    jobs.
 
-    now_s: seconds since 1970.
+    now_s: seconds since 1970. If no job may change, or an admin takes all lent room back, every job gets its step.
     """
     if (why := _hold_for_all(observation, policy)) is not None:
         return _same_for_all(observation, lambda each: each.hold(*why))
     if observation.admin_override is AdminOverride.RELEASE:
         return _same_for_all(observation, _release_step)
     steps: dict[object, Step] = {}
-    waiting, running, vacating = list[JobState](), list[JobState](), list[JobState]()
+    waiting, running, leaving_jobs = list[JobState](), list[JobState](), list[JobState]()
     queue_faults = {name: queue.faults[0] for name, queue in observation.queues.items() if queue.faults}
     for each in in_queue_order(observation):
-        if each.promised and _is_vacating(each, policy, now_s):
-            vacating.append(each)
+        if each.promised and _will_leave(each, policy, now_s):
+            leaving_jobs.append(each)
         if queue_faults and each.job.queue in queue_faults:
-            steps[each.token] = each.hold(Reason.STALE, queue_faults[each.job.queue])
+            steps[each.identity] = each.hold(Reason.STALE, queue_faults[each.job.queue])
         elif each.is_waiting and each.unbindable:
-            steps[each.token] = each.hold(Reason.UNSCHEDULABLE, each.unbindable)
+            steps[each.identity] = each.hold(Reason.UNSCHEDULABLE, each.unbindable)
         elif each.is_waiting:
             waiting.append(each)
-        elif each.steady:
+        elif each.ready_to_grow:
             if each.hold_step is None:
                 running.append(each)
         elif (shrink := _room_taken_step(each, policy, now_s)) is not None:
-            steps[each.token] = shrink
+            steps[each.identity] = shrink
         elif each.hold_step is None:
             running.append(each)
     free = FreeRoom(observation.room.copied(), Quota(observation.queues))
-    expected = _with_promised(free, vacating, observation.leaving) if vacating or observation.leaving else free
+    expected = (
+        _with_promised(free, leaving_jobs, observation.terminating_pods)
+        if leaving_jobs or observation.terminating_pods
+        else free
+    )
     return Decision(steps, waiting, running, free, expected)
 
 
@@ -63,13 +69,17 @@ def in_queue_order(observation: Observation) -> Iterable[JobState]:
 
 
 def _same_for_all(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
-    """Return a decision in which `step_of` gives every job its step, so that no job is left for the next phases."""
+    """Return a decision in which every job gets the step that `step_of` returns, so no job is left for the next
+    phases.
+    """
     free = FreeRoom(observation.room, Quota(observation.queues))
-    return Decision({each.token: step_of(each) for each in observation.jobs}, (), (), free, free)
+    return Decision({each.identity: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
 def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
-    """Return the reason and detail why no job may change; None if the observation can be acted on."""
+    """Return (reason, detail) why no job may change: stale data, a clock jump, lost nodes or an admin's pause; else
+    None.
+    """
     if not observation.complete:
         return Reason.STALE, "a list failed"
     if observation.age_s > policy.stale_s:
@@ -93,10 +103,11 @@ def _release_step(state: JobState) -> Step:
     return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
 
 
-def _is_vacating(state: JobState, policy: Policy, now_s: float) -> bool:
+def _will_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     """Return True if the promised workers of a job can be expected to leave, so that their room counts as free soon.
 
-    They cannot after `promise_s`, since a controller that has not followed a resize by then may never do so.
+    They cannot after `promise_s`, since a controller that has not followed a resize by then may never do so. now_s:
+    seconds since 1970.
     """
     if state.overdue:
         return False
@@ -105,23 +116,23 @@ def _is_vacating(state: JobState, policy: Policy, now_s: float) -> bool:
     return not is_late or any(worker.leaving for worker in state.workers)
 
 
-def _with_promised(free: FreeRoom, vacating: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> FreeRoom:
-    """Return the room that will be free; `free` stays unchanged. So no second worker leaves for the same room.
+def _with_promised(free: FreeRoom, leaving_jobs: Iterable[JobState], pods: Iterable[TerminatingPod]) -> FreeRoom:
+    """Return a copy of the room with the room of leaving workers, so that no second worker leaves for the same room.
 
-    vacating: jobs whose promised workers will leave. leaving: terminating pods of no living job.
+    leaving_jobs: jobs whose promised workers will leave. pods: terminating pods of no living job.
     """
     expected = free.copied()
-    for each in vacating:
+    for each in leaving_jobs:
         expected.release(each.pool, each.promised)
-    for pod in leaving:
+    for pod in pods:
         expected.release(pool_of(pod.queue, pod.shape), (pod.row,))
     return expected
 
 
 def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | None:
-    """Return the step that shrinks a job whose workers above the min lack a node for too long; None without any.
+    """Return the step that shrinks a job whose workers above the min lack a node for more than `pending_s`; else None.
 
-    Too long is more than `pending_s`. now_s: seconds since 1970.
+    None also if its owner has paused it. now_s: seconds since 1970.
     """
     job = state.job
     if len(state.living) == state.bound_workers or not may_give(state, now_s):
@@ -134,7 +145,7 @@ def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | No
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
 
 
-Steps = Mapping[object, Step]  # by the token of a JobState
+Steps = Mapping[object, Step]  # by the identity of a JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +170,11 @@ Turn = tuple[object, ...]  # a sort key: the smallest starts and grows first
 def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
     """Return the jobs in the order in which they start and grow. jobs: sorted by ORDER."""
     turns = turns_of(jobs)
-    return sorted(jobs, key=lambda each: turns[each.token]) if turns else list(jobs)
+    return sorted(jobs, key=lambda each: turns[each.identity]) if turns else list(jobs)
 
 
 def turns_of(jobs: Sequence[JobState], rich: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
-    """Return the sort key of each job, by token; empty if the jobs are in the order of their turns already.
+    """Return identity -> sort key of each job; {} if the jobs are in the order of their turns already.
 
     Priorities and deadlines that owners write reorder the jobs of one namespace only. jobs: sorted by ORDER. rich:
     returns True for a job that comes after equal jobs that are not rich, however old it is; None to ignore this.
@@ -171,19 +182,19 @@ def turns_of(jobs: Sequence[JobState], rich: Callable[[JobState], bool] | None =
     if not any(each.queue_order[1:3] != _NO_PRIORITY_OR_DEADLINE for each in jobs):
         if rich is None:
             return {}
-        return {each.token: (each.queue_order[0], rich(each), *each.queue_order[3:]) for each in jobs}
+        return {each.identity: (each.queue_order[0], rich(each), *each.queue_order[3:]) for each in jobs}
     own_turn: dict[object, Turn] = {}
     common: dict[object, Common] = {}
     for each in jobs:
         is_rich = rich is not None and rich(each)
-        own_turn[each.token] = (*each.queue_order[1:3], is_rich, *each.queue_order[3:])
-        common[each.token] = is_rich, *each.queue_order[3:]
+        own_turn[each.identity] = (*each.queue_order[1:3], is_rich, *each.queue_order[3:])
+        common[each.identity] = is_rich, *each.queue_order[3:]
     worst: dict[tuple[int, str], Common] = {}
     turns: dict[object, Turn] = {}
-    for each in sorted(jobs, key=lambda one: own_turn[one.token]) if rich is not None else jobs:
-        group, own_common = (each.queue_order[0], each.job.key.namespace), common[each.token]
+    for each in sorted(jobs, key=lambda one: own_turn[one.identity]) if rich is not None else jobs:
+        group, own_common = (each.queue_order[0], each.job.key.namespace), common[each.identity]
         latest = worst[group] = max(worst.get(group, own_common), own_common)
-        turns[each.token] = each.queue_order[0], latest, own_turn[each.token]
+        turns[each.identity] = each.queue_order[0], latest, own_turn[each.identity]
     return turns
 
 
@@ -193,7 +204,8 @@ _NO_PRIORITY_OR_DEADLINE = (0, float("inf"))  # the part of a queue_order that o
 def may_give(state: JobState, now_s: float) -> bool:
     """Return True if a job may have to give workers to a job of its own namespace. now_s: seconds since 1970.
 
-    An owner's pause protects a job only from jobs of its own namespace.
+    False if it cannot shrink, or its owner has paused shrinks; a pause protects a job only from jobs of its own
+    namespace.
     """
     job = state.job
     return state.can_shrink and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))

@@ -22,10 +22,11 @@ from turnout.kube.pod_shape import PodShape, amount_text
 
 
 def preempt(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
-    """Return the decision with a step for each waiting job, and for each job that makes room.
+    """Return the decision with a step for each waiting job, and for each job that makes room. now_s: seconds since
+    1970.
 
-    In a strict queue, a job that nobody can help blocks all jobs behind it, because they must not start before it.
-    now_s: seconds since 1970.
+    In a strict queue, a job that nobody can help blocks all jobs behind it, because they must not start before it. The
+    rooms of `before` are charged.
     """
     if not before.waiting:
         return before
@@ -33,7 +34,7 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
     is_rich = partial(has_surplus, policy=policy, now_s=now_s)
     is_poor = partial(is_exhausted, policy=policy, now_s=now_s)
-    givers = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
+    givers = [each for each in in_queue_order(observation) if each.can_shrink and each.identity not in before.steps]
     preemptor = Preemptor(givers, expected, is_rich, is_poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
@@ -41,18 +42,18 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
         queue = waiter.job.queue
         if (blocking_job := blocked.get(queue)) is not None:
             detail = f"its queue is strict, and {blocking_job.job.key} comes first"
-            steps[waiter.token] = waiter.hold(Reason.OTHERS_WAIT, detail)
+            steps[waiter.identity] = waiter.hold(Reason.OTHERS_WAIT, detail)
             continue
         for each, step in _steps_for_waiting_job(waiter, preemptor, expected, free):
-            steps[each.token] = _with_first_beneficiary(step, steps.get(each.token))
+            steps[each.identity] = _with_first_beneficiary(step, steps.get(each.identity))
         if (
             queue in observation.queues
             and observation.queues[queue].strict
-            and steps[waiter.token].reason is Reason.NEEDS_MORE
+            and steps[waiter.identity].reason is Reason.NEEDS_MORE
         ):
             blocked[queue] = waiter
     is_room_same = before.expected is before.free and not any(step.changes for step in steps.values())
-    running = [each for each in before.running if each.token not in steps]
+    running = [each for each in before.running if each.identity not in steps]
     return replace(
         before.with_steps(steps), running=running, free=expected if is_room_same else free, expected=expected
     )
@@ -71,7 +72,8 @@ def _steps_for_waiting_job(
 ) -> Iterator[tuple[JobState, Step]]:
     """Yield the step of a waiting job, which keeps its size, and the shrinks of the jobs that make room for it.
 
-    expected: the room after promised workers have left. free: the room now. The job is charged to both where it fits.
+    expected: the room after promised workers have left. free: the room now. The job is charged to both if it fits
+    there.
     """
     job, request = waiter.job, request_of(waiter)
     needs = total_of(request.pods)
@@ -100,7 +102,7 @@ def _steps_for_waiting_job(
 def _with_first_beneficiary(step: Step, before: Step | None) -> Step:
     """Return the step with the beneficiary of an earlier shrink of the same job, which it replaces.
 
-    before: the earlier step; without a beneficiary in it, `step` is returned unchanged.
+    before: the earlier step, None for none. Without a beneficiary in it, `step` is returned unchanged.
     """
     if before is None or before.beneficiary is None:
         return step
@@ -142,10 +144,11 @@ class Preemptor:
         is_poor: Callable[[Job], bool],
         may_shrink_in_namespace: Callable[[JobState], bool],
     ) -> None:
+        """Prepare the choice for one decision. The class docstring explains the arguments."""
         self._room, self._is_rich, self._is_poor = room, is_rich, is_poor
         self._may_shrink_in_namespace = may_shrink_in_namespace
         self._jobs_of_queue: dict[str, list[JobState]] = {}
-        self._jobs, self._turns = jobs, dict[object, Turn]()  # by token, computed at first use
+        self._jobs, self._turns = jobs, dict[object, Turn]()  # by identity, computed at first use
         self._sorted_jobs: dict[str, list[tuple[Turn, JobState]]] = {}  # by queue, at first use; last turn first
         for each in jobs:
             self._jobs_of_queue.setdefault(each.pool.queue, []).append(each)
@@ -153,12 +156,12 @@ class Preemptor:
         self._room_without_elastic = self._remove_elastic()
 
     def _remove_elastic(self) -> FreeRoom:
-        """Return a copy of the room as it would be if every elastic worker had left."""
+        """Return a copy of the room and quota as they would be if every elastic worker had left."""
         quota, rows = self._room.quota.copied(), dict[PodShape, list[int]]()
         rows_of_pool: dict[Pool, list[int]] = {}
         for givers in self._jobs_of_queue.values():
             for each in givers:
-                rows_of_pool.setdefault(each.pool, []).extend(each.evictable_nodes)
+                rows_of_pool.setdefault(each.pool, []).extend(each.evictable_rows)
         for pool, pool_rows in rows_of_pool.items():
             rows.setdefault(pool.shape, []).extend(pool_rows)
             quota.take(pool.queue, pool.needs, -len(pool_rows))
@@ -169,10 +172,11 @@ class Preemptor:
         self._room_without_elastic.reserve(request)
 
     def select_victims(self, request: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
-        """Return the jobs that shrink so that a request fits, with the sizes left to them; None if nothing helps.
+        """Return job -> (state, size that is left) of the jobs that shrink so that a request fits; None if nothing
+        helps.
 
         The request is then charged to the room, together with the room of the victims. Victims that turn out not to be
-        needed stay. A poor job gives all its elastic workers, since it cannot pay another restart.
+        needed keep their workers. A poor job gives all its elastic workers, since it cannot pay another restart.
         """
         if not self._room_without_elastic.fits(request):
             return None
@@ -218,18 +222,18 @@ class Preemptor:
                 yield unit
 
     def _jobs_last_turn_first(self, queue: str) -> list[tuple[Turn, JobState]]:
-        """Return the jobs of a queue that may give, with their turns, the last turn first. Cached for this decision."""
+        """Return (turn, job) of the jobs of a queue that may give, the last turn first. Cached for this decision."""
         if (sorted_jobs := self._sorted_jobs.get(queue)) is None:
             self._turns = self._turns or turns_of(self._jobs, lambda each: self._is_rich(each.job))
-            jobs = [(self._turns[each.token], each) for each in self._jobs_of_queue[queue]]
+            jobs = [(self._turns[each.identity], each) for each in self._jobs_of_queue[queue]]
             sorted_jobs = self._sorted_jobs[queue] = sorted(jobs, key=itemgetter(0), reverse=True)
         return sorted_jobs
 
 
 def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
-    """Yield a job's elastic workers as victims, from the highest index down to its min.
+    """Yield a job's elastic workers as victims, size by size, from the highest index down to its min.
 
-    size_left: first size, None for now.
+    size_left: the size from which to begin, in workers; None for the present size.
     """
     job, living = state.job, state.living
     size = len(living) if size_left is None else size_left

@@ -1,8 +1,9 @@
 """Work out what a change of size is worth to a job, and which annotations record it for the next leader.
 
-A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. It may owe
-one restart and the one that undoes it. A job that is asked for more than that gives all its elastic workers at once. So
-lending costs a job at most two restarts, and `budget` of the time it has run. A job that only starts pays nothing.
+A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. The balance
+may fall to minus one restart. A shrink that would take it lower takes all elastic workers at once, so that no other
+shrink follows. So lending costs a job at most two restarts, and `restart_budget_share` of the time it has run. A job
+that only starts pays nothing.
 Source: docs/facts/autoscaling.md 0.4, M5.
 """
 
@@ -50,20 +51,23 @@ def balance_s(job: Job, policy: Policy, now_s: float) -> float:
 
 
 def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: float) -> float:
-    """Return the balance by this curve and this cost of a restart, in seconds, instead of those that the job states."""
+    """Return the balance by this curve and this cost of a restart, in seconds, instead of those that the job states.
+
+    now_s: seconds since 1970. cost_s: seconds. 0 for a job that was never resized.
+    """
     past, least = job.resize_budget, job.bounds.least
     if not past.resized_s:
         return 0.0
     since_s = max(0.0, now_s - past.resized_s)
     faster = gain(curve, least, least, max(least, job.replicas)).share
     idle_s = 0.0 if past.at_start else cost_s
-    return past.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.budget
+    return past.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.restart_budget_share
 
 
 def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = False) -> float:
-    """Return the balance after a change of size now, in seconds.
+    """Return the balance after a change of size now, in seconds. now_s: seconds since 1970.
 
-    at_start: the job starts, so that the change is free.
+    at_start: True if the job starts, so that the change is free.
     """
     return balance_s(job, policy, now_s) - (0.0 if at_start else restart_s(job, policy))
 
@@ -96,7 +100,7 @@ _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
-    """Return the annotations that a resize writes on a job: its time, balance, conditions and measured curve.
+    """Return annotation -> value that a resize writes on a job: its time, balance, conditions and measured curve.
 
     now_s: seconds since 1970.
     """
@@ -112,9 +116,10 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
 
 
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
-    """Return the conditions of a resized job, in the form of a HorizontalPodAutoscaler's. now_s: seconds since 1970.
+    """Return the conditions AbleToScale, ScalingActive and ScalingLimited of a resized job, as of a
+    HorizontalPodAutoscaler.
 
-    They are AbleToScale, ScalingActive and ScalingLimited.
+    now_s: seconds since 1970.
     """
     limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
     rows = (
@@ -137,7 +142,7 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 def is_overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
     """Return True if a leader of a later term has written these annotations in the last NEWER_S seconds.
 
-    Then this replica no longer leads. term: of this replica. now_s: seconds since 1970.
+    Then this replica no longer leads. annotations: of a job. term: of this replica. now_s: seconds since 1970.
     """
     term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

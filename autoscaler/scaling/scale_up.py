@@ -33,8 +33,8 @@ class RoomToGrow:
     refusals: dict[Unit, _HoldReason | None] = field(default_factory=dict)  # of each checked unit, None if it had room
     # Room that has been idle for long enough, by NODES or queue and by resource. Growth is charged to it. None if idle
     # time does not matter.
-    settled: dict[str, dict[str, int]] | None = None
-    unsettled_units: set[Unit] = field(default_factory=set)  # units refused because their room was not idle long enough
+    idle_room: dict[str, dict[str, int]] | None = None
+    settling_units: set[Unit] = field(default_factory=set)  # units refused because their room was not idle long enough
     distinct_rooms: tuple[FreeRoom, ...] = ()  # the different objects among the three rooms
 
     def __post_init__(self) -> None:
@@ -45,7 +45,10 @@ class RoomToGrow:
         )
 
     def refusal(self, unit: Unit) -> _HoldReason | None:
-        """Return why there is no room for a unit; None if there is. A later lack of room is known only after `take`."""
+        """Return (reason, detail) why there is no room for a unit; None if there is. Cached.
+
+        Later charges are not considered: a lack of room that they cause is known only after `take`.
+        """
         if unit not in self.refusals:
             self.refusals[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
         return self.refusals[unit]
@@ -53,13 +56,13 @@ class RoomToGrow:
     def take(self, unit: Unit, at_start: bool = False) -> bool:
         """Charge the workers of a unit to all rooms. Return False, with nothing charged, if there is no room.
 
-        A refused unit is noted in `refusals` or in `unsettled_units`. at_start: the job starts, so that it may also use
-        room that has not been idle for long enough.
+        A refused unit is noted in `refusals` or in `settling_units`. at_start: True if the job starts, so that it may
+        also use room that has not been idle for long enough.
         """
         if unit not in self.refusals and self.refusal(unit) is not None:
             return False
-        if not at_start and not self._is_settled(unit):
-            self.unsettled_units.add(unit)
+        if not at_start and not self._is_idle_long_enough(unit):
+            self.settling_units.add(unit)
             return False
         pool, pods = unit
         if len(self.distinct_rooms) == 1:
@@ -70,37 +73,41 @@ class RoomToGrow:
         if not charged:
             self.refusals[unit] = self._no_room_reason(pool, pods)
         elif not at_start:
-            for amounts in self._settled_amounts(pool.queue):
+            for amounts in self._idle_amounts(pool.queue):
                 for resource, amount in pool.needs:
                     if resource in amounts:
                         amounts[resource] -= amount * pods
         return charged
 
-    def _is_settled(self, unit: Unit) -> bool:
-        """Return True if the room for a unit has been idle for long enough, on the nodes and in the queues."""
+    def _is_idle_long_enough(self, unit: Unit) -> bool:
+        """Return True if the room for a unit has been idle for long enough, on the nodes and in the queues with a
+        limit.
+        """
         pool, pods = unit
-        for amounts in self._settled_amounts(pool.queue):
+        for amounts in self._idle_amounts(pool.queue):
             for resource, amount in pool.needs:
                 if amounts.get(resource, amount * pods) < amount * pods:
                     return False
         return True
 
-    def _settled_amounts(self, queue: str) -> Iterator[dict[str, int]]:
-        """Yield the settled room of the nodes, of a queue and of the queues above it.
+    def _idle_amounts(self, queue: str) -> Iterator[dict[str, int]]:
+        """Yield the idle room, by resource, of the nodes, of a queue and of the queues above it.
 
-        An unlimited queue yields none.
+        They are charged by `take`.
+
+        A queue without a limit yields none, and nothing is yielded if idle time does not matter.
         """
-        if self.settled is not None:
+        if self.idle_room is not None:
             for place in (NODES, *self.expected.quota.chain(queue)):
-                if (amounts := self.settled.get(place)) is not None:
+                if (amounts := self.idle_room.get(place)) is not None:
                     yield amounts
 
     def copied(self) -> RoomToGrow:
-        """Return a copy that can be charged. Its refused units stay refused."""
+        """Return a copy that can be charged on its own. Its refused units stay refused."""
         expected = self.expected.copied()
         free = expected if self.free is self.expected else self.free.copied()
         after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copied()
-        settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
+        idle_room = None if self.idle_room is None else {name: dict(each) for name, each in self.idle_room.items()}
         return RoomToGrow(
             expected,
             free,
@@ -108,18 +115,24 @@ class RoomToGrow:
             self.any_job_waits,
             self.starting_queues,
             dict(self.refusals),
-            settled,
-            set(self.unsettled_units),
+            idle_room,
+            set(self.settling_units),
         )
 
     def _has_room(self, pool: Pool, pods: int) -> bool:
-        """Return True if workers of a pool fit in each room, its queue is open, and no job is about to start there."""
+        """Return True if workers of a pool fit in each room, its queue is open, and no job is about to start there.
+
+        pods: how many workers.
+        """
         if pool.queue in self.starting_queues or not self.expected.quota.is_open(pool.queue):
             return False
         return all(room.has_room_for(pool, pods) for room in self.distinct_rooms)
 
     def _no_room_reason(self, pool: Pool, pods: int) -> _HoldReason:
-        """Return why no more workers of a pool fit. pods: how many workers are requested. Charges nothing."""
+        """Return (reason, detail) why no more workers of a pool fit. pods: how many workers are requested.
+
+        Charges nothing.
+        """
         if not self.expected.quota.is_open(pool.queue):
             return Reason.QUEUE_CLOSED, f"queue {pool.queue} is closed"
         if pool.queue in self.starting_queues:
@@ -147,19 +160,19 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
     steps: dict[object, Step] = {}
     for each in before.running:
         if each.size_before > each.job.replicas and (return_step := _return_step(each, room, now_s)) is not None:
-            steps[each.token] = return_step
+            steps[each.identity] = return_step
     starting, others = list[JobState](), list[JobState]()
     refusals = room.refusals
     check_payback, min_share = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in before.running:
-        if each.token in steps:
+        if each.identity in steps:
             continue
         job = each.job
-        why = None if each.steady else _unsteady_reason(each, now_s)
+        why = None if each.ready_to_grow else _not_ready_reason(each, now_s)
         if why is None and job.resize_budget.resized_s:
             why = _delay_reason(each, policy, now_s)
         if why is None:  # thousands of equal jobs request the same unit
-            why = refusals[each.unit] if each.unit in refusals else room.refusal(each.unit)
+            why = refusals[each.next_growth] if each.next_growth in refusals else room.refusal(each.next_growth)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
@@ -168,7 +181,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
         if why is None:
             (starting if is_starting(each, policy, now_s) else others).append(each)
         else:
-            steps[each.token] = each.hold(*why)
+            steps[each.identity] = each.hold(*why)
     if starting:
         room, grown = _grow(starting, room, policy, check_payback, at_start=True)
         steps.update(grown)
@@ -178,25 +191,31 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
 
 
 def _room_to_grow(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
-    """Return the room before any growth. The settled amounts are copied, since growth is charged to them."""
+    """Return the room before any growth.
+
+    The idle amounts are copied, since growth is charged to them; the rooms are not.
+    """
     expected = before.expected
     after_headroom = (
         expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.has_headroom() else expected
     )
     served_reasons = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
-    starting_queues = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served_reasons}
-    settled = None if observation.settled is None else {name: dict(each) for name, each in observation.settled.items()}
-    return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting_queues, settled=settled)
+    served = [each for each in before.waiting if before.steps[each.identity].reason in served_reasons]
+    starting_queues = {each.job.queue for each in served}
+    before_growth = observation.idle_room
+    idle_room = None if before_growth is None else {name: dict(each) for name, each in before_growth.items()}
+    return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting_queues, idle_room=idle_room)
 
 
 def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
-    """Return the step that gives workers back to a job whose given room was left unused; None if nothing fits.
+    """Return the step that gives workers back to a job whose given room was left unused; None if none fits or it may
+    not grow.
 
     The returned workers are charged to the room. No cooldown, balance or idle time delays them, because the job had
     these workers before.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
-    if not each.steady and _unsteady_reason(each, now_s) is not None:
+    if not each.ready_to_grow and _not_ready_reason(each, now_s) is not None:
         return None
     while larger <= min(job.most, each.size_before) and room.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
@@ -208,21 +227,21 @@ def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
 def _grow(
     jobs: list[JobState], room: RoomToGrow, policy: Policy, check_payback: bool, at_start: bool = False
 ) -> tuple[RoomToGrow, dict[object, Step]]:
-    """Decide on jobs that may grow. Return the room after their growth, and a step for each job by its token.
+    """Decide on jobs that may grow. Return (the room after their growth, identity -> step of each job).
 
-    A growth that would not pay is taken back, and the room is shared out again without that job. check_payback: some
-    job may not win its restarts back; only then growths are taken back, on a copy of the room. at_start: these jobs
-    start, so that a growth costs them one restart at most, and nothing now.
+    check_payback: True if a growth may not pay for its restarts. Then such growths are undone, and the room is shared
+    out again without those jobs, on a copy. at_start: these jobs start, so that a growth costs them one restart at
+    most, and nothing now.
     """
     unprofitable, restarts = set[object](), 1 if at_start else 2
     while True:
         attempt = room.copied() if check_payback else room
-        remaining = [each for each in jobs if each.token not in unprofitable]
+        remaining = [each for each in jobs if each.identity not in unprofitable]
         sizes = _share_out(remaining, attempt, policy, at_start)
         new_unprofitable = check_payback and {
-            each.token
+            each.identity
             for each in jobs
-            if each.token in sizes and not pays_off(each.job, sizes[each.token], policy, restarts)
+            if each.identity in sizes and not pays_off(each.job, sizes[each.identity], policy, restarts)
         }
         if not new_unprofitable:
             break
@@ -230,30 +249,30 @@ def _grow(
     steps: dict[object, Step] = {}
     for each in jobs:
         job = each.job
-        if (size := sizes.get(each.token)) is not None:
+        if (size := sizes.get(each.identity)) is not None:
             detail = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
-            steps[each.token] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, detail, at_start=at_start)
-        elif each.token in unprofitable:
+            steps[each.identity] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, detail, at_start=at_start)
+        elif each.identity in unprofitable:
             why = f"{each.next_gain.share:.1%} faster by the next worker: no restart is worth it"
-            steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
+            steps[each.identity] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
-            settles = None if at_start or each.unit not in attempt.unsettled_units else _ROOM_SETTLES
-            steps[each.token] = each.hold(*(attempt.refusals.get(each.unit) or settles or _ROOM_USED_UP))
+            settles = None if at_start or each.next_growth not in attempt.settling_units else _ROOM_SETTLES
+            steps[each.identity] = each.hold(*(attempt.refusals.get(each.next_growth) or settles or _ROOM_USED_UP))
     return attempt, steps
 
 
 def _share_out(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
-    """Charge and return the sizes of the jobs that grow, by token. A job that does not grow has no entry.
+    """Charge the growth of jobs to the room. Return identity -> new size; a job that does not grow has no entry.
 
     The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a
     restart. Jobs of equal gain come in the order of their turns. jobs: sorted by ORDER.
     """
     sizes: dict[object, int] = {}
     for each in sorted(in_turn(jobs), key=_gain_order):
-        if room.refusal(each.unit) is None:
+        if room.refusal(each.next_growth) is None:
             size = _largest_size(each, room, policy, at_start)
             if size > each.job.replicas:
-                sizes[each.token] = size
+                sizes[each.identity] = size
     return sizes
 
 
@@ -263,9 +282,9 @@ def _gain_order(each: JobState) -> float:
 
 
 def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bool) -> int:
-    """Charge and return the size that a job gets: as large as there is room, while each step gains enough.
+    """Charge the growth of a job to the room, and return its new size: as large as fits, while each step gains enough.
 
-    Returns the present size if the job does not grow.
+    The present size if the job does not grow.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
@@ -275,10 +294,10 @@ def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bo
     return size
 
 
-def _unsteady_reason(state: JobState, now_s: float) -> _HoldReason | None:
-    """Return why a job that is not `steady` keeps its size whatever room there is; None if it may grow.
+def _not_ready_reason(state: JobState, now_s: float) -> _HoldReason | None:
+    """Return (reason, detail) why a job that is not `ready_to_grow` keeps its size whatever room there is.
 
-    The reason is a pause, its max, or a worker without a node.
+    The reason is a pause, its max, or a worker without a node. None if it may grow.
     """
     job = state.job
     if job.pause is not Pause.NONE:
@@ -292,7 +311,10 @@ def _unsteady_reason(state: JobState, now_s: float) -> _HoldReason | None:
 
 
 def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _HoldReason | None:
-    """Return why a resized job must not grow yet: its cooldown, or a balance below 0. None if it may grow."""
+    """Return (reason, detail) why a resized job must not grow yet: its cooldown, or a balance below 0. None if it may.
+
+    now_s: seconds since 1970.
+    """
     job = state.job
     pause_s, since_s = (
         policy.cooldown_s if job.cooldown_s is None else job.cooldown_s,

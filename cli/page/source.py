@@ -174,7 +174,7 @@ class PageSource:
         observation = self._view.observation(now_s)
         policy = self._settings.policy()
         steps, _ = decide_safely(decide, observation, policy, now_s)
-        starts = self._forecasts.starts(observation, steps, self._ended, now_s, True)
+        starts = self._forecasts.start_times(observation, steps, self._ended, now_s, dry_run=False)
         gpus = self._settings.gpu_resource
         pods = placed_pods(self._view.gpu_pods(), observation)
         gangs = self._view.bare_gangs()

@@ -394,8 +394,9 @@ def _outcome(
 ) -> ReconcileOutcome:
     """Return the outcome with the status of a phase; its Events only if the phase is new.
 
-    why, reason: of a new phase, "" for none. requeue_s: seconds until the next reconciliation at the latest. counters:
-    fields of the status.
+    why: text of a new phase for people, reason: its reason in the status; "" for none. writes: in order, as they are.
+    requeue_s: seconds until the next reconciliation at the latest; None for no limit. delete_job: delete the job, too.
+    counters: fields of the status by their names on the wire, such as `retryCount`.
     """
     before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {

@@ -88,9 +88,8 @@ def hosts_beside_neighbours(
     order.
 
     ranks: of the pods to place. absent: other ranks without a place. host_of_rank: rank -> host of placed members.
-    tier: the widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: tables that decide
-    between equal rows. Subtracts the pods from `room`. [] if the placed members are off the map, or in no common domain
-    of the tier.
+    tier: widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: decide between equal rows.
+    Subtracts the pods from `room`. [] if the placed members are off the map, or in no common domain of the tier.
     """
     anchors = sorted(set(host_of_rank.values()))
     if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:

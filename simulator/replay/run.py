@@ -38,7 +38,7 @@ def replay(
     """
     world = ReplayWorld(submissions, rules)
     look_s, decisions = math.inf, 0
-    idle = IdleRoom(policy.settle_s if policy is not None else 0.0)
+    idle = IdleRoom(policy.idle_before_growth_s if policy is not None else 0.0)
     while (event_s := world.next_s()) is not None or look_s < math.inf:
         if event_s is not None and event_s <= look_s:
             world.advance(event_s)

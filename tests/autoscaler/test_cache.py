@@ -221,30 +221,30 @@ def test_a_worker_lacks_a_node_for_as_long_as_the_steady_clock_says(view, by_s):
     made_s = 1_767_225_600.0  # its creationTimestamp
     view.put_pod(pod(0, "a"))
     view.put_pod(pod(1))
-    view.observation(made_s + 5.0, steady_s=5.0)
+    view.observation(made_s + 5.0, monotonic_s=5.0)
     now_s = made_s + 10.0 + by_s
-    at = view.observation(now_s, steady_s=10.0)
+    at = view.observation(now_s, monotonic_s=10.0)
     assert now_s - at.jobs[0].workers[1].since_s == 10.0
     assert [step.reason for step in decide(at, Policy(), now_s)] == [Reason.NOT_READY]
 
 
 def test_a_pod_that_was_told_to_go_and_stays_is_terminating_for_a_while(view):
     view.put_pod(pod(0, "a", owner="stranger", deleted="2026-01-01T00:00:09Z"))
-    assert [len(view.observation(now_s).leaving) for now_s in (0.0, PROMISE_S, PROMISE_S + 1)] == [1, 1, 0]
+    assert [len(view.observation(now_s).terminating_pods) for now_s in (0.0, PROMISE_S, PROMISE_S + 1)] == [1, 1, 0]
 
 
 def test_pods_of_a_deleted_job_are_terminating_and_it_waits_for_nothing(view):
     view.put_pod(pod(0, "a"))
     view.put_pod(pod(1, "b", deleted="2026-01-01T00:00:09Z"))
-    assert view.observation(0.0).leaving == ()  # its own job tells of it
+    assert view.observation(0.0).terminating_pods == ()  # its own job tells of it
     made = job()
     made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
     view.put_job("Job", made)
     seen = view.observation(0.0)
-    assert (seen.jobs, [(pod.queue, pod.row) for pod in seen.leaving]) == ((), [("q", 1)])
+    assert (seen.jobs, [(pod.queue, pod.row) for pod in seen.terminating_pods]) == ((), [("q", 1)])
     view.drop_job("u")
     view.drop_pod("u-1")
-    assert view.observation(0.0).leaving == ()
+    assert view.observation(0.0).terminating_pods == ()
 
 
 def test_what_is_gone_is_gone(view):

@@ -84,7 +84,7 @@ def aged(made, since_s):
     ],
 )
 def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
-    at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), settled=settled)
+    at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), idle_room=settled)
     queues = {"low": Queue(parent="top"), "top": Queue({GPU: 9}), "other": Queue()}
     step = plan(replace(at, queues=queues))["a"]
     assert (step.target, step.reason, step.at_start) == (*told, False)
@@ -102,14 +102,14 @@ def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, tol
     ],
 )
 def test_a_job_that_starts_is_sized_at_once_in_any_room(made, age_s, at_start):
-    at = world([4], aged(seen(made, [0]), NOW_S - age_s), settled=NONE)
+    at = world([4], aged(seen(made, [0]), NOW_S - age_s), idle_room=NONE)
     step = plan(at)["a"]
     assert (step.target, step.at_start) == ((4, True) if at_start else (1, False))
 
 
 def test_a_job_that_starts_comes_before_those_that_restart():
     old, new = aged(seen(job("a"), [0]), NOW_S - 1000), aged(seen(job("bb", curve=FLAT), [0]), NOW_S)
-    assert sizes(world([5], old, new, settled={NODES: {GPU: 3}})) == {"a": 1, "bb": 4}
+    assert sizes(world([5], old, new, idle_room={NODES: {GPU: 3}})) == {"a": 1, "bb": 4}
 
 
 def test_a_job_that_was_sized_as_it_started_waits_for_no_cooldown():
@@ -184,7 +184,7 @@ def test_who_has_banked_a_restart_gives_first(old, new, gives):
         seen(job(name, replicas=4, created=f"2026-01-0{day}T00:00:00Z", **more), [0] * 4)
         for name, day, more in (("old", 1, old), ("new", 2, new))
     ]
-    told = sizes(world([8], *jobs, seen(job("waits", least=2))), replace(POLICY, budget=0.0))
+    told = sizes(world([8], *jobs, seen(job("waits", least=2))), replace(POLICY, restart_budget_share=0.0))
     assert told == {"old": 4, "new": 4, "waits": 2} | {gives: 2}
 
 
@@ -232,7 +232,7 @@ def test_nobody_leaves_while_the_pods_of_a_deleted_job_are_terminating():
     at = world([4, 0], lent, seen(job("bb", least=2)))
     assert sizes(at)["a"] == 2
     going = TerminatingPod("q", shape(1), 1)
-    at = replace(at, leaving=(going, going))
+    at = replace(at, terminating_pods=(going, going))
     assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 4)
 
 

@@ -152,9 +152,10 @@ def test_what_starts_has_one_restart_to_win_back_and_is_told_so():
 def test_a_job_earns_nothing_while_it_restarts_and_the_budget_all_the_time():
     doubled = job("a", replicas=2, curve=((1, 1.0), (2, 2.0)), resized_s=NOW_S - 30)
     assert balance_s(doubled, replace(POLICY, restart_s=60), NOW_S) == 0.0
-    assert balance_s(doubled, replace(POLICY, restart_s=60, budget=0.5), NOW_S) == 15.0
+    assert balance_s(doubled, replace(POLICY, restart_s=60, restart_budget_share=0.5), NOW_S) == 15.0
     for budget in (0.0, 0.5):
-        assert balance_s(doubled, replace(POLICY, budget=budget), NOW_S - 40) == 0.0  # by a clock that went back
+        policy = replace(POLICY, restart_budget_share=budget)
+        assert balance_s(doubled, policy, NOW_S - 40) == 0.0  # by a clock that went back
     assert after_change_s(doubled, replace(POLICY, restart_s=7), NOW_S) == 16.0
 
 
@@ -310,7 +311,11 @@ LEAVES = TerminatingPod("q", shape(1), 0)
             id="somebody starts elsewhere in what is left",
         ),
         pytest.param(
-            [1], [], {"leaving": (LEAVES,)}, (Reason.NO_FREE_ROOM, "what will be free is not free yet"), id="a pod goes"
+            [1],
+            [],
+            {"terminating_pods": (LEAVES,)},
+            (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
+            id="a pod goes",
         ),
         pytest.param(
             [5],
@@ -388,7 +393,7 @@ def test_room_that_has_settled_is_used_up_once():
     """Three have been idle: the first grows into two of them, and of the last one the next gets no unit of two."""
     first, second = seen(job("a", most=3), [0]), seen(job("bb", unit=2, least=2, most=4), [0, 0])
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in (first, second)]
-    steps = plan(world([9], *aged, settled={NODES: {GPU: 3}}))
+    steps = plan(world([9], *aged, idle_room={NODES: {GPU: 3}}))
     assert {name: (step.target, step.reason) for name, step in steps.items()} == {
         "a": (3, Reason.IDLE_ROOM),
         "bb": (2, Reason.ROOM_SETTLES),
@@ -398,7 +403,7 @@ def test_room_that_has_settled_is_used_up_once():
 def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
     made = [seen(job("a"), [0]), seen(job("dear", resize_budget=ResizeBudget(restart_s=9e9)), [0])]
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
-    assert why(world([6], *aged, settled={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
+    assert why(world([6], *aged, idle_room={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
     assert why(world([6], *aged)) == {"a": Reason.IDLE_ROOM, "dear": Reason.MARGINAL_GAIN}
 
 

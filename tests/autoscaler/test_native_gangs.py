@@ -104,7 +104,7 @@ class World:
 
     async def settle(self, changes=(), now_s=0.0):
         self.view.observation(0.0)
-        await self.writer.settle(lambda key: key in changes, now_s)
+        await self.writer.correct_after_resize(lambda key: key in changes, now_s)
 
     def leave(self, *indices):
         for index in indices:

@@ -41,7 +41,7 @@ WORLDS = {
     Reason.AT_MAX: world([8], LENT),
     Reason.COOLDOWN: world([8], seen(job("a", resized_s=NOW_S - 5), [0])),
     Reason.NO_FREE_ROOM: world([1], A),
-    Reason.ROOM_SETTLES: world([8], seen(job("a", resized_s=NOW_S - 700), [0]), settled={NODES: {GPU: 0}}),
+    Reason.ROOM_SETTLES: world([8], seen(job("a", resized_s=NOW_S - 700), [0]), idle_room={NODES: {GPU: 0}}),
     Reason.OTHERS_WAIT: world([4], A, seen(job("bb", least=3, most=3))),
     Reason.MARGINAL_GAIN: world([8], seen(job("a", curve=FLAT), [0])),
     Reason.BUDGET_SPENT: world([8], seen(job("a", **POOR), [0])),

@@ -84,7 +84,7 @@ class LendingStory:
         (`memory`).
         """
         self._view, policy = Cache(KINDS), self._policy
-        self._parts = IdleRoom(policy.settle_s), Promises(policy.promise_s)
+        self._parts = IdleRoom(policy.idle_before_growth_s), Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, self._view.started)
         for name in self._free:
             offers = {GPU: str(PER_NODE), "pods": "110", "cpu": "96"}
@@ -279,7 +279,7 @@ class LendingStory:
         faults.
         """
         steady_s = float(self.second)
-        seen = self._view.observation(self._now_s, steady_s=steady_s)
+        seen = self._view.observation(self._now_s, monotonic_s=steady_s)
         for part in (*self._parts, self._unused):
             seen = part.update(seen, steady_s)
         steps, undecided = decide_safely(decide, seen, self._policy, self._now_s)

@@ -26,7 +26,7 @@ def free(gpus, used=None):
 def settled(*looks, place=NODES):
     """Return what had settled at each of these looks: (seconds, what was seen)."""
     idle = IdleRoom(SPAN_S)
-    return [idle.update(at, NOW_S + s).settled[place][GPU] for s, at in looks]
+    return [idle.update(at, NOW_S + s).idle_room[place][GPU] for s, at in looks]
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,20 @@ def test_the_least_of_the_span_has_settled(looks, found):
 
 def test_where_restarts_cost_nothing_all_that_is_free_has_settled():
     idle = IdleRoom(0.0)
-    assert [idle.update(free(gpus), NOW_S).settled[NODES][GPU] for gpus in (3, 5, 1)] == [3, 5, 1]
+    assert [idle.update(free(gpus), NOW_S).idle_room[NODES][GPU] for gpus in (3, 5, 1)] == [3, 5, 1]
 
 
 def test_only_devices_settle_and_only_on_nodes_that_let_somebody_in():
     at = world([4, 3], seen(job("a")))
     at.room.admits[shape(1)][0] = False
-    told = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).settled
+    told = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).idle_room
     assert told == {NODES: {GPU: 3}, "q": {GPU: 6}}
 
 
 def test_a_queue_that_is_new_or_comes_again_begins_anew():
     idle = IdleRoom(SPAN_S)
     for s, at in ((0, free(4)), (100, free(4, used=2)), (130, free(4)), (140, free(4, used=2)), (190, free(4, used=2))):
-        found = idle.update(at, NOW_S + s).settled
+        found = idle.update(at, NOW_S + s).idle_room
     assert found == {NODES: {GPU: 4}, "q": {GPU: 0}}
 
 
@@ -80,5 +80,5 @@ def test_it_is_the_least_that_anybody_would_find_who_remembers_everything(waits)
         ends = [at_s for at_s, _ in history[1:]] + [float("inf")]
         held = [each for (_, each), end_s in zip(history, ends, strict=True) if end_s > now_s - SPAN_S]
         known = now_s - history[0][0] >= SPAN_S
-        assert idle.update(free(gpus), now_s).settled[NODES][GPU] == (min(held) if known else 0)
+        assert idle.update(free(gpus), now_s).idle_room[NODES][GPU] == (min(held) if known else 0)
         assert np.isinf(idle.due_s(now_s)) or idle.due_s(now_s) > now_s

@@ -102,8 +102,8 @@ def test_too_short_a_history_of_a_queue_is_made_up_for_by_all_queues():
 def test_where_only_told_is_what_would_be_done_nobody_leaves():
     lent = replace(running("a", ran_s=1000), job=job("a", least=1, most=4, replicas=4))
     at = world([4], lent, WAITS)
-    assert told(at, acts=True) == {"waits": told(at, acts=True)["waits"]}
-    assert told(world([4], lent, seen(job("b", least=3, most=3))), acts=False)["b"][1] > 500
+    assert told(at, dry_run=False) == {"waits": told(at, dry_run=False)["waits"]}
+    assert told(world([4], lent, seen(job("b", least=3, most=3))), dry_run=True)["b"][1] > 500
 
 
 def test_who_waits_behind_others_starts_after_them():
@@ -142,7 +142,9 @@ def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
     at, outlook, asked = world([4], WAITS), ForecastCache(), []
 
     def starts(now_s):
-        found = outlook.starts(at, decide(at, POLICY, now_s), lambda: asked.append(now_s) or [], now_s, acts=True)
+        found = outlook.start_times(
+            at, decide(at, POLICY, now_s), lambda: asked.append(now_s) or [], now_s, dry_run=False
+        )
         return [each[0] for each in found.values()]
 
     assert [starts(NOW_S + s) for s in (0, 9, 10, 19)] == [[NOW_S], [NOW_S], [NOW_S + 10], [NOW_S + 10]]
@@ -152,18 +154,18 @@ def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
 
 def test_only_what_can_be_told_in_full_is_handed_on():
     at = world([4], running("a"), WAITS, seen(job("more", least=9, most=9)))
-    found = ForecastCache().starts(at, decide(at, POLICY, NOW_S), list, NOW_S, acts=True)
+    found = ForecastCache().start_times(at, decide(at, POLICY, NOW_S), list, NOW_S, dry_run=False)
     assert [key.name for key in found] == ["waits"]
 
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(worlds(), st.lists(st.floats(1, 1e5), max_size=20), st.booleans())
-def test_estimates_are_ordered_repeatable_and_there_for_all_who_wait(at, lived, acts):
+def test_estimates_are_ordered_repeatable_and_there_for_all_who_wait(at, lived, dry_run):
     steps = decide(at, POLICY, NOW_S)
-    found = forecast(at, steps, history(*lived), NOW_S, acts)
+    found = forecast(at, steps, history(*lived), NOW_S, dry_run)
     assert found.keys() == {each.job.key for each in at.jobs if each.is_waiting}
     assert all(NOW_S <= each.early_s <= each.likely_s <= each.late_s for each in found.values())
-    assert found == forecast(at, steps, history(*lived), NOW_S, acts)
+    assert found == forecast(at, steps, history(*lived), NOW_S, dry_run)
 
 
 @given(

@@ -24,7 +24,7 @@ from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget
 from turnout.kube import labels
 
-STRICT = Policy(restart_s=60, budget=0.0)
+STRICT = Policy(restart_s=60, restart_budget_share=0.0)
 
 
 def test_a_job_that_was_never_changed_owes_nothing():
@@ -41,7 +41,7 @@ def test_lent_workers_earn_what_they_save_and_mins_earn_nothing():
 
 def test_time_pays_a_debt_back_slowly():
     small = job("a", resized_s=NOW_S - 10_000, gained_s=-120)
-    assert balance_s(small, Policy(restart_s=60, budget=0.01), NOW_S) == pytest.approx(-20)
+    assert balance_s(small, Policy(restart_s=60, restart_budget_share=0.01), NOW_S) == pytest.approx(-20)
 
 
 def test_a_job_may_say_what_a_restart_costs_it():
@@ -125,7 +125,7 @@ def test_a_note_that_somebody_has_changed_is_a_number_all_the_same(text):
 @given(st.lists(st.tuples(st.floats(0, 5000), st.booleans()), max_size=30))
 def test_restarts_never_cost_more_than_two_and_the_budget(events):
     """A job that grows only with a balance of 0 or more, and shrinks whenever somebody else wants it to."""
-    policy, now_s, cost_s, won_s, size = Policy(restart_s=60, budget=0.01), 1.0, 0.0, 0.0, 1
+    policy, now_s, cost_s, won_s, size = Policy(restart_s=60, restart_budget_share=0.01), 1.0, 0.0, 0.0, 1
     told = ResizeBudget()
     for wait_s, shrink in events:
         at = job("a", replicas=size, resize_budget=told)

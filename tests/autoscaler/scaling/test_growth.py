@@ -61,7 +61,7 @@ LEAVES = (TerminatingPod("q", shape(1), 0),) * 3
 @pytest.mark.parametrize(
     ("free", "more", "policy"),
     [
-        pytest.param(1, {"leaving": LEAVES}, {}, id="what is not free yet"),
+        pytest.param(1, {"terminating_pods": LEAVES}, {}, id="what is not free yet"),
         pytest.param(4, {}, {"headroom": {GPU: 3}}, id="what is kept free"),
     ],
 )
@@ -80,7 +80,7 @@ def test_beside_one_that_cannot_pay_nobody_grows_into(free, more, policy):
 )
 def test_of_settled_room_each_unit_takes_all_its_workers(settled, sizes):
     jobs = [old(job(name, least=2, most=4, unit=2), [0, 0]) for name in ("a", "bb")]
-    steps = plan(world([9], *jobs, settled=settled))
+    steps = plan(world([9], *jobs, idle_room=settled))
     assert {name: step.target for name, step in steps.items()} == sizes
     assert steps["bb"].reason is (Reason.IDLE_ROOM if sizes["bb"] == 4 else Reason.ROOM_SETTLES)
 
@@ -126,7 +126,7 @@ SHRANK = {"least": 1, "replicas": 2}
 )
 def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, back):
     made = old(job("a", **SHRANK, **more), [0] * workers, size_before=gave)
-    assert told(world([9], made, settled=NONE_SETTLED)) == {"a": back}
+    assert told(world([9], made, idle_room=NONE_SETTLED)) == {"a": back}
 
 
 @pytest.mark.parametrize(
