@@ -1,8 +1,8 @@
 """First phase: decide on the jobs that would not change even with free room.
 
-This module also has the order of jobs, and the decision that all phases extend.
-An observation that cannot be trusted changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
-workers without a node are settled before any room is shared out.
+This module also has the order of jobs, and the decision that all phases extend. An observation that cannot be trusted
+changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and workers without a node are settled
+before any room is shared out.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. The balance
 may fall to minus one restart. A shrink that would take it lower takes all elastic workers at once, so that no other
 shrink follows. So lending costs a job at most two restarts, and `restart_budget_share` of the time it has run. A job
-that only starts pays nothing.
-Source: docs/facts/autoscaling.md 0.4, M5.
+that only starts pays nothing. Source: docs/facts/autoscaling.md 0.4, M5.
 """
 
 from __future__ import annotations
