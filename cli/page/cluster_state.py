@@ -325,7 +325,7 @@ def queue_items(
             idle_gpus=unused[row.queue] - lent[row.queue],
             running_jobs=row.running,
             waiting_jobs=row.waiting,
-            waiting_gpus=row.wanted_gpus,
+            waiting_gpus=row.wanted_gpus or 0,
         )
         for row in rows
     ]
@@ -340,7 +340,7 @@ def _bounded_row(row: QueueRow) -> QueueRow:
         limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MOST_SUM_GPUS),
         used_gpus=min(row.used_gpus, MOST_SUM_GPUS),
         borrowed_gpus=min(row.borrowed_gpus, MOST_SUM_GPUS),
-        wanted_gpus=min(row.wanted_gpus, MOST_SUM_GPUS),
+        wanted_gpus=min(row.wanted_gpus or 0, MOST_SUM_GPUS),
     )
 
 

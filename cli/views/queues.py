@@ -35,7 +35,7 @@ class QueueRow:
     free_gpus: int | None
     running: int
     waiting: int
-    wanted_gpus: int  # what those that wait lack to their min
+    wanted_gpus: int | None  # GPUs that its waiting jobs still need for their min
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 
 
@@ -121,7 +121,7 @@ def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
 def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
     """Return the row of a queue from its status in the autoscaler's ConfigMap.
 
-    The status has neither missing GPUs nor namespaces: `wanted_gpus` is 0, `namespaces` is (). Raises KeyError,
+    The status has neither missing GPUs nor namespaces: `wanted_gpus` is None, `namespaces` is (). Raises KeyError,
     TypeError or ValueError if it is malformed.
     """
     gpus, jobs = status.get("gpus") or {}, status["jobs"]
@@ -137,7 +137,7 @@ def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
         gpus.get("free"),
         int(jobs["running"]),
         int(jobs["waiting"]),
-        0,
+        None,
     )
 
 
@@ -154,7 +154,7 @@ def listing(queue_rows: list[QueueRow], notes: tuple[str, ...] = ()) -> Listing[
             Column("FREE", lambda row: _amount_text(row.free_gpus), number=True),
             Column("RUNNING", lambda row: str(row.running), number=True),
             Column("WAITING", lambda row: str(row.waiting), number=True),
-            Column("WANTED", lambda row: str(row.wanted_gpus), wide=True, number=True),
+            Column("WANTED", lambda row: _amount_text(row.wanted_gpus), wide=True, number=True),
             Column("NAMESPACES", lambda row: ",".join(row.namespaces), wide=True),
         ),
         queue_rows,

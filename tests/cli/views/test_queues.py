@@ -61,6 +61,7 @@ def test_what_the_autoscaler_wrote_down_tells_the_same():
     )
     for field in fields:
         assert getattr(row, field) == getattr(ours, field), field
+    assert (row.wanted_gpus, ours.wanted_gpus) == (None, 4)  # the pages do not have it: it is not known to be 0
 
 
 @pytest.mark.parametrize(
