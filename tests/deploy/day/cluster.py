@@ -9,7 +9,7 @@ from turnout.kube import labels
 from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 from turnout.simulator.api.model import ApiRefusal
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.scheduler import ExtenderVerb, Question
+from turnout.simulator.cluster.scheduler import ExtenderCall, ExtenderVerb
 
 MERGE = "application/merge-patch+json"
 JOBS = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
@@ -124,9 +124,9 @@ class Cluster:
         waiting = [pod for pod in self.pods() if _waits(pod)]
         for pod in sorted(waiting, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])):
             names = tuple(name for name, free in sorted(self.free().items()) if free >= _gpus(pod))
-            reply = await asks.ask(pod, Question(ExtenderVerb.FILTER, names))
+            reply = await asks.ask(pod, ExtenderCall(ExtenderVerb.FILTER, names))
             if reply.feasible_nodes and not reply.failed:
-                scored = await asks.ask(pod, Question(ExtenderVerb.PRIORITIZE, reply.feasible_nodes))
+                scored = await asks.ask(pod, ExtenderCall(ExtenderVerb.PRIORITIZE, reply.feasible_nodes))
                 best = max(reply.feasible_nodes, key=lambda name: scored.points.get(name, 0))
                 with suppress(ApiRefusal):  # it was deleted meanwhile
                     self._bind(pod, best)
