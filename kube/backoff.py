@@ -24,7 +24,7 @@ class Backoff:
 
         failures: consecutive failures, >= 1. draw: a random number, uniform in [0, 1); 1.0 for the longest wait.
         retry_after_s: the server's Retry-After, 0 if the server sent none; the wait is at least this, up to
-          max_retry_after_s.
+        max_retry_after_s.
         """
         ceiling_s = min(self.max_s, self.first_s * self.factor ** min(failures - 1, 32))
         return max(draw * ceiling_s, min(retry_after_s, self.max_retry_after_s))

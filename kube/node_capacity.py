@@ -82,7 +82,7 @@ class ClusterSnapshot:
         """Set the order of the rows, and compute all tables again.
 
         order: names of nodes. A name without a node has a row without room; every node needs a row. All rows count as
-          changed.
+        changed.
         """
         self.order = tuple(order)
         self.row_of = {name: row for row, name in enumerate(self.order)}
@@ -150,7 +150,7 @@ class ClusterSnapshot:
         self._change_use(charge, 1)
 
     def release(self, uid: str) -> None:
-        """Release the room of the pod with this uid. Do nothing if the pod is not charged."""
+        """Release the room of the pod with this uid. Do nothing if no node is charged for the pod."""
         charge = self.charges.pop(uid, None)
         if charge is None:
             return
@@ -184,7 +184,7 @@ class ClusterSnapshot:
 
     def fits_at(self, rows: NDArray[np.intp], shape: PodShape, additional_use: NDArray[np.int64]) -> Rows:
         """Return how many pods of this shape the given rows hold by their resources alone: int32[len(rows)], at most
-          MAX_ROOM.
+        MAX_ROOM.
 
         Whether the node admits the shape, and host ports, are not checked. 0 if no node has offered a resource of the
         shape. additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts

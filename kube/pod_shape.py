@@ -95,7 +95,11 @@ def shape_of(pod: Pod) -> PodShape:
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the ports that a pod needs on its node, sorted: with the host's network also its container ports."""
+    """Return the (protocol, port) pairs that a pod needs on its node, sorted.
+
+    They are each hostPort, with hostNetwork also each containerPort. Init containers and sidecars are not read, and
+    hostIP is ignored: a port is taken on all addresses.
+    """
     ports = [port for container in spec.containers for port in container.ports or ()]
     needed = {(port.protocol, port.host_port) for port in ports if port.host_port}
     if spec.host_network:

@@ -184,7 +184,7 @@ class KindDecoder(Generic[T]):
 
     def _decode_unusual_line(self, raw: bytes) -> WatchLine[T]:
         """Return a line that the fast decoder rejects: an ERROR, an object of the wrong shape, an unknown type or
-          invalid bytes.
+        invalid bytes.
 
         A line that cannot be used is a SKIP, with the version of its object if that can be read. Raises nothing.
         """

@@ -159,10 +159,10 @@ class Client:
         self, path: str, params: Params | None = None, *, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
         """Return the body of a GET: an object or a list as JSON. Raises NotFound if it does not exist, or another
-          CallError.
+        CallError.
 
         path: of the URL. params: of its query. urgent: do not wait for the limits of the client. deadline_s: of the
-          whole call.
+        whole call.
         """
         return await self._call(_Call("GET", path, params, deadline_s, urgent))
 
@@ -233,8 +233,7 @@ class Client:
         """Delete an object and return the server's answer, as JSON. Raises NotFound, or another CallError.
 
         uid, resource_version: delete only an object that still has them, else raise Conflict; None for any. grace_s:
-          the grace
-        period of a pod in seconds, None for its own. params: of the query. deadline_s: of the whole call.
+        the grace period of a pod in seconds, None for its own. params: of the query. deadline_s: of the whole call.
         """
         preconditions = {key: v for key, v in (("uid", uid), ("resourceVersion", resource_version)) if v is not None}
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
@@ -248,10 +247,8 @@ class Client:
         """Yield an empty line when the server has accepted the watch, then each line as JSON until the watch ends.
 
         params: of the query. A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the
-          generator
-        (`contextlib.aclosing`) if you do not read it to the end. A connection that is silent is not detected. Raises
-        CallError:
-        Unreachable if the connection breaks.
+        generator (`contextlib.aclosing`) if you do not read it to the end. A connection that is silent is not detected.
+        Raises CallError: Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:

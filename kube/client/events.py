@@ -114,10 +114,9 @@ class EventRecorder:
         """Queue an Event; `run` or `flush` writes it. Raises nothing, and does not wait.
 
         An equal Event in the queue only gets a higher count. If the queue is full, an Event is dropped and counted in
-        `dropped`.
-        type_: Normal or Warning. now: wall-clock seconds. message: truncated so that it has at most MESSAGE_BYTES
-          together with
-        the pointer to the explanation of its reason, which is added if the reason is one of ours.
+        `dropped`. type_: Normal or Warning. now: wall-clock seconds. message: truncated so that it has at most
+        MESSAGE_BYTES together with the pointer to the explanation of its reason, which is added if the reason is one of
+        ours.
         """
         pointer_text = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
         key = _EventKey(

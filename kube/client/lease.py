@@ -34,7 +34,8 @@ _decoder = msgspec.json.Decoder(Lease)
 class LeaseSettings:
     """The times of an election, in seconds; the defaults are client-go's.
 
-    The leader stops within renew_s + grace_s, before another candidate may take the Lease after lease_s.
+    The leader stops at most renew_s + grace_s after its last renewal. This is not later than lease_s, when another
+    candidate may take the Lease.
     """
 
     lease_s: int = 15  # without a renewal for this time, another candidate may take the Lease
@@ -54,7 +55,7 @@ class LeaseSettings:
 def lease_settings(lease_s: int) -> LeaseSettings:
     """Return settings with client-go's proportions for a Lease of `lease_s` seconds.
 
-    2/3 of it to renew, 2/15 between retries, 1/3 to stop the work. Raises ValueError if it is not above 0.
+    renew_s is 2/3 of it, retry_s 2/15, call_s and grace_s 1/3 each. Raises ValueError if it is not above 0.
     """
     renew_s = lease_s * 2 / 3
     return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
@@ -131,9 +132,10 @@ class Elector:
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
         """Run `work(transitions)` in each term of ours until it returns, raises, or until this call is cancelled.
 
-        Its argument is the number of the term. When the Lease cannot be renewed in time, cancel the work and become a
-        candidate again. The Lease is released at each end. An exception of the work is raised here. Work that does not
-        end within the grace period ends the whole process.
+        The argument of `work` is the number of transitions of the Lease, which is the number of the term. When the
+        Lease cannot be renewed in time, cancel the work and become a candidate again. The Lease is released at each
+        end. An exception of the work is raised here. Work that does not end within the grace period ends the whole
+        process.
         """
         while True:
             await self._acquire()

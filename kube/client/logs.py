@@ -83,9 +83,11 @@ class PlainFormatter(logging.Formatter):
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of `extra` in their order. Secrets in names or values are replaced by [hidden].
+    """Return the fields of `extra` in their order, without those whose name begins with `_`.
 
-    Numbers, booleans and None keep their type; all other values become texts.
+    The whole value of a field whose name means a secret is replaced by [hidden]; in other texts only tokens and private
+    keys are. A text is cut to _MAX_VALUE_CHARS. Finite numbers, booleans and None keep their type; all other values
+    become texts.
     """
     fields = {}
     for name, value in vars(record).items():

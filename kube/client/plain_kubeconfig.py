@@ -41,9 +41,10 @@ class ClusterAccess:
 
 
 def kubeconfig_path(kubeconfig: str | None) -> Path | None:
-    """Return the path of the only kubeconfig in use; None in a pod, or if several files are merged.
+    """Return the path of the kubeconfig in use.
 
-    kubeconfig: the value of --kubeconfig, None for $KUBECONFIG or the user's default file. The file may not exist.
+    None if it is several files (a path list), or if `kubeconfig` is None in a pod, where the service account is used.
+    kubeconfig: the value of --kubeconfig; None for $KUBECONFIG, else ~/.kube/config. The file may not exist.
     """
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
@@ -157,7 +158,7 @@ def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | Non
     """Return the decoded PEM in the field `key`-data, else the path in the field `key`; None without both.
 
     entry: of a cluster or user. folder: from which a relative path starts. Raises ValueError if `key`-data is no
-      base64.
+    base64.
     """
     if f"{key}-data" in entry:
         return base64.b64decode(str(entry[f"{key}-data"]), validate=True)

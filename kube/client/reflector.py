@@ -132,10 +132,11 @@ class Reflector(Generic[T]):
             await self._pause(await self._list_and_watch())
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s` seconds. If the server is unreachable, stop waiting soon after another watch gets an answer.
+        """Wait `wait_s` seconds, or less if the server is unreachable and then answers another watch.
 
-        Such a wake-up happens at most once in the longest back-off, so that watches that succeed only briefly do not
-        keep waking each other. It resets the number of failures.
+        The wait then ends after a random delay of at most MAX_WAKE_DELAY_S seconds. This happens at most once in
+        `backoff.max_s` seconds, so that watches that succeed only briefly do not keep waking each other. It resets the
+        number of failures.
         """
         if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
             await self._clock.sleep(wait_s)
@@ -276,7 +277,7 @@ class Reflector(Generic[T]):
 
     async def _wait_for_silence(self, watch_s: float) -> None:
         """Return when nothing has arrived for too long: SILENCE_S with bookmarks, else LATE_END_S after the end of the
-          watch.
+        watch.
 
         watch_s: the duration of the watch that was requested, in seconds.
         """

@@ -81,7 +81,9 @@ async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
     """Wait until `synced` returns, then take part in the leader election, and run `work` in each term of this process.
 
-    Return when `work` returns in a term; raise its exception. synced: returns once every watch has a complete list.
+    When a term ends because the Lease is lost, `work` is cancelled, and this process becomes a candidate again; work
+    that does not stop in time ends the process. Return when `work` returns; raise its exception. synced: returns once
+    every watch has a complete list.
     """
 
     async def term(transitions: int) -> None:
