@@ -78,14 +78,14 @@ class _BoundedStream(io.RawIOBase):
         return size
 
 
-def blocks(file: IO[bytes], form: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the documents of an archive in their order. Raises ArchiveFault where the archive cannot be read further.
+def blocks(file: IO[bytes], input_format: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the documents of an archive in their order, in blocks: one text, or whole lines of JSON.
 
-    file: the open archive. form: its format. size_bytes: its size; with limits.max_expansion it bounds the decompressed
-    size.
+    Raises ArchiveFault where the archive is damaged or exceeds a limit; the blocks before are good. file: the open
+    archive. input_format: its format. size_bytes: its size; with limits.max_expansion it bounds the decompressed size.
     """
     try:
-        yield from _READERS[form](file, size_bytes, limits)
+        yield from _READERS[input_format](file, size_bytes, limits)
     except (EOFError, tarfile.ReadError) as error:
         raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, str(error) or "the archive ends early") from error
     except (zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -164,7 +164,8 @@ def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> 
 def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield the texts of a Zstandard file in which each text follows its length in DAT_LENGTH_DIGITS digits.
 
-    Raises ArchiveFault for a wrong length, a text above max_document_bytes, and an end within a text.
+    Raises ArchiveFault for a length that is no number, a text above max_document_bytes, and an end within a length or a
+    text.
     """
     stream = _unzstd(file, size_bytes, limits)
     while head := stream.read(DAT_LENGTH_DIGITS):

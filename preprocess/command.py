@@ -129,7 +129,7 @@ class _LineFormatter(logging.Formatter):
     """A log line of an event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message of a log record, then its extra fields as name=value."""
+        """Return the message of a log record, then its extra fields as name=value. A traceback is not written."""
         standard_fields = logging.makeLogRecord({}).__dict__
         fields = " ".join(
             f"{name}={value}"

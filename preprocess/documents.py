@@ -85,8 +85,10 @@ class LineReader:
         return Documents(columns, tuple(rejected), lines, numbers)
 
     def _read_line(self, line: bytes) -> tuple[str, ...] | DocumentFault:
-        """Return the texts of one JSON line, in the order of the keys, or the fault for which it is rejected,
-        without its place.
+        """Return the texts of one JSON line, in the order of the keys, or the fault for which it is rejected.
+
+        A text that is a list of paragraphs is joined with PARAGRAPH_BREAK. The caller adds the piece and the line
+        number to the fault.
         """
         if len(line) > self._max_document_bytes:
             return _fault(FaultReason.DOCUMENT_TOO_LONG, f"{len(line)} bytes, the limit is {self._max_document_bytes}")

@@ -43,7 +43,7 @@ def find_sources(options: Options) -> tuple[InputFile, ...]:
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
         raise BadOption(f"--input names {len(paths)} files, at most {MAX_SOURCES} are read")
-    sources = tuple(_source(path) for path in paths)
+    sources = tuple(_input_file(path) for path in paths)
     for source in sources:
         if len(options.keys) > 1 and not source.form.has_fields:
             raise BadOption(f"--input {source.path}: its documents have no fields, so only one key can be read")
@@ -68,7 +68,7 @@ def _paths(part: str) -> list[str]:
     return [part]
 
 
-def _source(path: str) -> InputFile:
+def _input_file(path: str) -> InputFile:
     """Return an input file with its format and size. Raises BadOption for an unknown suffix or a missing file."""
     if (form := _format_of(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
@@ -102,42 +102,42 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
     """
     result: list[TextChunk] = []
     pieces: list[Piece] = []
-    weight = 0
+    estimated_bytes = 0
 
-    def close() -> None:
-        """Complete the chunk that is being filled, and begin an empty one."""
-        nonlocal weight
+    def close_chunk() -> None:
+        """Complete the chunk that is being filled, and begin an empty one. An empty chunk is not added."""
+        nonlocal estimated_bytes
         if pieces:
             result.append(TextChunk(len(result), tuple(pieces)))
         pieces.clear()
-        weight = 0
+        estimated_bytes = 0
 
-    for number, source in enumerate(sources):
-        for piece, parts in _pieces(number, source, division):
+    for source_index, source in enumerate(sources):
+        for piece, parts in _pieces(source_index, source, division):
             size = (piece.end - piece.start) * (1 if source.form.is_splittable else ARCHIVE_EXPANSION)
-            if parts or weight + size > division.chunk_bytes:
-                close()
+            if parts or estimated_bytes + size > division.chunk_bytes:
+                close_chunk()
             for piece_of_part, part in parts:
                 result.append(TextChunk(len(result), (piece_of_part,), part))
             if not parts:
                 pieces.append(piece)
-                weight += size
-    close()
+                estimated_bytes += size
+    close_chunk()
     return tuple(result)
 
 
 Parts = Sequence[tuple[Piece, TextPart]]  # the parts of one long line with their bytes
 
 
-def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
+def _pieces(source_index: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
     """Yield (piece, parts) for an input file. Pieces are cut at ends of lines. An empty file yields nothing.
 
-    number: the index of the file. The parts are () unless the piece is one very long line that is cut.
+    source_index: the index of the file. The parts are () unless the piece is one very long line that is cut.
     """
     if not source.size_bytes:
         return
     if not source.form.is_splittable or source.size_bytes <= division.chunk_bytes:
-        yield Piece(number, 0, source.size_bytes), ()
+        yield Piece(source_index, 0, source.size_bytes), ()
         return
     start = 0
     while start < source.size_bytes:
@@ -145,10 +145,10 @@ def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tupl
         if end - start > (LONG_LINE_CHUNKS + 1) * division.chunk_bytes:
             line_start = _line_start(source, start + division.chunk_bytes, start)
             if line_start > start:
-                yield Piece(number, start, line_start), ()
-            yield Piece(number, line_start, end), _parts(number, source, line_start, end, division)
+                yield Piece(source_index, start, line_start), ()
+            yield Piece(source_index, line_start, end), _parts(source_index, source, line_start, end, division)
         else:
-            yield Piece(number, start, end), ()
+            yield Piece(source_index, start, end), ()
         start = end
 
 
@@ -184,10 +184,12 @@ def _line_start(source: InputFile, offset: int, lowest: int) -> int:
     return lowest
 
 
-def _parts(number: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
-    """Return the parts of one long line, () if it must not or cannot be cut.
+def _parts(source_index: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
+    """Return the parts of one long line, each with its bytes. Raises OSError.
 
-    number: the index of the file. start, end: offsets of the line in the file.
+    () if `division` forbids cuts, if the line is longer than division.max_document_bytes (it will be rejected), or if
+    no text in it can be cut. source_index: the index of the file. start: the offset of the line in the file. end: the
+    offset after it. division: the size of a part (chunk_bytes) and the keys of the text.
     """
     if not division.may_cut or end - start > division.max_document_bytes:
         return ()
@@ -204,6 +206,9 @@ def _parts(number: int, source: InputFile, start: int, end: int, division: Divis
         return ()
     borders = [start, *offsets, end]
     return [
-        (Piece(number, borders[position], borders[position + 1]), TextPart(position, len(borders) - 1, *text_range))
+        (
+            Piece(source_index, borders[position], borders[position + 1]),
+            TextPart(position, len(borders) - 1, *text_range),
+        )
         for position in range(len(borders) - 1)
     ]

@@ -19,7 +19,7 @@ class Sequences:
     tokens: NDArray[Any]  # of all documents, one after the other
     lengths: NDArray[np.int32]  # tokens of each document, >= 1
     out_of_range: tuple[int, ...]  # positions of documents that were left out: an id is not below the vocabulary size
-    too_long: tuple[int, ...]  # positions of documents that were left out: more than MAX_SEQUENCE_TOKENS tokens
+    too_long: tuple[int, ...]  # positions of documents that were left out: MAX_SEQUENCE_TOKENS tokens or more
 
 
 def assemble(
@@ -27,9 +27,10 @@ def assemble(
 ) -> Sequences:
     """Return the documents as one array of `dtype`, with their lengths.
 
-    ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: the token that ends
-    each document, None for none. Documents with an invalid id or with too many tokens are left out and listed in the
-    result; documents without tokens are only left out. Source: DL-74, DL-78
+    ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: a token that is
+    appended to each document and counted in its length; None for no such token. A document with an invalid id, or of
+    MAX_SEQUENCE_TOKENS tokens or more, is left out and listed in the result; documents without tokens are only left
+    out. Source: DL-74, DL-78
     """
     flat = _joined(ids)
     out_of_range: tuple[int, ...] = ()

@@ -100,9 +100,8 @@ def atomic_file(path: str, *, durable: bool = False, staging: str | None = None)
     """Write a file atomically: it appears at `path` only if the `with` block ends without an exception.
 
     path: a path or a URL. durable: the bytes are on the disk before the name is, so that a power cut leaves no
-      incomplete
-    file at `path`. staging: the folder, on the same disk, in which the file is written first; None for the folder of
-    `path`. Both have no effect on a URL.
+    incomplete file at `path`. staging: the folder, on the same disk, in which the file is written first; None for the
+    folder of `path`. Both have no effect on a URL.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
