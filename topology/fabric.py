@@ -56,7 +56,7 @@ class Fabric:
         return self.tiers
 
     def span(self, tier: int, switch: int) -> tuple[int, int]:
-        """Return (first host id, last host id + 1) of a switch, given by its tier and its number."""
+        """Return (first host id, last host id + 1) of the hosts under a switch, given by its tier and its number."""
         first = self.starts[tier]
         end = int(first[switch + 1]) if switch + 1 < len(first) else len(self.hosts)
         return int(first[switch]), end
@@ -65,7 +65,8 @@ class Fabric:
 def build(entries: Iterable[Entry]) -> Fabric:
     """Build the tables of a map. The order of the entries makes no difference.
 
-    Raises BadFabric with one fault for each host that is named twice or has no switch.
+    Raises BadFabric with one fault for each host that is named several times, and for each entry whose path is empty or
+    has an empty name.
     """
     entries = tuple(entries)
     tree = _tree(entries)
@@ -144,8 +145,7 @@ def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
     """Return the fabric under one switch. Host ids count from the switch's first host.
 
     tier, switch: the tier and the number of the switch. The result has the tiers up to `tier`, and no names of
-      switches, no
-    `index` and no `paths`.
+    switches, no `index` and no `paths`.
     """
     first, end = fabric.span(tier, switch)
     rows = fabric.switch_of[: tier + 1, first:end]

@@ -294,7 +294,7 @@ class _Reader:
         """Read the switches below a switch, down to their hosts. Adds entries and faults.
 
         node: the mapping of the switches. parent_path: the names of the switches from the root down to it, () at the
-          root.
+        root.
         """
         if len(parent_path) >= MAX_TIERS:
             self._add_fault(node.line, f"more than {MAX_TIERS} tiers of switches")

@@ -133,10 +133,10 @@ def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_
 
 def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Price:
     """Return the traffic of a mesh in GB a step: between switches of tier 1, 2, ... below the top, and last between
-      hosts.
+    hosts.
 
     hosts: the host id of each pod, in rank order. ranks_a_pod: ranks of one pod. Compare such tuples element by
-      element.
+    element.
     """
     rows = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
     return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_a_pod)) for row in rows)

@@ -93,13 +93,11 @@ class RoomByTier:
     def tightest_domain(self, tier: int, domains: Counts, need: int, most: int) -> int:
         """Return the best of some switches of a tier, each of which holds a gang of `need` pods at the same price.
 
-        domains: numbers of switches, at least one. most: pods that the gang may grow to. Preferred are domains that can
-          grow to
-        `most` pods under the lowest switch above them. Of these the one with the least room, then with the fewest hosts
-        under a
-        leaf, then with the greatest merits is chosen. Ties: the domain whose parent switch has the least room, then
-        whose
-        grandparent has the least room, and so on; then the first one.
+        domains: numbers of switches, at least one. most: pods that the gang may grow to. First come domains that have
+        room for `most` pods, alone or together with the rest of a switch above them, at the lowest tier at which any
+        domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with the
+        greatest merits is chosen. Ties: the domain whose parent switch has the least room, then whose grandparent has
+        the least room, and so on; then the first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= most]
@@ -130,7 +128,7 @@ class RoomByTier:
 
         leaves: numbers of leaves.
         """
-        capacity = np.cumsum(self.rooms_of_hosts(leaves)[:, ::-1], axis=1)  # by the largest hosts
+        capacity = np.cumsum(self.rooms_of_hosts(leaves)[:, ::-1], axis=1)  # pods on the 1, 2, ... largest hosts
         used = (capacity < need).sum(axis=1)
         fewest: Counts = leaves[used == used.min()]
         return fewest
@@ -329,7 +327,7 @@ class DomainPacker:
         tier, switch: the tier, 2 or more, and the number of the switch, which has room for the pods. Switches that hold
         anchors do not count.
         """
-        reach = self._pods_by_price(tier, switch, self._max_switches(tier, switch, need))
+        reach = self._most_pods_by_price(tier, switch, self._max_switches(tier, switch, need))
         return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
@@ -490,10 +488,12 @@ class DomainPacker:
                 table.append((child, reach, best))
         return table
 
-    def _pods_by_price(self, tier: int, switch: int, budget: int) -> Counts:
-        """Return the most pods that 0, 1, ..., budget switches below a switch hold: budget + 1 numbers.
+    def _most_pods_by_price(self, tier: int, switch: int, budget: int) -> Counts:
+        """Return budget + 1 numbers: number b is the most pods that can be placed under a switch for the price b.
 
-        tier, switch: the tier, 2 or more, and the number of the switch. Switches that hold anchors cost nothing.
+        The price is the number of switches below it that the pods use, those of all lower tiers counted together.
+        Switches that hold anchors are not counted. tier, switch: the tier, 2 or more, and the number of the switch.
+        budget: the largest price, >= 0.
         """
         if tier > 2:
             table = self._table(tier, switch, budget)
@@ -514,9 +514,9 @@ class DomainPacker:
         """Return the most pods that a switch holds for a price of 0, 1, ..., budget, its own price of 1 included.
 
         tier, switch: the tier, 2 or more, and the number of the switch. A switch that holds anchors has no price
-          itself.
+        itself.
         """
-        pods_below = self._pods_by_price(tier, switch, budget)
+        pods_below = self._most_pods_by_price(tier, switch, budget)
         if switch in self._anchored[tier]:
             return pods_below
         return np.concatenate([np.zeros(1, np.int64), pods_below[:-1]])

@@ -39,8 +39,8 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     """Place a gang in whole multiples, or return the reason why not. Raises nothing.
 
     room: how many pods of the gang's shape each host id holds, 0 or more; the pods of the anchors are subtracted
-    already. If a tier is required, only mapped hosts count. If `ask.pods` fit nowhere, as many as fit are placed, but
-    at least `ask.least` and one. Pods that do not fill a whole multiple are not placed. `ask.layers` is not read.
+    already. If a tier is required, unmapped hosts are not used. If `ask.pods` fit nowhere, as many as fit are placed,
+    but at least `ask.least` and one. Pods that do not fill a whole multiple are not placed. `ask.layers` is not read.
     """
     required = ask.widest_tier is not None
     anchors = [host for host, _ in ask.anchors]
@@ -108,14 +108,17 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 
 
 def _search(
-    ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
+    fabric_and_widest: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
 ) -> Slots:
-    """Return (host id, units) for all pods in units, else for as many as fit, at least the ask's `least`.
+    """Return (host id, units) of all whole units of the ask, in the lowest domain that holds them.
 
-    [] if fewer fit. ruled_fabric: the fabric, and the widest tier allowed. rooms: units of each host id, first on
-    mapped hosts only, then on all hosts if the ask allows them. anchors: host ids of placed members.
+    If none does and the ask allows it, all units are placed on any hosts, also unmapped ones. If that fails, too, the
+    result has as many units as the roomiest domain of the widest tier holds (with anchors: as their domain holds). []
+    if these are fewer than `ask.least` needs. fabric_and_widest: the fabric after the distance rule, and the widest
+    tier allowed in it. rooms: units of each host id, first on mapped hosts only, then on all hosts if the ask allows
+    them. anchors: host ids of placed members.
     """
-    fabric, widest = ruled_fabric
+    fabric, widest = fabric_and_widest
     units, min_units, max_units = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < units >= min_units:
         return []
@@ -135,55 +138,54 @@ def _search(
     )
 
 
-def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
+def _place_all(room_by_tier: RoomByTier, units: int, max_units: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) for all units in the lowest domain that holds them; None if no domain does.
 
-    pods: the units to place, >= 1. most: units that the gang may grow to, which decides between equal domains. widest:
-      the
-    highest tier tried. anchors: host ids of placed members, which the domain has to contain.
+    units: to place, >= 1. max_units: units that the gang may grow to, which decides between equal domains. widest:
+    the highest tier tried. anchors: host ids of placed members, which the domain has to contain.
     """
     if anchors:
-        return _place_near_anchors(room_by_tier, pods, widest, anchors)
+        return _place_near_anchors(room_by_tier, units, widest, anchors)
     for tier in range(widest + 1):
         room = room_by_tier.at_tier(tier)
-        domains = np.flatnonzero(room >= pods)
+        domains = np.flatnonzero(room >= units)
         if not len(domains):
             continue
         packer = DomainPacker(room_by_tier)
-        domains = packer.cheapest_domains(tier, domains, pods)
-        return packer.fill(tier, room_by_tier.tightest_domain(tier, domains, pods, most), pods)
+        domains = packer.cheapest_domains(tier, domains, units)
+        return packer.fill(tier, room_by_tier.tightest_domain(tier, domains, units, max_units), units)
     return None
 
 
-def _place_near_anchors(room_by_tier: RoomByTier, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+def _place_near_anchors(room_by_tier: RoomByTier, units: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) under the lowest switch that covers all anchors and has room.
 
-    None if none up to `widest` has. pods: the units to place. widest: the highest tier tried. anchors: host ids of
-    placed members, at least one.
+    None if none up to `widest` has. units: to place. widest: the highest tier tried. anchors: host ids of placed
+    members, at least one.
     """
     fabric = room_by_tier.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
         switch = int(fabric.switch_of[tier][anchors[0]])
-        if room_by_tier.at_tier(tier)[switch] >= pods:
-            return DomainPacker(room_by_tier, anchors).fill(tier, switch, pods)
+        if room_by_tier.at_tier(tier)[switch] >= units:
+            return DomainPacker(room_by_tier, anchors).fill(tier, switch, units)
     return None
 
 
-def _place_on_unmapped_hosts(room_by_tier: RoomByTier, pods: int, most: int, anchors: list[int]) -> Slots | None:
+def _place_on_unmapped_hosts(room_by_tier: RoomByTier, units: int, max_units: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) for all units on any hosts, also those off the map; None if the room is too small.
 
-    pods: the units to place. most: units that the gang may grow to. anchors: host ids of placed members. One host takes
-    all units if it can; with anchors it must be their only host. Otherwise the map's hosts take all that they hold, and
-    the fewest hosts off the map take the rest, the anchors' hosts first.
+    Called only if no tier is required. units: to place. max_units: units that the gang may grow to. anchors: host ids
+    of placed members. One host takes all units if it can; with anchors it must be their only host. Otherwise the map's
+    hosts take all that they hold, and the fewest hosts off the map take the rest, the anchors' hosts first.
     """
     fabric, mapped_count = room_by_tier.fabric, room_by_tier.fabric.mapped_count
     room = room_by_tier.at_tier(0)
     if anchors:
-        if len(set(anchors)) == 1 and room[anchors[0]] >= pods:
-            return [(anchors[0], pods)]
-    elif len(single_hosts := np.flatnonzero(room >= pods)):
-        return [(room_by_tier.tightest_domain(0, single_hosts, pods, most), pods)]
-    remaining = pods - int(room[:mapped_count].sum())
+        if len(set(anchors)) == 1 and room[anchors[0]] >= units:
+            return [(anchors[0], units)]
+    elif len(single_hosts := np.flatnonzero(room >= units)):
+        return [(room_by_tier.tightest_domain(0, single_hosts, units, max_units), units)]
+    remaining = units - int(room[:mapped_count].sum())
     if int(room[mapped_count:].sum()) < remaining:
         return None
     slots = [(host, int(room[host])) for host in np.flatnonzero(room[:mapped_count]).tolist()]
@@ -200,9 +202,11 @@ def _place_on_unmapped_hosts(room_by_tier: RoomByTier, pods: int, most: int, anc
 
 
 def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
-    """Return why a gang has no place: no narrow enough switch has room, or all hosts together have too little.
+    """Return why plan() found no place.
 
-    units: room of each host id, in units.
+    TIER_TOO_NARROW if a tier is required and all hosts together have room for `ask.least` pods in whole multiples; else
+    NO_ROOM: they have too little, or the whole multiples in `ask.pods` are fewer than `ask.least`. units: room of each
+    host id, in units.
     """
     least = max(ask.least, 1)
     total = int(units.sum()) * ask.multiple
@@ -217,7 +221,7 @@ def place_in_smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: As
     """Place as many pods as fit, at least `ask.least` and one, on the hosts with the least room, at any distance.
 
     room: as for plan(). `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not. Return a Refusal if fewer
-      fit.
+    fit.
     """
     usable = room // ask.multiple * ask.multiple
     order = np.lexsort([*(-merit for merit in reversed(ask.merits)), usable])
@@ -241,7 +245,7 @@ _MAX_DOMAINS = 64  # of one tier, tried for a place that holds whole multiples a
 
 
 def place_in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang as plan() does, and also the pods that do not fill a multiple, together on one host.
+    """Place a gang as plan() does. The pods that do not fill a multiple are placed too, all on one host.
 
     room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed. `ask.layers` is not read.
     """
@@ -262,8 +266,7 @@ def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, ro
     """Return the host ids of pods that complete the multiples that members have begun, one entry for each pod.
 
     member_hosts: the host id of each member that has a host. multiple: pods. pods: the largest number of entries. room:
-      as
-    for plan(); the room of the result is subtracted from it.
+    as for plan(); the room of the result is subtracted from it.
     """
     hosts: list[int] = []
     for host, count in sorted(Counter(member_hosts).items()):
@@ -274,7 +277,7 @@ def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, ro
 
 
 def _place_with_short_last_host(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
-    """Place one multiple more than the gang has, and take the surplus from the last host in rank order.
+    """Plan with the pods rounded up to whole multiples, then remove the added pods from the last host in rank order.
 
     room: as for plan(). rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
     """
@@ -411,8 +414,11 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement)
     return placement_of(fabric, slots, ask)
 
 
-def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> Room:
-    """Return the pods of each host id. hosts: the number of hosts. slots: (host id, pods)."""
+def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> npt.NDArray[np.int32]:
+    """Return the number of pods on each host id, added up over the slots.
+
+    hosts: the number of hosts. slots: (host id, pods).
+    """
     pods_by_host = np.zeros(hosts, np.int32)
     for host, pods in slots:
         pods_by_host[host] += pods
@@ -430,8 +436,7 @@ def _leaf_limits_to_try(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placem
     """Return limits to try, ascending: each is the most pods of the gang that any leaf may get, anchors included.
 
     The first limit is the least one that some domain allows, the last is below the largest number of pods under a leaf
-    in
-    `unbalanced`, the placement without balance. Of many limits only every second, third ... is returned, about
+    in `unbalanced`, the placement without balance. Of many limits only every second, third ... is returned, about
     _SHARE_TRIES. [] if no lower limit is possible. room: as for plan(). most_leaves: leaves that the gang may use.
     """
     unit = ask.multiple

@@ -186,10 +186,8 @@ def _fill(
 
     A place is near an end if it is under the same switch of `tier` as the member at that end. completely: fill the gap
     only if one of its ends has places for all of it. places_under: switch of `tier` -> its unused places, which are
-    taken
-    from it. rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added. left_first:
-    begin
-    at the left end.
+    taken from it. rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added.
+    left_first: begin at the left end.
     """
     for from_left in (left_first, not left_first):
         if not gap.free:

@@ -167,12 +167,13 @@ _subfabric_under = lru_cache(maxsize=512)(fabric_under)
 
 
 def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang in its layers: all pods, else exactly `ask.least` of them, else return a Refusal.
+    """Place a gang so that each run of each of its layers is under one switch.
 
-    room: as for plan(). `ask.least` is rounded up to a whole multiple of pods on a host. Layers as wide as the widest
-    tier allowed have no effect; without any other layer the gang is placed by place_in_multiples(). Runs that members
-    have begun are completed first. Of two placements the one in the lower domain is chosen, then the one with the
-    cheaper ring.
+    Place all pods, else exactly `ask.least` of them, else return a Refusal. `ask.least`, at least 1, is rounded up to a
+    whole multiple of pods on a host, but not above `ask.pods`. room: as for plan(). A layer of tier 0, or of a tier
+    that is not below the widest tier allowed, has no effect; without any other layer the gang is placed by
+    place_in_multiples(). Runs that members have begun are completed first. Several ways are tried; of their placements
+    the one in the lowest domain is returned, then the one with the cheapest ring.
     """
     ask = _with_narrow_layers(fabric, ask)
     if not ask.layers:
@@ -232,7 +233,7 @@ def _with_narrow_layers(fabric: Fabric, ask: Ask) -> Ask:
 
 def _results_of_all_ways(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
     """Yield the result, a Placement or a Refusal, of each way to place a gang: in its layers if it has any, else in
-      multiples.
+    multiples.
 
     room: as for plan(). At least one result is yielded.
     """
@@ -289,7 +290,7 @@ def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
         if isinstance(outer_placement, Refusal):
             return outer_placement
         counts.update(dict(outer_placement.slots))
-    if _short_runs(anchored + counts, size) > max(1, _short_runs(anchored, size)):
+    if _switches_with_short_run(anchored + counts, size) > max(1, _switches_with_short_run(anchored, size)):
         return Refusal(RefusalReason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
@@ -300,7 +301,7 @@ def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
     return placement_of(fabric, slots, ask)
 
 
-def _short_runs(pods: Counter[int], size: int) -> int:
+def _switches_with_short_run(pods: Counter[int], size: int) -> int:
     """Return the number of switches whose pods are not whole runs. pods: by switch. size: pods of a run.
 
     A gang may have one such switch: for its last run, or for a run that members have begun.
