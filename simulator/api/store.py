@@ -66,8 +66,7 @@ class Store:
         """Make an empty store.
 
         now: returns the time that many seconds from now, as RFC 3339. new_uid: returns a fresh uid. kept_changes:
-          changes of
-        each kind that are kept for watches.
+        changes of each kind that are kept for watches.
         """
         self.catalogue = Catalogue()
         self.version = 1
@@ -146,10 +145,8 @@ class Store:
         """Store a new object with defaults, uid and version, and return it.
 
         namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
-          409 for a
-        name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace that is
-        being deleted
-        forbids it.
+        409 for a name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace
+        that is being deleted forbids it.
         """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
@@ -215,16 +212,16 @@ class Store:
         """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
 
         change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
-          removed.
+        removed.
         """
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
-        """Set the node of a pod that has none, and return the pod. node: its name, which need not exist.
+        """Set the node of a pod that has none, and return the pod.
 
-        manager: the writer, for managedFields. Raises ApiRefusal: 404, or 409 if the pod has a node or is being
-          deleted.
+        kind, namespace, name: of the pod. node: the name of the node, which need not exist. manager: the writer, for
+        managedFields. Raises ApiRefusal: 404 if there is no such pod, or 409 if the pod has a node or is being deleted.
         """
         old = self.get(kind, namespace, name)
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")

@@ -146,7 +146,10 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
 
 
 def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
-    """Store an updated object, status or scale, and return the answer. new: JSON values. Raises ApiRefusal."""
+    """Store an updated object, status or scale, and return the answer. Raises ApiRefusal.
+
+    call: the request. new: the new object, as decoded JSON; for the subresource scale a Scale.
+    """
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":

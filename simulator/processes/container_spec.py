@@ -86,17 +86,17 @@ def _environment(pod: Object, container: Object, base: Mapping[str, str], source
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Return a text with `$(NAME)` replaced by variables.
+    """Return a text with `$(NAME)` replaced by the value of the variable NAME in `env`.
 
     `$$` becomes a dollar sign; an unknown name stays as written.
     """
 
-    def put_in(found: re.Match[str]) -> str:
-        if found[1] == "$":
+    def value_of(match: re.Match[str]) -> str:
+        if match[1] == "$":
             return "$"
-        return env.get(found[2], found[0])
+        return env.get(match[2], match[0])
 
-    return _REFERENCE.sub(put_in, text)
+    return _REFERENCE.sub(value_of, text)
 
 
 def from_field(pod: Object, path: str) -> str:

@@ -32,7 +32,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TokenFile:
     """A file with a service account's token, which only the API server can give."""
 
     expires_s: int
@@ -46,7 +46,7 @@ class Volume:
     name: str
     # path in it -> file, written before each start of a container
     files: Mapping[str, File] = field(default_factory=dict)
-    tokens: Mapping[str, Token] = field(default_factory=dict)
+    tokens: Mapping[str, TokenFile] = field(default_factory=dict)
     in_memory: bool = False  # True: an emptyDir on tmpfs
     host_path: str = ""  # a folder or file of this machine, used as it is
     make: bool = False  # True: `host_path` is created when it is missing
@@ -87,12 +87,12 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     if (claim := volume.get("persistentVolumeClaim")) is not None:
         return Volume(name, host_path=_folder_of(sources.claims.get(claim["claimName"]), claim["claimName"]))
     files: dict[str, File] = {}
-    tokens: dict[str, Token] = {}
+    tokens: dict[str, TokenFile] = {}
     projected = volume.get("projected")
     mode = (projected or {}).get("defaultMode") or _MODE
     for source in (projected or {}).get("sources") or () if projected is not None else (volume,):
         if (token := source.get("serviceAccountToken")) is not None:
-            tokens[_inner_path(token["path"])] = Token(
+            tokens[_inner_path(token["path"])] = TokenFile(
                 token.get("expirationSeconds") or 3600, token.get("audience") or ""
             )
         else:

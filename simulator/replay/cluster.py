@@ -97,7 +97,7 @@ class ReplayWorld:
 
     def _remove_leavers(self, job_run: JobRun) -> None:
         """Remove the job's pods whose grace time is over, and free their GPUs."""
-        for pod in [pod for pod in job_run.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
+        for pod in [pod for pod in job_run.pods if pod.leaves_at_s is not None and pod.leaves_at_s <= self.now_s]:
             self._free_gpus(job_run, pod)
             job_run.pods.remove(pod)
         job_run.last_state = None
@@ -201,7 +201,7 @@ class ReplayWorld:
         free_without_elastic = list(self.free)
         for job_run in self.running.values() if self.waiting else ():
             for pod in job_run.pods:
-                if pod.row is not None and (pod.index >= job_run.submission.least or pod.gone_s is not None):
+                if pod.row is not None and (pod.index >= job_run.submission.least or pod.leaves_at_s is not None):
                     free_without_elastic[pod.row] += job_run.submission.gpus
         for job_run in self.waiting:
             if place(free_without_elastic, job_run.submission.gpus, job_run.submission.least) is None:
@@ -221,26 +221,28 @@ class ReplayWorld:
         return bool(changes)
 
     def _resize(self, job_run: JobRun, step: Step) -> None:
-        """Set the size of a job. Growth adds pods without a node; the job restarts later, when they get nodes.
+        """Set the size of a job to `step.target`, after its GPU time until now is counted.
 
-        A shrink drops the last pods: at once without a node, after the grace period with one; the job restarts at once
-        if it loses such pods. A shrink that makes room for another job is recorded as an eviction.
+        Growth adds pods without a node; the job restarts later, when they get nodes. A shrink removes the pods of the
+        highest indices. A pod without a node is removed at once. A pod with a node keeps it for the grace period, and
+        the job restarts at once without it. A shrink that makes room for another job (`step.beneficiary`) is recorded
+        as an eviction.
         """
         self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
-        before, job_run.last_state = job_run.living, None
+        before, job_run.last_state = job_run.staying_workers, None
         if step.target > job_run.replicas:
             job_run.pods += [WorkerPod(index, None, self.now_s) for index in range(job_run.replicas, step.target)]
         else:
-            gone_s = self.now_s + self.rules.grace_s
+            leaves_at_s = self.now_s + self.rules.grace_s
             job_run.pods = [pod for pod in job_run.pods if pod.row is not None or pod.index < step.target]
-            for pod in (pod for pod in job_run.pods if pod.index >= step.target and pod.gone_s is None):
-                pod.gone_s = gone_s
+            for pod in (pod for pod in job_run.pods if pod.index >= step.target and pod.leaves_at_s is None):
+                pod.leaves_at_s = leaves_at_s
             if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None:
                 job_run.shrinks_for_others += 1
                 surplus = job_run.replicas - step.target
                 self.evictions.append(Eviction(self.now_s, job_run.submission.name, surplus, step.beneficiary.name))
-            heapq.heappush(self._events, (gone_s, Event.GONE, job_run.submission.name, 0))
-            if job_run.living != before:
+            heapq.heappush(self._events, (leaves_at_s, Event.GONE, job_run.submission.name, 0))
+            if job_run.staying_workers != before:
                 self._restart(job_run)
         job_run.replicas = step.target
 

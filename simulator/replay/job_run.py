@@ -23,7 +23,7 @@ class WorkerPod:
     index: int
     row: int | None  # of its node; None while it has none
     since_s: float
-    gone_s: float | None = None  # when it will be gone, for a worker that was told to leave
+    leaves_at_s: float | None = None  # when it leaves the job, for a worker that a shrink removes
 
 
 @dataclass(slots=True)
@@ -50,14 +50,14 @@ class JobRun:
         return JobKey("Job", QUEUE, self.submission.name)
 
     @property
-    def living(self) -> int:
+    def staying_workers(self) -> int:
         """The number of workers that have a node and stay."""
-        return sum(pod.row is not None and pod.gone_s is None for pod in self.pods)
+        return sum(pod.row is not None and pod.leaves_at_s is None for pod in self.pods)
 
     @property
     def rate(self) -> float:
         """The speed relative to that with `least` workers."""
-        return self.submission.speed(self.living) / self.submission.speed(self.submission.least)
+        return self.submission.speed(self.staying_workers) / self.submission.speed(self.submission.least)
 
     def progress(self, now_s: float, window_s: float) -> float:
         """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window.
@@ -69,7 +69,7 @@ class JobRun:
         began = min(max(self.at_s, self.idle_until_s), now_s)
         self.left_s -= (now_s - began) * self.rate
         self.at_s = now_s
-        return max(0.0, min(now_s, window_s) - began) * self.living * self.submission.gpus
+        return max(0.0, min(now_s, window_s) - began) * self.staying_workers * self.submission.gpus
 
     def ends_s(self) -> float:
         """Return the time at which the job ends if nothing changes, in seconds since the begin of the replay."""
@@ -82,7 +82,7 @@ class JobRun:
         """
         if self.last_state is None:
             workers = tuple(
-                Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
+                Worker(pod.index, pod.row, pod.leaves_at_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
             )
             self.last_state = JobState(self._as_job(), workers)
         return self.last_state

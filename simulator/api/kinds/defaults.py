@@ -113,7 +113,10 @@ def _quality(spec: dict[str, Any]) -> str:
 
 
 def namespace_defaults(obj: dict[str, Any]) -> None:
-    """Make a namespace Active, and set its name as a label, in place."""
+    """Change a namespace in place: its status is only the phase Active.
+
+    Its name becomes the label kubernetes.io/metadata.name, and spec.finalizers is [kubernetes] if not set.
+    """
     meta = obj["metadata"]
     meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])

@@ -71,7 +71,7 @@ class WatchServer:
         """Return the first lines of a watch: an ADDED event for each existing object, and the bookmark that ends them.
 
         selection: chooses the objects. show: encodes an object. sends_initial_events: the client asked for that
-          bookmark.
+        bookmark.
         """
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:

@@ -53,7 +53,7 @@ class Controllers:
         self._cache = ObjectCache()
         self._due: set[Key] = set()
         self._later: list[tuple[float, Key]] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._synced: set[str] = set()
         self._reconcilers: dict[str, Callable[[Object, float], ControllerResult]] = {
             batch_job.JOBS: self._batch_job,
@@ -66,7 +66,7 @@ class Controllers:
         async with asyncio.TaskGroup() as tasks:
             for plural in (NODES, PODS, *_CHILDREN, *self._reconcilers):
                 tasks.create_task(self._watch(plural))
-            tasks.create_task(self._serve())
+            tasks.create_task(self._reconcile_until_cancelled())
 
     # Seeing.
 
@@ -84,7 +84,7 @@ class Controllers:
                     else:
                         with log_and_skip(plural, obj.obj):
                             self._store_observed(plural, word, obj.obj)
-                    self._news.set()
+                    self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
                 await asyncio.sleep(_AGAIN_S)
@@ -128,20 +128,20 @@ class Controllers:
 
     # Doing.
 
-    async def _serve(self) -> None:
+    async def _reconcile_until_cancelled(self) -> None:
         """Reconcile due objects one after another until cancelled, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
                 self._due.add(heapq.heappop(self._later)[1])
             if not self._due or self._synced != {NODES, PODS, *_CHILDREN, *self._reconcilers}:
-                self._news.clear()
+                self._changed.clear()
                 pause_s = max(0.0, self._later[0][0] - now_s) if self._later else None
                 try:
                     async with asyncio.timeout(pause_s):
-                        await self._news.wait()
+                        await self._changed.wait()
                 except TimeoutError:
-                    pass  # somebody's time has come
+                    pass  # an object has become due
                 continue
             due, self._due = self._due, set()
             for key in sorted(due):

@@ -10,7 +10,7 @@ import msgspec
 
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes.container_spec import CannotStart, Sources
-from turnout.simulator.processes.volumes import File, Token, Volume, wanted_objects
+from turnout.simulator.processes.volumes import File, TokenFile, Volume, wanted_objects
 
 Object = dict[str, Any]
 _TOKEN_MODE = 0o600
@@ -32,8 +32,8 @@ class Objects:
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
         return Sources(
-            await self._all(f"{mine}/configmaps", maps),
-            await self._all(f"{mine}/secrets", secrets, "Secret"),
+            await self._fetch(f"{mine}/configmaps", maps),
+            await self._fetch(f"{mine}/secrets", secrets, "Secret"),
             await self._volumes_of_claims(f"{mine}/persistentvolumeclaims", claims),
         )
 
@@ -42,12 +42,12 @@ class Objects:
 
         Raises ApiError, aiohttp.ClientError. path: of the claims. names: of claims.
         """
-        claims = await self._all(path, names)
+        claims = await self._fetch(path, names)
         bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
-        volumes = await self._all("/api/v1/persistentvolumes", filter(None, bound.values()))
+        volumes = await self._fetch("/api/v1/persistentvolumes", filter(None, bound.values()))
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
-    async def _all(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
+    async def _fetch(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
         """Return the existing objects of these names, by name. Raises ApiError, aiohttp.ClientError.
 
         path: of their list. kind: is added to each object, "" for no addition.
@@ -73,32 +73,34 @@ class Objects:
         """Return the files with tokens for a pod's volumes: volume -> path in it -> file. Raises CannotStart."""
         files_of_volume: dict[str, dict[str, File]] = {}
         for volume in volumes:
-            for path, token in volume.tokens.items():
-                raw = await self._token(pod, token)
+            for path, token_file in volume.tokens.items():
+                raw = await self._token(pod, token_file)
                 files_of_volume.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
         return files_of_volume
 
-    async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod.
+    async def _token(self, pod: Object, token_file: TokenFile) -> bytes:
+        """Return the text of a new token of the pod's service account, bound to the pod.
 
-        Raises CannotStart if the API server refuses it.
+        The account is `default` if the pod names none. Raises CannotStart if the API server refuses it. token_file: the
+        lifetime in seconds and the audience that the volume asks for.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        spec: Object = {"expirationSeconds": token.expires_s, "boundObjectRef": bound}
-        if token.audience:
-            spec["audiences"] = [token.audience]
+        spec: Object = {"expirationSeconds": token_file.expires_s, "boundObjectRef": bound}
+        if token_file.audience:
+            spec["audiences"] = [token_file.audience]
         try:
             return (await self._request(meta["namespace"], account, spec)).encode()
         except ApiError as error:
             raise CannotStart(f"no token of the service account {account}: {error}") from error
 
     async def kubeconfig(self, pod: Object) -> bytes | None:
-        """Return a kubeconfig for a pod; None for a pod that wants none, or if the cluster has none to give.
+        """Return a kubeconfig for a pod, with the pod's namespace as default.
 
-        The pod acts as its service account if the API server issues tokens, else as the cluster's own user. Raises
-        CannotStart if the API server refuses a token.
+        None if its automountServiceAccountToken is false, or if these Objects were made without a kubeconfig. The user
+        is the pod's service account, with a token for one day; if the API server issues no tokens (501), the user of
+        the local cluster. Raises CannotStart if the API server refuses a token.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

@@ -59,7 +59,7 @@ class Runner:
         self._block = os.getpid() % _BLOCKS
         self._pods_by_uid: dict[str, Object] = {}
         self._services: dict[str, Object] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._writing = threading.Lock()
         self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
 
@@ -73,7 +73,7 @@ class Runner:
         """Take a new or changed pod. A new one starts if it states a command and has no run-time annotation."""
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
-        self._news.set()
+        self._changed.set()
         life = self._lives.get(uid)
         if life is not None:
             life.look(pod)
@@ -83,7 +83,7 @@ class Runner:
     def pod_deleted(self, uid: str) -> None:
         """Take in that a pod, or its node, is gone."""
         self._pods_by_uid.pop(uid, None)
-        self._news.set()
+        self._changed.set()
         if (life := self._lives.get(uid)) is not None:
             life.lose()
 
@@ -161,7 +161,7 @@ class Runner:
                         self._services.pop(service["metadata"]["uid"], None)
                         if word != "DELETED":
                             self._services[service["metadata"]["uid"]] = service
-                        self._news.set()
+                        self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "services", "why": str(error)})
                 await asyncio.sleep(0.5)
@@ -169,11 +169,11 @@ class Runner:
     async def _write_hosts(self) -> None:
         """Rewrite the hosts file of every running pod whenever pods or Services change, until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            for life in list(self._lives.values()):
-                with log_and_skip("pods", life.pod), contextlib.suppress(FileNotFoundError):
-                    await asyncio.to_thread(self._write, life)  # its folder may not be there yet, or no more
+            await self._changed.wait()
+            self._changed.clear()
+            for pod_run in list(self._lives.values()):
+                with log_and_skip("pods", pod_run.pod), contextlib.suppress(FileNotFoundError):
+                    await asyncio.to_thread(self._write, pod_run)  # its folder may not be there yet, or no more
 
     def _write(self, life: RunningPod) -> None:
         """Write the hosts file of one pod."""

@@ -11,7 +11,7 @@ from turnout.simulator.processes.container_spec import (
     launch_of,
 )
 from turnout.simulator.processes.pod_dns import address, hosts
-from turnout.simulator.processes.volumes import File, Token, Volume, volume_of, wanted_objects
+from turnout.simulator.processes.volumes import File, TokenFile, Volume, volume_of, wanted_objects
 
 POD = {
     "metadata": {
@@ -124,7 +124,7 @@ def test_a_projected_volume_gathers_its_sources():
     ]
     volume = volume_of(POD, {"name": "p", "projected": {"sources": sources, "defaultMode": 0o440}}, SOURCES)
     assert volume.files == {"conf/k": File(b"v", 0o440), "k": File(b"s", 0o440), "name": File(b"a", 0o440)}
-    assert volume.tokens == {"token": Token(600)}
+    assert volume.tokens == {"token": TokenFile(600)}
 
 
 @pytest.mark.parametrize(

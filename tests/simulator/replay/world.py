@@ -42,7 +42,7 @@ class Eyes:
         held = [0] * len(self.rules.nodes)
         for life in world.running.values():
             told = life.submission
-            assert told.least <= life.living <= told.most, f"{told.name} has {life.living} workers"
+            assert told.least <= life.staying_workers <= told.most, f"{told.name} has {life.staying_workers} workers"
             for pod in life.pods:
                 if pod.row is None:
                     homeless_s = world.now_s - pod.since_s
