@@ -330,7 +330,7 @@ def waits_for_admission(owned: OwnedObjects, setup: Setup) -> bool:
 def merge_patch(before: Object, after: Object) -> Object:
     """Return the JSON merge patch that turns `before` into `after`: null for removed fields, lists as a whole.
 
-    Unchanged fields are included, too.
+    Fields of `after` that did not change are in the patch, too.
     """
     removed = {name: None for name in before if name not in after}
     changed = {

@@ -60,14 +60,17 @@ class _Status:
     job: ControlledJob | None = None  # None for an object that is refused
 
     def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
-        """Add or update a condition. why: the rest of its reason, None for the type. on: its status, True or False."""
+        """Add or update a condition. on: its status, True or False.
+
+        why: the part of the reason that follows the job's kind, None for the type.
+        """
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
     def end(self, verdict: JobVerdict, why: Reason | None = None) -> None:
         """Add the condition of the job's end, and the time of the end unless it is stored already.
 
-        why: the rest of the reason of the condition, None for the verdict's own.
+        why: the part of the condition's reason that follows the job's kind, None for the verdict's own.
         """
         self.completion = self.completion or rfc3339(self.now_s)
         self.add_condition(verdict.reason, verdict.text, why=why)
@@ -120,19 +123,20 @@ def _decide(context: Reconciliation, status: _Status) -> ReconcileOutcome:
     if not status.conditions:
         _note_created(status, job)
     if job.policy.suspended:
-        return _suspend(context, status)
+        return _suspended_outcome(context, status)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
         text = f"{context.kind.kind} {job.name} is resumed."
         _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(context.now_s)
     if why := _limit_reached(job, status):
-        return _fail(status, why)
-    return _run(context, status)
+        return _failed_outcome(status, why)
+    return _running_outcome(context, status)
 
 
 def _note_created(status: _Status, job: ControlledJob) -> None:
-    """Add the condition of a new job, and warnings for its owner: what may surprise, and devices that no node
-    offers.
+    """Add the condition of a new job, and warnings for its owner.
+
+    The warnings are about unexpected effects of its spec, and about devices that no node offers.
     """
     status.add_condition(Reason.CREATED, f"{status.kind.kind} {job.name} is created.")
     status.events += [EventOnJob(Reason.ADVICE, text, warning=True) for text in status.kind.creation_warnings(job)]
@@ -156,7 +160,7 @@ def _limit_reached(job: ControlledJob, status: _Status) -> str:
     return time_reason or ""
 
 
-def _fail(status: _Status, why: str) -> ReconcileOutcome:
+def _failed_outcome(status: _Status, why: str) -> ReconcileOutcome:
     """Return the outcome of a job that fails: its children are deleted, and its status and an Event state why."""
     writes = [*children.delete_pods(status.owned.pods), *children.delete_others(status.owned)]
     status.end(JobVerdict(Reason.FAILED, why))
@@ -190,8 +194,9 @@ def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
 
 
 def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
-    """Add a condition of type `type_`, and an Event, with the reason `why` and the same text. on: status of the
-    condition.
+    """Add a condition of type `type_` and an Event. Both get the reason `why` and the same text.
+
+    on: status of the condition.
     """
     status.add_condition(type_, text, why=why, on=on)
     status.events.append(EventOnJob(why, text))
@@ -200,8 +205,8 @@ def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: 
 def _clean_up_ended(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> ReconcileOutcome:
     """Return the outcome of an ended job: pods are deleted as cleanPodPolicy says; the job is deleted after its TTL.
 
-    Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing. A clock jump delays the
-    deletion of the job, by an Event.
+    Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing. After a clock jump the job is
+    deleted later, and an Event says so.
     """
     children_to_delete = (each for each in owned.others.values() if each.key.kind in _DELETED_AT_END)
     writes = [*_pod_deletions_at_end(job, owned), *(Delete(each.key, each.uid) for each in children_to_delete)]
@@ -239,7 +244,7 @@ def _pod_deletions_at_end(job: ControlledJob, owned: OwnedObjects) -> Iterator[W
                 yield Delete(service.key, service.uid)
 
 
-def _suspend(context: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _suspended_outcome(context: Reconciliation, status: _Status) -> ReconcileOutcome:
     """Return the outcome of a suspended job: its children are deleted, except those of the part that its kind keeps.
 
     The start time is removed, so that time limits begin again when the job is resumed.
@@ -309,8 +314,10 @@ def _failed_too_often(job: ControlledJob, status: _Status, owned: OwnedObjects) 
 
 
 def _time_limit_reason(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> str | None:
-    """Return why the job fails by activeDeadlineSeconds or by the time for its gang to start; None if no limit is
-    reached.
+    """Return why the job fails now by a time limit; None if none is reached.
+
+    The limits are activeDeadlineSeconds, and `start_s` for the start of its gang. Both count from the start time in
+    `status`; None without one. now_s: seconds since 1970.
     """
     policy, began_s = job.policy, unix_s(status.start)
     if policy.active_deadline_s is not None and began_s is not None and now_s - began_s >= policy.active_deadline_s:
@@ -329,7 +336,7 @@ def _starts_too_late(job: ControlledJob, status: _Status, owned: OwnedObjects, n
     return now_s - began_s >= policy.start_s and started < job.gang.min_member
 
 
-def _run(context: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _running_outcome(context: Reconciliation, status: _Status) -> ReconcileOutcome:
     """Return the outcome of a job that is neither suspended nor over.
 
     Missing children are created, surplus children deleted, and the conditions follow from the pods, the job's end

@@ -86,7 +86,7 @@ class _RolePods(NamedTuple):
 def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDecision:
     """Return the decision on the pods of one role. before: the role's part of the stored status, {} for none."""
     kind, job = context.kind, context.job
-    pods = _pods_of(context, role)
+    pods = _pods_of_role(context, role)
     history = RoleHistory.read(
         role, before, pods.all, unique_pod_names=kind.unique_pod_names, faulty_node_exit_code=kind.faulty_node_exit_code
     )
@@ -113,7 +113,7 @@ def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDeci
     )
 
 
-def _pods_of(context: Reconciliation, role: Role) -> _RolePods:
+def _pods_of_role(context: Reconciliation, role: Role) -> _RolePods:
     """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
     outdated = [pod for pod in role_pods if context.kind.outdated(context.job, pod)]
@@ -296,9 +296,10 @@ class RoleHistory:
         return [pod for pod in pods if pod.uid not in self.uids]
 
     def with_counted(self, pods: Iterable[PodState]) -> RoleHistory:
-        """Return the history with these failed pods counted as restarts, unless they were counted before.
+        """Return the history with a restart for each of these failed pods that was not counted before.
 
-        Counted pods that are not among `pods` are forgotten; their restarts stay counted.
+        Their kills for lack of memory and their faulty nodes are added, too, if `faulty_node_exit_code` is set. pods:
+        all failed pods that are recreated. The uids of other pods are forgotten; their restarts stay counted.
         """
         pods = list(pods)
         by_index = dict(self.by_index)
@@ -408,7 +409,7 @@ class BackOff:
     def left_s(self, index: int, least_s: float = 0.0) -> float:
         """Return in how many seconds the index may have a pod, 0 for now.
 
-        least_s: the shortest wait of an index that is in a back-off, even if its time is over.
+        least_s: the result is at least this for an index that is in a back-off, even if its back-off is over.
         """
         at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
         if at_s is None or not pause:

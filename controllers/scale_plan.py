@@ -65,8 +65,10 @@ def scale_job(plan: Object, job: Object | None, now_s: float) -> Scaling:
         if conditions.has_ended(conditions.valid_conditions(job.get("status") or {})):
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
-        return Scaling(None, _status(FAILED, str(error), now_s))
-    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{note}", now_s))
+        return Scaling(None, _ended_status(FAILED, str(error), now_s))
+    return Scaling(
+        _patch(plan, job, workers), _ended_status(DONE, f"{owner_of(plan)} has {workers} workers{note}", now_s)
+    )
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
@@ -102,9 +104,9 @@ def _read_workers(spec: ObjectPart) -> tuple[int, str]:
     return count, "; what each of them gets is its template's" if worker.value.get("resource") else ""
 
 
-def _status(phase: str, text: str, now_s: float) -> dict[str, Any]:
-    """Return the status of a plan that has ended. phase:
+def _ended_status(phase: str, text: str, now_s: float) -> dict[str, Any]:
+    """Return the status of a plan that has ended.
 
-    DONE or FAILED. text: for a person. now_s: seconds since 1970.
+    phase: DONE or FAILED. text: for a person. now_s: seconds since 1970, the finish time.
     """
     return {"phase": phase, "message": text, "finishTime": rfc3339(now_s)}

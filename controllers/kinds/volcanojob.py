@@ -296,9 +296,10 @@ def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[st
 
 
 def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod, with the job's scheduler, priority and plugins.
+    """Return the spec of one replica's pod, with the job's plugins.
 
-    The scheduler name `volcano` means the scheduler of gangs in this cluster, so no name is set for it here.
+    The job's scheduler and priority class count where the template has none. The scheduler name `volcano` is removed:
+    it stands for the scheduler of gangs in this cluster, which is set elsewhere.
     """
     spec = {key: each for key, each in role.template["spec"].items() if each is not None}
     for key, default in (("schedulerName", job.spec["scheduler"]), ("priorityClassName", job.spec["priority"])):

@@ -303,15 +303,17 @@ def _end_by_results(context: _PhaseContext) -> tuple[str, str] | None:
     if context.phase != RUNNING or not total or succeeded + failed < total:
         return None
     min_pods = context.job.gang.min_member
-    if min_pods >= sum(spec["min_by_task"].values()) and (why := _lacks_successes(context, members)):
+    if min_pods >= sum(spec["min_by_task"].values()) and (why := _missing_successes_text(context, members)):
         return FAILED, why
     if succeeded >= min_pods:
         return COMPLETED, f"{succeeded} of {total} pods have succeeded"
     return FAILED, f"{succeeded} pods succeeded, {min_pods} are needed"
 
 
-def _lacks_successes(context: _PhaseContext, pods: Iterable[PodState]) -> str:
-    """Return a text about the first task with too few successful pods, "" if each task has enough."""
+def _missing_successes_text(context: _PhaseContext, pods: Iterable[PodState]) -> str:
+    """Return a text about the first task of which fewer pods have succeeded than `min_by_task` says; "" if there is
+    none.
+    """
     needed = context.job.spec["min_by_task"]
     succeeded = Counter(pod.role for pod in pods if pod.phase is PodPhase.SUCCEEDED)
     for role in context.job.roles:
@@ -352,7 +354,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
 
 
 def _running_or_pending(context: _PhaseContext) -> str:
-    """Return the phase of a job that continues: Running once as many pods as the gang needs have begun.
+    """Return the phase of a job that continues: Running once at least the gang's min of pods has started.
 
     A running job is Pending again if so many pods wait that the gang's min is lost.
     """

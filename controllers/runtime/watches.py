@@ -70,7 +70,7 @@ class ControllerInformers(InformerFactory):
     def unsynced_kinds(self) -> list[str]:
         """Return the names of the watches that have not delivered their list yet.
 
-        Nodes are optional: an account that may not list nodes still controls jobs.
+        Nodes are left out after a failed request for them: an account that may not list nodes still controls jobs.
         """
         refused = bool(self.reflectors[_NODES].last_error)
         return [name for name in super().unsynced_kinds() if name != _NODES or not refused]

@@ -221,9 +221,9 @@ class Gang:
         gates will be lifted, so that members with our gate alone count. A gang of gated pods that cannot start gets no
         room: its owner could hold the room for any time by a gate.
         """
-        able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
-        is_enough = any(m.node for m in able) or self._reaches_min(able)
-        return is_enough and any(m.is_waiting for m in able)
+        startable = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
+        is_enough = any(m.node for m in startable) or self._reaches_min(startable)
+        return is_enough and any(m.is_waiting for m in startable)
 
     def _reaches_min(self, members: Sequence[GangMember]) -> bool:
         """Return True if these members are at least as many as must start together, in total and of each role."""

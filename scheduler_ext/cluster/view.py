@@ -199,9 +199,9 @@ class ClusterView:
         self._update_trees(self.composites.drop(namespace, name))
 
     def _update_trees(self, keys: Collection[GangKey]) -> None:
-        """Store the terms of PodGroups whose tree has changed, and mark their gangs as changed. keys:
+        """Store the terms of PodGroups whose tree has changed, and mark their gangs as changed.
 
-        PodGroups with a parent.
+        keys: of PodGroups with a parent.
         """
         for key in keys:
             self._set_sizing(key, self.composites.with_terms(key, self._sizings_in_trees[key]))

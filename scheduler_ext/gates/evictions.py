@@ -210,8 +210,11 @@ def end_of_reservation(
 ) -> ReservationEnd | None:
     """Return why a reservation ends now; None while it goes on.
 
-    gang: the holder; None if no member and no PodGroup of it exists. absent_s: the seconds since the holder ceased to
-    exist. wall_s: seconds since 1970.
+    It ends when its holder runs with all of its members, when its time is over, or when its holder no longer exists. A
+    holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its controller makes new pods.
+
+    gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long the holder has not existed,
+    in seconds; 0 while it exists. wall_s: seconds since 1970.
     """
     if gang is None:
         # All pods of a gang that moves may be deleted before its controller makes new ones.

@@ -41,7 +41,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     size = Counter[GangGroup | None]()
     for (gang_group, shape), members in by_key.items():
         size[gang_group] += max(gpus[shape], 1) * len(members) if gang_group is not None else 0
-    begun, odd = _begun_cuts(request, groups_by_uid)
+    begun, odd = _begun_group_shapes(request, groups_by_uid)
 
     def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
         """Return the sort key of a batch: started groups first, then large groups, then shapes with many GPUs."""
@@ -67,7 +67,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     ]
 
 
-def _begun_cuts(
+def _begun_group_shapes(
     request: GangRequest, groups_by_uid: Mapping[str, GangGroup]
 ) -> tuple[set[GangGroup], set[tuple[GangGroup | None, PodShape]]]:
     """Return (groups of which a member runs, pairs (group, shape) that lack pods of a multiple on a host).
@@ -170,8 +170,9 @@ def domains_of_level(
 def label_domains_with_room(request: GangRequest, domains: LabelDomains, room_of: RoomOf) -> list[int]:
     """Return the numbers of the domains with room for at least one pod of the first batch.
 
-    Domains with room for that whole batch come first, of these the tightest. If members have a place, only their domain
-    counts. [] if no domain has room, or nothing is to be placed.
+    Domains with room for that whole batch come first; in both parts the domain with the least room comes first. If
+    members that count for the level hold hosts, only the domain of all these hosts counts. [] if no domain counts, none
+    has room, or nothing is to be placed.
     """
     hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     batches = split_into_batches(request)
@@ -250,7 +251,7 @@ _CELLS_A_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
-class HostWay:
+class HostFilling:
     """One way to fill a host: how many pods of each shape but the last, and how many of the last fit beside them."""
 
     pods: tuple[int, ...]  # of each shape but the last
@@ -273,13 +274,13 @@ def share_hosts(
     """
     first, end = span
     order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last
-    ways = _host_ways([shapes[at] for at in order], [counts[at] for at in order], room_of, span, spend, max_steps)
+    ways = _host_fillings([shapes[at] for at in order], [counts[at] for at in order], room_of, span, spend, max_steps)
     cells = prod(counts[at] + 1 for at in order[:-1])
     steps = (_TABLE_STEPS + cells // _CELLS_A_STEP) * len(ways) * (end - first)
     if not ways or steps > max_steps:
         return None
     spend(steps)
-    chosen = _choose_ways(ways, [counts[at] for at in order], end - first)
+    chosen = _choose_fillings(ways, [counts[at] for at in order], end - first)
     if chosen is None:
         return None
     limits = [np.zeros_like(room_of(shape, ())) for shape in shapes]
@@ -289,14 +290,14 @@ def share_hosts(
     return limits
 
 
-def _host_ways(
+def _host_fillings(
     shapes: Sequence[PodShape],
     counts: Sequence[int],
     room_of: RoomOf,
     span: tuple[int, int],
     spend: Callable[[int], None],
     max_steps: int,
-) -> list[HostWay]:
+) -> list[HostFilling]:
     """Return every way to fill a host of the domain: numbers of pods of all shapes but the last, and the hosts that
     take them.
 
@@ -304,7 +305,7 @@ def _host_ways(
     ids [first, end) of the domain. spend: called with the steps of work.
     """
     first, end = span
-    ways: list[HostWay] = []
+    ways: list[HostFilling] = []
     pending: list[tuple[tuple[int, ...], NDArray[np.intp]]] = [((), np.arange(first, end))]
     while pending:
         pods, hosts = pending.pop()
@@ -321,11 +322,11 @@ def _host_ways(
             continue
         last_pods = np.full(end - first, _NONE, np.int64)
         last_pods[hosts - first] = room
-        ways.append(HostWay(pods, last_pods))
+        ways.append(HostFilling(pods, last_pods))
     return ways
 
 
-def _choose_ways(ways: Sequence[HostWay], counts: Sequence[int], hosts: int) -> list[HostWay] | None:
+def _choose_fillings(ways: Sequence[HostFilling], counts: Sequence[int], hosts: int) -> list[HostFilling] | None:
     """Return one way for each host so that all pods fit; None if that is not possible.
 
     counts: pods of each shape. hosts: number of hosts. The table holds, for each number of pods of the first shapes

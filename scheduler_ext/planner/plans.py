@@ -120,7 +120,7 @@ class Plans:
         return self.current_plan(key)
 
     def forget_plans(self) -> None:
-        """Forget every plan. The next plans keep to the nominations that the watch shows, of any program."""
+        """Forget every plan. The next plans use the nominated nodes that the watch shows, whoever wrote them."""
         self._layout_version = None
 
     def current_plan(self, key: GangKey) -> GangPlan | None:
@@ -313,8 +313,8 @@ class Plans:
     def _give_seats(self, gang: Gang, stored: StandingPlan) -> bool:
         """Remove the seats of members that are on their planned hosts now from the gang's plan.
 
-        False, and nothing is changed, if more has changed, so that the whole gang has to be looked at. The work is that
-        of the change, not that of the gang.
+        False, and nothing is changed, if more has changed, so that the whole gang has to be looked at. The cost grows
+        with the change, not with the size of the gang.
         """
         uids = self.view.changed_gangs.placed_uids(gang.key)
         if uids is None or stored.plan.refusal is not None:
@@ -333,8 +333,8 @@ class Plans:
     def _wants_plan(self, gang: Gang) -> bool:
         """Return True if a member waits for a plan, or the running members need a member that does not exist yet.
 
-        A pod without a gang gets no plan. A gang behind gates that cannot start, or an incomplete gang whose members do
-        not come, gets no plan either.
+        False for a pod without a gang, and for a gang of gated pods that could not start without the gates. With
+        `hold_incomplete`, False also for a gang below its min of which no further member is expected.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
@@ -396,7 +396,7 @@ class Plans:
         for gang in (gang for gang in partners if gang.key in delays):
             stored = self._plans.get(gang.key)
             if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
-                self._remove(gang.key)
+                self._drop_plan(gang.key)
                 self._put(gang, refuse_for_partner(gang.key, delays[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
@@ -416,7 +416,7 @@ class Plans:
         if (previous := self._plans.get(key)) is not None:
             if previous.plan.refusal is None:  # it lost only seats above its min: the other members keep their seats
                 seated = dict(previous.plan.hosts)
-            self._remove(key)
+            self._drop_plan(key)
         position = position_of(self.view, gang)
         own_work, before = Work(), self.steps
         plan = self._place_gang(gang, position, seated, own_work)
@@ -490,7 +490,7 @@ class Plans:
             return stored
         return self._put(gang, plan, position, stored.stated_terms)
 
-    def _remove(self, key: GangKey) -> bool:
+    def _drop_plan(self, key: GangKey) -> bool:
         """Remove a gang's plan and release its room. True if it reserved any room."""
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
@@ -503,7 +503,7 @@ class Plans:
 
         The gangs of its set that have a plan are planned again, too.
         """
-        if self._remove(key):
+        if self._drop_plan(key):
             self._requeue_refused()
         for other in gangs_of_set(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
             if (stored := self._plans.get(other.key)) is not None:
@@ -528,11 +528,11 @@ class Plans:
                 surplus.setdefault(key, set()).add(seat.uid or seat.rank)
         for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
             stored = self._plans.plan_of(key)
-            self._give_up(key, stored, lost)
+            self._drop_lost_seats(key, stored, lost)
         return {moved for row in rows for moved in self._take_back_on_row(row)}
 
-    def _give_up(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
-        """Take some seats out of a gang's plan, and all others of their units but those of its min that are not lost.
+    def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
+        """Remove the lost seats and their units from a gang's plan. Seats of its min that are not lost stay.
 
         lost: uids, and ranks of open seats.
         """
@@ -565,7 +565,7 @@ class Plans:
             if seat.order == stored.position.first_order:
                 self._withdraw(key)
             else:
-                self._give_up(key, stored, {seat.uid or seat.rank})
+                self._drop_lost_seats(key, stored, {seat.uid or seat.rank})
             if seat.order[0] != SeatClass.GROWTH:
                 self.displaced += 1
                 self._unplanned[key] = stored.position.first_order

@@ -71,7 +71,7 @@ class StandingPlan:
 
 
 class StandingPlans:
-    """Plans by gang, and the room that they reserve. Clear them when the snapshot's rows change their meaning."""
+    """Plans by gang, and the room that they reserve. Call `clear` when a row of the snapshot gets another node."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         """Start without plans. snapshot: the nodes and their free room, read at each question."""

@@ -39,7 +39,7 @@ _ROOM_STEPS = 60  # for the room of one shape beside some pods, on all hosts
 
 Key = tuple[str, int, object]  # (kind, tier, which): pods of one key are under one switch of the tier
 _RUN, _GROUP = "run", "group"
-Cut = tuple[GangGroup | None, int]  # (group, index of the shape): pods that are counted together for multiples
+GroupShape = tuple[GangGroup | None, int]  # (group, index of the shape): pods that are counted together for multiples
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _PlaceSearch:
     hosts_of_group: dict[GangGroup, list[int]] = field(default_factory=dict)
     rooms: dict[tuple[int, tuple[int, ...]], NDArray[np.int32]] = field(default_factory=dict)
     failed_states: set[object] = field(default_factory=set)
-    keys_from: list[tuple[Key, ...]] = field(default_factory=list)  # the keys of the pods from each position on
+    keys_of_remaining: list[tuple[Key, ...]] = field(default_factory=list)  # the keys of the pods from each position on
     running_pods: Counter[tuple[GangGroup | None, int, int]] = field(default_factory=Counter)  # (group, shape, host)
     every_choice_counts: bool = False  # True if a term is about the sum of pods that have a place
 
@@ -149,7 +149,7 @@ class _PlaceSearch:
         placed_pods: how many pods have a host so far.
         """
         at = len(self.chosen)
-        switches = tuple(self._switch_of(key) for key in self.keys_from[at])
+        switches = tuple(self._switch_of(key) for key in self.keys_of_remaining[at])
         last = self.chosen[-1] if at and self.pods[at].is_like(self.pods[at - 1]) else -1
         left_out = at > 0 and self.chosen[-1] is None and self.pods[at].group == self.pods[at - 1].group
         every_choice = tuple(self.chosen) if self.every_choice_counts else ()
@@ -236,19 +236,20 @@ class _PlaceSearch:
         return refuse_too_few_groups(self.request, self.batches, full) is None
 
     def _keeps_multiples(self) -> bool:
-        """Return True if of each shape and group at most one host has a remainder, that of all its pods.
+        """Return True if, for each shape and group, all hosts but one take a multiple of pods.
 
-        As many hosts as running members have left with a remainder are allowed, too.
+        The one host may take the remainder of all its pods. If running members already occupy several hosts without a
+        full multiple, as many such hosts may stay.
         """
         multiple = self.request.gang.multiple
         if multiple == 1:
             return True
-        total, counts = Counter[Cut](), self.running_pods.copy()
+        total, counts = Counter[GroupShape](), self.running_pods.copy()
         for pod, host in zip(self.pods, self.chosen, strict=True):
             total[pod.group, pod.shape] += 1
             if host is not None:
                 counts[pod.group, pod.shape, host] += 1
-        odd_hosts, odd_before, with_place = Counter[Cut](), Counter[Cut](), Counter[Cut]()
+        odd_hosts, odd_before, with_place = Counter[GroupShape](), Counter[GroupShape](), Counter[GroupShape]()
         for (group, shape, host), pods in counts.items():
             running = self.running_pods[group, shape, host]
             odd_hosts[group, shape] += pods % multiple != 0
@@ -256,34 +257,35 @@ class _PlaceSearch:
             with_place[group, shape] += pods
             total[group, shape] += running
         return all(
-            odd_hosts[cut] <= max(total[cut] % multiple != 0, odd_before[cut])
-            and with_place[cut] % multiple in (0, total[cut] % multiple)
-            for cut in total
+            odd_hosts[group_shape] <= max(total[group_shape] % multiple != 0, odd_before[group_shape])
+            and with_place[group_shape] % multiple in (0, total[group_shape] % multiple)
+            for group_shape in total
         )
 
 
 def search_places(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Return a plan that keeps every hard term; None if there is none, or the search is too large or its steps are
-    spent.
+    """Search a plan that keeps every hard term, and return it; None if there is none.
 
-    Gangs of one shape without runs of ranks, groups and multiples are not searched: batch after batch finds their
-    place. room_of: the room that the gang may use. work: counts the steps, and limits them.
+    None, too, if the gang needs no further pod, if more than MAX_PODS pods are to be placed, or if the steps are spent.
+    A gang of one shape without runs of ranks, groups or multiples is not searched: placing batch after batch is enough
+    for it. batches: as split_into_batches() returns them. room_of: the room that the gang may use. work: limits the
+    steps, and counts them.
     """
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)
     progress = start_progress(request)
-    has_one_way = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
+    needs_no_search = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
     needs_roles = any(progress.roles[role] < min_pods for role, min_pods in gang.min_by_role)
-    if has_one_way or not (needed_pods or needs_roles) or pods > MAX_PODS:
+    if needs_no_search or not (needed_pods or needs_roles) or pods > MAX_PODS:
         return None
     own_work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
     shapes = list(dict.fromkeys(batch.shape for batch in batches))
     search = _PlaceSearch(fabric, request, batches, room_of, own_work, needed_pods, shapes)
     ranks, bases = ranks_of([*request.waiting, *(member for member, _ in request.placed_members)])
     search.pods = _pods(request, batches, ranks, shapes, fabric.tiers)
-    search.keys_from = [
+    search.keys_of_remaining = [
         tuple(dict.fromkeys(key for pod in search.pods[at:] for key in pod.keys)) for at in range(len(search.pods))
     ]
     has_sums = any(rule.least or rule.exclusive for rule in gang.group_rules)
@@ -314,10 +316,11 @@ def _hosts_of_domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) 
 def _pods(
     request: GangRequest, batches: Sequence[PodBatch], ranks: dict[str, int], shapes: Sequence[PodShape], tiers: int
 ) -> list[_Pod]:
-    """Return the pods that need a host: batch after batch, in a batch run after run.
+    """Return the pods that need a host, members that do not exist yet included.
 
-    ranks: uid -> rank. shapes: the different shapes of the batches. tiers: of the fabric; higher tiers of groups count
-    as this.
+    They are sorted by group (in the order of the batches), in a group by run of ranks, in a run by shape. ranks: uid ->
+    rank. shapes: the different shapes of the batches. tiers: number of tiers of the fabric; a group or run with a
+    higher tier counts as one of this tier.
     """
     found: list[_Pod] = []
     layers = () if request.gang.group_rules else request.gang.layers
@@ -328,15 +331,18 @@ def _pods(
         level: tuple[Key, ...] = ()
         if group is not None and group.tier is not None:
             level = ((_GROUP, min(group.tier, tiers), group),)
-        to_come = missing_ranks(ranks, batch.missing_pods)
-        for member, rank in [*((member, ranks[member.uid]) for member in batch.members), *((None, r) for r in to_come)]:
+        missing = missing_ranks(ranks, batch.missing_pods)
+        for member, rank in [*((member, ranks[member.uid]) for member in batch.members), *((None, r) for r in missing)]:
             runs: tuple[Key, ...] = tuple((_RUN, min(tier, tiers), (size, rank // size)) for tier, size in layers)
             found.append(_Pod(member, rank, shape, group, level + runs))
     return sorted(found, key=lambda pod: (order[pod.group], *(key[2] for key in pod.keys if key[0] == _RUN), pod.shape))
 
 
 def _put_placed_members(search: _PlaceSearch, ranks: dict[str, int]) -> None:
-    """Let the members that hold a host fix the switch of their group and of their run of ranks. ranks: uid -> rank."""
+    """Store which switch each group and run of ranks must use, because members of it hold hosts there.
+
+    ranks: uid -> rank.
+    """
     request, fabric = search.request, search.fabric
     group_of = request.gang.groups_by_uid()
     layers = () if request.gang.group_rules else request.gang.layers

@@ -17,7 +17,9 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangPlan
 
 PlacedMembers = Iterable[tuple[GangMember, int]]  # members that hold a host, with the id of the host
-HostCut = tuple[PodShape, GangGroup | None, int]  # pods of one shape and group on one host: they come in multiples
+HostGroupShape = tuple[
+    PodShape, GangGroup | None, int
+]  # pods of one shape and group on one host: they come in multiples
 
 
 @dataclass(slots=True)
@@ -46,9 +48,11 @@ def has_units(gang: Gang) -> bool:
 
 
 def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers, *, only_multiples: bool = False) -> SeatUnits:
-    """Return the units of a plan's seats; without units if the gang needs none.
+    """Return the units of a plan: sets of seats that the gang keeps or gives up together. Empty if each seat stands
+    alone.
 
-    placed_members: those that hold a host. only_multiples: leave out runs of ranks and groups that start whole.
+    placed_members: members that hold a host already. only_multiples: True to make units of the multiples on one host
+    only, not of runs of ranks or of all-or-nothing groups.
     """
     found = SeatUnits()
     if not has_units(gang):
@@ -89,8 +93,8 @@ def begun_pods(gang: Gang, waiting: Sequence[GangMember], placed_members: Placed
 
 def gaps_of_multiples(
     gang: Gang, placed_members: PlacedMembers, group_of: Mapping[str, GangGroup]
-) -> dict[HostCut, int]:
-    """Return how many pods are missing to a whole multiple, for each (shape, group, host) on which members run.
+) -> dict[HostGroupShape, int]:
+    """Return how many pods a full multiple still needs, for each (shape, group, host) on which members run.
 
     Hosts without a gap are absent. The remainder of all pods of a shape and group may run on one host: that host has no
     gap. group_of: uid -> group.
@@ -100,14 +104,14 @@ def gaps_of_multiples(
         return {}
     running = Counter((member.shape, group_of.get(member.uid), host) for member, host in placed_members)
     rests = Counter((member.shape, group_of.get(member.uid)) for member in gang.living())
-    gaps: dict[HostCut, int] = {}
-    for cut, pods in sorted(running.items(), key=lambda entry: entry[0][2]):
+    gaps: dict[HostGroupShape, int] = {}
+    for host_group_shape, pods in sorted(running.items(), key=lambda entry: entry[0][2]):
         if (odd := pods % multiple) == 0:
             continue
-        if odd == rests[cut[:2]] % multiple:
-            rests[cut[:2]] -= odd  # the remainder runs here
+        if odd == rests[host_group_shape[:2]] % multiple:
+            rests[host_group_shape[:2]] -= odd  # the remainder runs here
         else:
-            gaps[cut] = multiple - odd
+            gaps[host_group_shape] = multiple - odd
     return gaps
 
 
@@ -136,20 +140,20 @@ def _parts(
 def _parts_of_hosts(
     gang: Gang, plan: GangPlan, placed_members: Sequence[tuple[GangMember, int]], group_of: Mapping[str, GangGroup]
 ) -> Iterator[tuple[list[str], bool]]:
-    """Yield (uids of seats, True if they complete a begun multiple): for each host first these, then each whole
-    multiple.
+    """Yield (uids of seats, True if they complete a begun multiple).
 
-    The remainder of a host comes last. group_of: uid -> group.
+    For each host, the seats that complete a begun multiple come first, then the others, one multiple at a time. The
+    remainder of a host comes last. group_of: uid -> group.
     """
     if gang.multiple == 1:
         return
     gaps = gaps_of_multiples(gang, placed_members, group_of)
-    by_host: dict[HostCut, list[str]] = {}
+    by_host: dict[HostGroupShape, list[str]] = {}
     for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_sort_key):
-        cut = (plan.shapes[member.uid], group_of.get(member.uid), plan.hosts[member.uid])
-        by_host.setdefault(cut, []).append(member.uid)
-    for cut, seats in by_host.items():
-        gap = gaps.get(cut, 0)
+        host_group_shape = (plan.shapes[member.uid], group_of.get(member.uid), plan.hosts[member.uid])
+        by_host.setdefault(host_group_shape, []).append(member.uid)
+    for host_group_shape, seats in by_host.items():
+        gap = gaps.get(host_group_shape, 0)
         if gap:
             yield seats[:gap], True
         for first in range(gap, len(seats), gang.multiple):

@@ -80,7 +80,11 @@ def decode_review(body: bytes) -> Review:
 
 
 def needs_gate(review: Review, rule: GateRule) -> bool:
-    """Return True if the pod that is created gets our gate. False for a bound pod, and in system namespaces."""
+    """Return True if the webhook adds our gate to the created pod.
+
+    Such a pod is in a gang, requests an accelerator, names a scheduler of the rule, and does not have the gate yet.
+    False for a bound pod, in a system namespace, and if the review has no readable pod.
+    """
     pod = review.pod
     if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system_prefixes):
         return False
