@@ -97,10 +97,11 @@ def shape_of(pod: Pod) -> PodShape:
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the (protocol, port) pairs that a pod needs on its node, sorted.
 
-    They are each hostPort, with hostNetwork also each containerPort. Init containers and sidecars are not read, and
-    hostIP is ignored: a port is taken on all addresses.
+    They are each hostPort, with hostNetwork also each containerPort, of containers and of sidecars (init containers that
+    always restart). kube-scheduler counts sidecars, too (kubernetes#132040). hostIP is ignored: a port is taken on all addresses.
     """
-    ports = [port for container in spec.containers for port in container.ports or ()]
+    sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    ports = [port for container in (*spec.containers, *sidecars) for port in container.ports or ()]
     needed = {(port.protocol, port.host_port) for port in ports if port.host_port}
     if spec.host_network:
         needed |= {(port.protocol, port.container_port) for port in ports}

@@ -93,6 +93,8 @@ def test_a_quantity_that_nobody_can_read_is_told(quantity):
 def test_host_ports_are_those_that_the_node_gives_away():
     ports = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 8081}, {"containerPort": 53, "protocol": "UDP"}]
     assert shape_of(pod({"containers": [box(ports=ports)]})).host_ports == (("TCP", 8081),)
+    inits = [box(ports=[{"containerPort": 9, "hostPort": 9}]), box(ports=ports) | {"restartPolicy": "Always"}]
+    assert shape_of(pod({"containers": [box()], "initContainers": inits})).host_ports == (("TCP", 8081),)
     every = (("TCP", 80), ("TCP", 81), ("TCP", 8081), ("UDP", 53))
     assert shape_of(pod({"containers": [box(ports=ports)], "hostNetwork": True})).host_ports == every
 
