@@ -97,8 +97,9 @@ def shape_of(pod: Pod) -> PodShape:
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the (protocol, port) pairs that a pod needs on its node, sorted.
 
-    They are each hostPort, with hostNetwork also each containerPort, of containers and of sidecars (init containers that
-    always restart). kube-scheduler counts sidecars, too (kubernetes#132040). hostIP is ignored: a port is taken on all addresses.
+    They are each hostPort, with hostNetwork also each containerPort, of containers and of sidecars (init containers
+    that always restart), as in kube-scheduler since kubernetes#132040. hostIP is ignored: a port is taken on all
+    addresses.
     """
     sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
     ports = [port for container in (*spec.containers, *sidecars) for port in container.ports or ()]
