@@ -236,7 +236,7 @@ def decode(type_: type[Fields], part: ObjectPart) -> Fields:
         return msgspec.convert(part.value, type_)
     except msgspec.ValidationError:
         info = _type_info(type_)
-    value = _without_absent(info, part.value)
+    value = _without_absent_fields(info, part.value)
     for fault in _faults(info, value, part.where):
         raise BadJob(fault)
     try:
@@ -262,20 +262,26 @@ def bare_type(info: inspect.Type) -> inspect.Type:
             return info
 
 
-def _without_absent(info: inspect.Type, value: Any) -> Any:
-    """Return a copy of a value without its absent fields, at every depth that its type declares.
+def _without_absent_fields(info: inspect.Type, value: Any) -> Any:
+    """Return a copy of decoded JSON without the fields that count as absent: a null, and an empty text in an Enum.
 
-    info: the type. Fields that the type does not declare are left out, too. A value that does not fit the type is
-    returned unchanged.
+    This is done at every depth that the type declares. Fields that the type does not declare are left out, too. A value
+    that does not fit the type is returned unchanged. info: msgspec's description of the type of `value`.
     """
     match bare_type(info), value:
         case inspect.StructType(fields=fields), dict():
             present = ((each.type, each.encode_name, value.get(each.encode_name)) for each in fields)
-            return {name: _without_absent(type_, each) for type_, name, each in present if not _is_absent(type_, each)}
+            return {
+                name: _without_absent_fields(type_, each)
+                for type_, name, each in present
+                if not _is_absent(type_, each)
+            }
         case inspect.DictType(value_type=inner), dict():
-            return {name: _without_absent(inner, each) for name, each in value.items() if not _is_absent(inner, each)}
+            return {
+                name: _without_absent_fields(inner, each) for name, each in value.items() if not _is_absent(inner, each)
+            }
         case inspect.ListType(item_type=inner), list():
-            return [_without_absent(inner, each) for each in value]
+            return [_without_absent_fields(inner, each) for each in value]
     return value
 
 
@@ -382,8 +388,7 @@ def annotation_level(annotations: Mapping[str, str], key: str, faults: list[str]
     """Return the level in the annotation `key`: a tier number, the key of a node label, or a word for a tier.
 
     A number has at most two digits; 0 is a host, 1 a leaf. None if the annotation is absent or unreadable. faults:
-    receives
-    a sentence if the value is unreadable.
+    receives a sentence if the value is unreadable.
     """
     text = annotations.get(key)
     if text is None:

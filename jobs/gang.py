@@ -277,7 +277,7 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
     """Return True if the webhook must add our placement gate: the pod has none yet, requests an accelerator and has a
-      gang.
+    gang.
 
     gpu_resources: the names of resources that are accelerators. False for a pod whose requests cannot be read: the API
     server rejects it with its own message.

@@ -53,7 +53,7 @@ class Reservation:
 
     def excludes(self, key: GangKey, priority: int) -> bool:
         """Return True if a gang may not use the nodes: it is not the holder, and its priority is no higher than the
-          holder's.
+        holder's.
 
         key, priority: of that gang.
         """

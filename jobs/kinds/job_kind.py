@@ -413,10 +413,10 @@ def resize_patch(
 ) -> Change:
     """Return the merge patch that resizes a job to `workers`, valid only for the present resourceVersion of the job.
 
-    annotations: those that the job has now. path: lists the kind's objects of all namespaces. spec: the changed fields
-    of the spec, None for none. bound_keys: which of BOUND_ANNOTATIONS to write if absent, because until now only the
-    size in the object implied these bounds. It also records the written size, and the submitted and manual size if
-    known.
+    The patch also records the written size, and the submitted and manual size if known. annotations: those that the job
+    has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed fields of the spec,
+    None for none. bound_keys: those of BOUND_ANNOTATIONS (the min and the max) that are written if absent: until now
+    these bounds followed from the size in the object, which changes.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:

@@ -131,8 +131,8 @@ def roles(spec: PyTorchJobSpec) -> dict[str, NamedRole]:
 def bounds(spec: PyTorchJobSpec) -> tuple[int, int] | None:
     """Return (min, max) of the workers, which the pods get as PET_NNODES; None for a job without an elasticPolicy.
 
-    An absent bound equals the other one. Without both, each is the number of workers. Raises BadJob if the min is
-    above the max, or if the roles are wrong. Source: PE-26, VE-23
+    An absent bound equals the other one. Without both, each is the number of workers. Raises BadJob if the min is above
+    the max, or if the roles are wrong. Source: PE-26, VE-23
     """
     by_name, policy = roles(spec), spec.elastic_policy
     if policy is None:
@@ -193,9 +193,11 @@ def _life(head: job_kind.JobHead, suspended: bool) -> Life:
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
-    """Return the patch to this number of workers. Raises BadJob.
+    """Return the merge patch that sets the replicas of the role Worker to `workers`.
 
-    kind: the unique name of its kind. path: lists its objects. raw: the PyTorchJob; it has the role Worker.
+    The patch also records this size in annotations, see job_kind.resize_patch(). It is valid only for the
+    resourceVersion of `raw`. Raises BadJob if the job cannot be read. kind: the unique name of its kind. path: of the
+    URL that lists its objects in all namespaces. raw: the PyTorchJob; it must have the role Worker.
     """
     head = job_kind.read_head(raw, kind)
     spec = read_spec(head.spec)

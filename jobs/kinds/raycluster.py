@@ -41,13 +41,13 @@ def read(raw: Object) -> Job:
             head, job_kind.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **shared_fields
         )
     group = groups[_elastic_group(groups)]
-    low, replicas, high, hosts = _size(group)
+    min_replicas, replicas, max_replicas, hosts = _group_sizes(group)
     job = job_kind.build_job(
         head,
         job_kind.SizeFields(
             replicas * hosts,
-            (low or max(1, replicas)) * hosts,
-            (high or max(1, replicas)) * hosts,
+            (min_replicas or max(1, replicas)) * hosts,
+            (max_replicas or max(1, replicas)) * hosts,
             group.part("template"),
             unit=hosts,
         ),
@@ -56,9 +56,11 @@ def read(raw: Object) -> Job:
         refused=_resize_refusal(head, groups),
         **shared_fields,
     )
-    if job.bounds.least < max(1, low) * hosts or (high and job.bounds.most > high * hosts):
+    if job.bounds.least < max(1, min_replicas) * hosts or (max_replicas and job.bounds.most > max_replicas * hosts):
         wanted_text = f"annotations ask for {job.bounds.least}..{job.bounds.most} pods"
-        raise BadJob(f"{wanted_text}, and {group.where} allows {low * hosts}..{(high or MAX_PODS) * hosts}")
+        raise BadJob(
+            f"{wanted_text}, and {group.where} allows {min_replicas * hosts}..{(max_replicas or MAX_PODS) * hosts}"
+        )
     return job
 
 
@@ -78,14 +80,14 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
     """
     head, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
-    low, _, high, hosts = _size(chosen)
+    min_replicas, _, max_replicas, hosts = _group_sizes(chosen)
     groups: list[Any] = []
     for each in head.spec.parts("workerGroupSpecs"):
         changed_fields: dict[str, Any] = {"replicas": workers // hosts} if each.where == chosen.where else {}
         if changed_fields and (leaving or each.has("scaleStrategy")):
             changed_fields["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
         groups.append({**each.value, **changed_fields})
-    keeps = (*(() if low else (labels.MIN_WORKERS,)), *(() if high else (labels.MAX_WORKERS,)))
+    keeps = (*(() if min_replicas else (labels.MIN_WORKERS,)), *(() if max_replicas else (labels.MAX_WORKERS,)))
     return job_kind.resize_patch(job, head.annotations, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
 
@@ -94,16 +96,17 @@ def _groups(spec: ObjectPart) -> list[ObjectPart]:
     return [group for group in spec.parts("workerGroupSpecs") if not group.flag("suspend")]
 
 
-def _size(group: ObjectPart) -> tuple[int, int, int, int]:
+def _group_sizes(group: ObjectPart) -> tuple[int, int, int, int]:
     """Return (min, current size, max, pods per replica) of a group. The first three are in replicas.
 
-    The min and the max are 0 if absent; a max above MAX_PODS counts as absent.
+    The min and the max are 0 if absent; a max of 0 is no max, and one above MAX_PODS counts as absent. The current size
+    is `replicas`, or the min if absent, raised to the min and then cut to the max. Pods per replica: >= 1.
     """
-    low, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
-    max_replicas = group.value.get("maxReplicas")
-    high = 0 if isinstance(max_replicas, int) and max_replicas > MAX_PODS else group.count("maxReplicas", 0)
-    replicas = max(low, group.count("replicas", low))
-    return low, min(replicas, high) if high else replicas, high, hosts
+    min_replicas, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
+    raw_max = group.value.get("maxReplicas")
+    max_replicas = 0 if isinstance(raw_max, int) and raw_max > MAX_PODS else group.count("maxReplicas", 0)
+    replicas = max(min_replicas, group.count("replicas", min_replicas))
+    return min_replicas, min(replicas, max_replicas) if max_replicas else replicas, max_replicas, hosts
 
 
 def _elastic_group(groups: Sequence[ObjectPart]) -> int:
@@ -111,13 +114,13 @@ def _elastic_group(groups: Sequence[ObjectPart]) -> int:
     named = [index for index, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
         return named[0]
-    pods = [_size(each)[1] * _size(each)[3] for each in groups]
+    pods = [_group_sizes(each)[1] * _group_sizes(each)[3] for each in groups]
     return max(range(len(groups)), key=lambda index: (pods[index], index))
 
 
 def _other_groups(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tuple[Any, int]]:
     """Return (shape of a pod, number of pods) of each group but the chosen one."""
-    sized = ((each, _size(each)) for each in groups if each is not chosen)
+    sized = ((each, _group_sizes(each)) for each in groups if each is not chosen)
     return [(job_kind.worker_shape(each.part("template")), replicas * hosts) for each, (_, replicas, _, hosts) in sized]
 
 

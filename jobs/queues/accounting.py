@@ -51,8 +51,10 @@ def holds(
 ) -> bool:
     """Return True if `times` such requests fit in the queue and in all its ancestors, for every resource.
 
-    shares: by the name of the queue; a queue that is absent has no limit. used: the use of each share by its name,
-    which replaces the use in `shares`. needs: (resource, amount) of one request.
+    An ancestor is charged only with the part above what is guaranteed to the queues below it, and under its own name of
+    the resource. An amount of 0 always fits. shares: by the name of the queue; a queue that is absent has no limit.
+    used: the use of each share by its name. It is read instead of `used` of the shares, and a share that is absent in
+    it uses nothing. needs: (resource, amount) of one request.
     """
     for resource, amount in needs:
         name, extra, share_name, own_room = resource, amount * times, queue, 0

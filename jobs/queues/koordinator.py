@@ -97,7 +97,7 @@ def _limits(
     """Return the limit of each quota. Amounts of a parent are divided before those of its children.
 
     parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
-      name.
+    name.
     """
     request = _requests(parents_first, parents, specs, demand)
     groups: dict[str, list[QueueSpec]] = {}
@@ -146,7 +146,7 @@ def _requests(
 
     That is its own need plus the requests of its children, at most its max; at least its min if it does not lend.
     parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
-      name.
+    name.
     """
     requests = {name: Counter(demand.need_of(name)) for name in parents_first}
     for name in reversed(parents_first):
@@ -193,7 +193,7 @@ def _is_limited(queue: QueueSpec, resource: str) -> bool:
 
 def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
     """Return the claim of a quota on one resource: its request if that is within its min, else its min and more by its
-      weight.
+    weight.
 
     requested: the amount that the quota and its subtree request.
     """

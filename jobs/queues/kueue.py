@@ -77,7 +77,7 @@ def accepts_workloads(raw: Object) -> bool:
 
 
 @dataclass(slots=True)
-class _Node:
+class _TreeNode:
     """A ClusterQueue or cohort during the computation. The keys of amounts are Flavor.key, as in flavor/resource."""
 
     spec: QueueSpec
@@ -100,7 +100,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             specs[queue.parent] = QueueSpec(queue.parent, QueueDialect.KUEUE)
     parents = {name: queue.parent for name, queue in specs.items()}
     parents_first, in_cycle = top_down(parents)
-    nodes = {name: _Node(specs[name], parents[name]) for name in parents_first}
+    nodes = {name: _TreeNode(specs[name], parents[name]) for name in parents_first}
     _compute_subtrees(parents_first, nodes)
     for name in parents_first:
         _set_limit(nodes[name], nodes)
@@ -110,7 +110,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
-def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _Node]) -> None:
+def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> None:
     """Set `subtree`, `not_lent` and `ambiguous` of each node, and add the amounts that it lends to its parent's
     subtree.
 
@@ -133,9 +133,9 @@ def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _Node]) 
                 parent_subtree[key] = parent_subtree.get(key, 0) + amount - node.not_lent.get(key, 0)
 
 
-def _set_limit(node: _Node, nodes: Mapping[str, _Node]) -> None:
+def _set_limit(node: _TreeNode, nodes: Mapping[str, _TreeNode]) -> None:
     """Set the limit of a node: the largest use if no other queue used anything. The limit of its parent must be set
-      already.
+    already.
 
     That is the quota that it does not lend plus the limit of its parent, at most its subtree plus its borrowing limit.
     nodes: all nodes by name.
@@ -151,7 +151,7 @@ def _set_limit(node: _Node, nodes: Mapping[str, _Node]) -> None:
             node.limit[key] = min(node.limit[key], subtree[key] + flavor.borrowing)
 
 
-def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
+def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode], demand: Demand) -> None:
     """Set `used` of each node: the use of its own pods, plus the use of each child above the quota that the child does
     not lend.
 
@@ -173,10 +173,11 @@ def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _Node], deman
                 parent_used[key] = parent_used.get(key, 0) + max(0, amount - node.not_lent.get(key, 0))
 
 
-def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
-    """Return the queues whose whole jobs Kueue may evict because another queue of the cohort tree reclaims quota.
+def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> set[str]:
+    """Return the names of queues and cohorts in whose tree another queue has reclaimWithinCohort other than Never.
 
-    parents_first: the names, each parent before its children. nodes: by name.
+    To get its quota back, Kueue may evict jobs of these queues, each with all its pods. parents_first: the names, each
+    parent before its children. nodes: the queues and cohorts of all trees, by name.
     """
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in parents_first:
@@ -185,7 +186,7 @@ def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str
     return {name for name in parents_first if reclaimers[root[name]] > nodes[name].spec.reclaims}
 
 
-def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
+def _share(node: _TreeNode, demand: Demand, exposed: bool) -> Queue:
     """Return the share of a ClusterQueue or cohort: of a ClusterQueue by resource, of a cohort by Flavor.key.
 
     demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to take borrowed quota back; then
@@ -225,7 +226,7 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
 
 def _ambiguity_refusal(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
     """Return a sentence why no job of a ClusterQueue can be resized: it has several flavors of a resource. "" if it has
-      not.
+    not.
 
     ambiguous: the resources with several flavors, sorted.
     """

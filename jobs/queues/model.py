@@ -68,7 +68,9 @@ class QueueSpec:
     headroom: Amounts = field(default_factory=dict)  # amounts that elastic workers leave free
     flavors: tuple[Flavor, ...] = ()  # the quotas of a ClusterQueue or Cohort of Kueue
     preempts: str = ""  # Kueue's policy by which it evicts whole jobs inside the queue, "" for never
-    reclaims: bool = False  # True if Kueue may evict whole jobs of other queues for it
+    # True if reclaimWithinCohort is not Never: to give the queue its quota back, Kueue may evict jobs of other queues
+    # of the cohort tree, each with all its pods.
+    reclaims: bool = False
     pool: Amounts | None = None  # the total that its own tree or the ElasticQuotas together divide; None for others
     source: str = ""  # namespace/name of the object, for a queue that several objects define
     # Fields that could not be read. Their amounts are missing, and nothing in the queue changes until they are correct.

@@ -40,8 +40,7 @@ def read(raw: Object) -> QueueSpec:
     """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit of X.
 
     A ResourceQuota whose scopes exclude training pods limits nothing. A field that cannot be read is reported in
-    `faults`
-    of the result.
+    `faults` of the result.
     """
     root = ObjectPart.lenient(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
@@ -65,9 +64,11 @@ def read_elastic(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each namespace's queue by name, and under POOL that of all ElasticQuotas, if there are any.
+    """Return the share (limits and use) of each namespace's queue, by name.
 
-    queues: one for each quota. Several may have the same name: the smallest limits count.
+    If there are ElasticQuotas, POOL is one more share: its limit is the sum of their mins, its use the sum of the use
+    of their namespaces. queues: one for each quota; of several with the same name, the smallest limits count. demand:
+    only `demand.used` is read.
     """
     by_name: dict[str, Queue] = {}
     for queue in queues:

@@ -46,10 +46,9 @@ def wish_of(annotations: Mapping[str, str], faults: list[str]) -> Wish:
 def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
     """Return (first terms with the group of gangs that another dialect names, other terms that must still be merged).
 
-    first: the terms that come first. rest: the terms of the other dialects. If `first` takes over a group, those terms
-      of
-    `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of `rest`
-    does.
+    first: the terms that win a conflict. rest: the terms of the other dialects. If `first` takes over a group, those
+    terms of `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of
+    `rest` does.
     """
     partners = [each for each in rest if each.together and not first.together]
     if not partners:
@@ -59,14 +58,18 @@ def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
 
 
 def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
-    """Return the terms of all dialects, merged term by term, with a sentence for each term that is ignored.
+    """Return the terms of all dialects, merged term by term by merge_terms().
 
-    first: the terms that come first. rest: the terms of the other dialects, in their order. A hard term is never
-    dropped for a soft term. If two hard terms cannot be kept together, the sentence names both sources.
+    `ignored` of the result has a sentence for each term that is not kept. first: of two terms that contradict each
+    other, its term is kept. A hard term is never dropped for a soft term: if `first` only prefers a placement and one
+    of the rest requires one, a sentence says that the preference is not kept. rest: the terms of the other dialects, in
+    the order in which they count.
     """
-    requiring = next((each.source for each in rest if each.levels or each.groups or each.layers), "")
-    if requiring and first.only_prefers:
-        first = replace(first, ignored=(f"{first.source} is not kept beside {requiring}, which requires a level",))
+    source_of_hard_term = next((terms.source for terms in rest if terms.levels or terms.groups or terms.layers), "")
+    if source_of_hard_term and first.only_prefers:
+        first = replace(
+            first, ignored=(f"{first.source} is not kept beside {source_of_hard_term}, which requires a level",)
+        )
     for each in rest:
         first = merge_terms(first, each)
     return first
@@ -122,7 +125,7 @@ def _own_terms(annotations: Mapping[str, str], faults: list[str]) -> Wish | None
         faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be {', '.join(WORDS[:-1])} or {WORDS[-1]}")
     tier = annotation_level(annotations, labels.TOPOLOGY_TIER, faults)
     multiple = annotation_count(annotations, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
-    faults += _misspelt(annotations)
+    faults += _faults_of_misspelt_names(annotations)
     terms = _other_annotations(annotations, faults)
     source = next((key for key in (labels.TOPOLOGY, *_OTHER_TERMS) if key in annotations), "")
     if wish not in WORDS:
@@ -177,10 +180,10 @@ def _other_annotations(annotations: Mapping[str, str], faults: list[str]) -> Wis
     )
 
 
-def _misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each unknown annotation whose name is similar to one of ours for pods.
+def _faults_of_misspelt_names(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each annotation `turnout.dev/...` that does not exist and resembles one of ours for pods.
 
-    At most _MAX_UNKNOWN_NAMES unknown names are compared.
+    Only the first _MAX_UNKNOWN_NAMES of the names that do not exist, sorted, are compared.
     """
     unknown = sorted(key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN)
     for key in unknown[:_MAX_UNKNOWN_NAMES]:
@@ -296,13 +299,14 @@ def _widest_level(topology: Mapping[str, Any]) -> Level:
 
 
 def _label_keys(constraints: Mapping[str, Any]) -> list[str]:
-    """Return the keys of node labels in schedulingConstraints, the narrowest last; [] for none.
+    """Return the keys of node labels in `topology` of the schedulingConstraints of Kubernetes' PodGroup; [] for none.
 
-    Malformed items are left out.
+    They are in the order of the object, in which the narrowest domain is last. Malformed items are left out, and a key
+    is cut to 253 characters. constraints: the schedulingConstraints, unchecked.
     """
-    listed = constraints.get("topology")
-    each = listed if isinstance(listed, list) else []
-    return [rule["key"][:253] for rule in each if isinstance(rule, dict) and isinstance(rule.get("key"), str)]
+    raw_items = constraints.get("topology")
+    items = raw_items if isinstance(raw_items, list) else []
+    return [item["key"][:253] for item in items if isinstance(item, dict) and isinstance(item.get("key"), str)]
 
 
 def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:

@@ -1,7 +1,7 @@
 """How two statements about one gang are merged, and which one wins in a conflict: a rule for each term.
 
-`docs/wishes.md` shows this table. A hard term is kept by every plan. Where two hard terms contradict each other, one
-is kept, and a sentence names both sources. The owner of the gang gets it in an Event with the reason `WishNotKept`.
+`docs/wishes.md` shows this table. A hard term is kept by every plan. Where two hard terms contradict each other, one is
+kept, and a sentence names both sources. The owner of the gang gets it in an Event with the reason `WishNotKept`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _layers(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[Layer, 
 
 def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRule, ...]]:
     """Return the group rules: of each term the stricter, if both statements divide the pods in the same way; else those
-      of first.
+    of first.
 
     ignored: receives a sentence if the rules of `other` are not kept.
     """

@@ -114,7 +114,7 @@ _FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
 
 def tier_of_word(name: str) -> int | None:
     """Return the tier of a name of a level by its words: of a label's key, the last word that has a tier; None without
-      one.
+    one.
 
     Only the part after the last "/" counts. name: a word such as "rack", or the key of a node label.
     """
