@@ -158,9 +158,10 @@ class AutoscalerController:
             self._reporter.report_decision(step)
 
     async def _write_sizes(self, observation: Observation, steps: Sequence[Step], now_s: float) -> int:
-        """Write the sizes that change.
+        """Write the new sizes, shrinks first. Return the number of resized jobs, 0 for a dry run.
 
-        Return the number of resized jobs, 0 for a dry run. now_s: seconds since 1970.
+        At most MAX_GROWTHS growths are written. A failed write is reported and counts as none. Lost ScalePlans are
+        created again, and sizes that a person set are noted. steps: of all jobs. now_s: seconds since 1970.
         """
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
@@ -188,9 +189,10 @@ class AutoscalerController:
         await self._gang_mins.correct_after_resize(changes, now_s)
 
     async def _restore_memory(self) -> None:
-        """Read the leader memory of the previous leader: lending terms, and who has left room unused.
+        """Restore what the previous leader stored: the lending terms, and who has left room unused.
 
-        Retries until it is read.
+        Retries until the API server answers. Restores nothing if there is no ConfigMap, or it must not be read. Does
+        nothing without a leader memory.
         """
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
@@ -209,8 +211,9 @@ class AutoscalerController:
         await self._memory.write_changes(memory, now_s)
 
     def _report_faults(self) -> None:
-        """Report unreadable jobs, unknown annotations and queue names that do not count, each again only when its text
-        changes.
+        """Report unreadable jobs, unknown annotations and queue names that are ignored.
+
+        Each is reported again only when its text changes.
         """
         for key, why in self._view.faults.items():
             if self._reported_faults.get(key) != why:

@@ -63,7 +63,7 @@ class StatusWriter:
             await self._drop(queue)
         changed = [(queue, data) for queue, data in pages.items() if self._last_pages.get(queue) != data]
         marks = [mark for mark, _ in zip(self._marks(), range(MAX_MARKS), strict=False)]
-        work = [self._write(queue, data) for queue, data in changed] + [self._mark(mark) for mark in marks]
+        work = [self._write(queue, data) for queue, data in changed] + [self._annotate_pod(mark) for mark in marks]
         for at in range(0, len(work), TOGETHER):
             await asyncio.gather(*work[at : at + TOGETHER])
 
@@ -94,7 +94,7 @@ class StatusWriter:
             return
         del self._last_pages[queue]
 
-    async def _mark(self, mark: Mark) -> None:
+    async def _annotate_pod(self, mark: Mark) -> None:
         """Write the annotations that one pod lacks. A failure is logged; a deleted pod is ignored."""
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
         body = {"metadata": {"annotations": dict(mark.notes)}}

@@ -36,9 +36,11 @@ _STATES_WITHOUT_OUR_TAINT = (None, FaultState.CLEARED, FaultState.SUSPECTED, Fau
 
 
 def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
-    """Return the changes of nodes, and the reports without effect. now_s: seconds since 1970.
+    """Return the steps for nodes, and the reports without effect.
 
-    Steps that remove a taint come first. The others follow by the time of their first report.
+    Steps that leave a node without a taint come first, then the others; in each part by the time of the first failed
+    check, then by name. A report that would taint more nodes than the rules permit has no effect. now_s: seconds since
+    1970.
     """
     reports, passed_over = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
@@ -66,8 +68,7 @@ def _reports_that_count(
 ) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
     """Return (node -> new reports on it, claims without effect).
 
-    A report with a time after `now_s` is in neither, since it counts later. A report that was handled before is in
-    neither.
+    Neither has a report that was handled before, or one from after `now_s`, which counts later.
     """
     passed_over: list[PassedOver] = []
     reports = defaultdict[str, list[tuple[FaultClaim, NodeReport]]](list)
@@ -84,7 +85,7 @@ def _reports_that_count(
 def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespace: str, by_namespace: int) -> str:
     """Return why one more node must not be tainted, "" if it may.
 
-    taints: GPU nodes that are tainted. namespace: the only one that has reported on this node, "" for several.
+    taints: GPU nodes that are tainted. namespace: the namespace whose reports alone accuse this node, "" for several.
     by_namespace: nodes that are tainted by reports of that namespace only.
     """
     max_tainted = rules.max_tainted(state.gpu_nodes)
@@ -298,7 +299,7 @@ class _NodeChange:
     def _expire(self) -> None:
         """End a state whose time is up: a taint becomes a trial; a suspicion, trial or cleared record is forgotten.
 
-        A record stays as cleared while further reports of its time may still come.
+        A cleared record is kept as long as late reports from before its clearing may still come.
         """
         record = self.record
         if record is None:

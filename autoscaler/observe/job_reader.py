@@ -32,9 +32,9 @@ STARTS_S = 60.0  # longest time from the first worker of a job to a change that 
 def plausible_budget(past: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
     """Return the record of the last resize without impossible values: an owner may have written it.
 
-    A resize in the future counts as none, and a job cannot have won more time than had passed since its creation. past:
-    the record in the annotations. created: creation of the job, RFC 3339. began_s: start of its first worker, 0 for
-    none. now_s: seconds since 1970, as all times.
+    A resize in the future counts as none, and a job cannot have won more time than its age at the resize. past: the
+    record in the annotations. created: creation of the job, RFC 3339. began_s: start of its first worker, 0 for none.
+    now_s: seconds since 1970, as all times.
     """
     if not past.resized_s or past.resized_s > now_s + MAX_CLOCK_LEAD_S:
         return ResizeBudget(restart_s=past.restart_s)
@@ -62,7 +62,7 @@ class JobReader:
         self._kinds, self._resized_by = kinds, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         # By the job's uid: OUR_ANNOTATIONS as this leader has written them.
-        self._wrote: dict[str, dict[str, str]] = {}
+        self._written_annotations: dict[str, dict[str, str]] = {}
         self.faults: dict[JobKey, str] = {}
         self.unknown: dict[JobKey, tuple[str, ...]] = {}
 
@@ -76,7 +76,7 @@ class JobReader:
             self.unknown[key] = names
         else:
             self.unknown.pop(key, None)
-        raw = _with_annotations(raw, self._wrote.get(uid, {}))
+        raw = _with_annotations(raw, self._written_annotations.get(uid, {}))
         try:
             job = self._on_lending_terms(self._refuse_if_hpa_resizes(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
@@ -90,11 +90,11 @@ class JobReader:
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
     def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
-        """Store the annotations that we have written on a job, by its uid.
+        """Store the OUR_ANNOTATIONS that we have written on a job; the other `notes` are ignored.
 
-        From now on only these of OUR_ANNOTATIONS count.
+        From now on `read` uses these values in place of those in the object, which may be older. uid: of the job.
         """
-        self._wrote[uid] = {each: notes[each] for each in OUR_ANNOTATIONS if each in notes}
+        self._written_annotations[uid] = {each: notes[each] for each in OUR_ANNOTATIONS if each in notes}
 
     def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
         """Return uid -> terms of jobs above their min and of growing jobs. jobs: by uid. growing: uids."""
@@ -110,11 +110,11 @@ class JobReader:
 
     def forget_written(self) -> None:
         """Forget what this replica has written, since another leader may have written after that."""
-        self._wrote.clear()
+        self._written_annotations.clear()
 
     def forget(self, uid: str, key: JobKey | None) -> None:
         """Forget a deleted job. key: None for a job that was never stored."""
-        self._wrote.pop(uid, None)
+        self._written_annotations.pop(uid, None)
         self._terms.pop(uid, None)
         if key is not None:
             self.faults.pop(key, None)
@@ -145,10 +145,10 @@ class JobReader:
         return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
-        """Return (job, object) of a job with lent workers by its last readable annotations, so that workers can be
-        taken back.
+        """Return (job, object) as its last readable annotations give them, for a job with lent workers.
 
-        Its max is its present size. None if nothing is lent, or if its spec cannot be read either. raw: its object.
+        So workers can be taken back. The job's max is its present size. None if nothing is lent, or if its spec cannot
+        be read either. raw: its object.
         """
         if (known := self._terms.get(uid)) is None:
             return None
@@ -219,7 +219,10 @@ class OtherAutoscalers:
             self._changed(target)
 
     def of(self, key: JobKey) -> str:
-        """Return the name of the HorizontalPodAutoscaler that resizes a job, the first by name; "" for none."""
+        """Return the name of the HorizontalPodAutoscaler that resizes a job; "" for none.
+
+        If several do, the first by name.
+        """
         return min(self._names.get(key, ()), default="")
 
 

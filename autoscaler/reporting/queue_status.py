@@ -26,9 +26,9 @@ MAX_JOBS = 100  # entries of each list of jobs in a ConfigMap; the rest is count
 
 
 def configmap_name(queue: str) -> str:
-    """Return the name of a queue's ConfigMap:
+    """Return the name of a queue's ConfigMap.
 
-    PREFIX and the queue's name, with a digest if characters had to be changed.
+    It is PREFIX and the queue's name, with a digest if characters had to be changed.
     """
     plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
     if plain == queue:

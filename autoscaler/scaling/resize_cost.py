@@ -28,7 +28,7 @@ def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
 
 
 def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
-    """Return True if growing to `larger` workers wins back `restarts` restarts within `payback_s`.
+    """Return True if growing to `larger` workers wins back the cost of `restarts` restarts within `payback_s`.
 
     restarts: 2 for the growth and a later shrink, 1 if the growth itself is free.
     """
@@ -50,17 +50,18 @@ def balance_s(job: Job, policy: Policy, now_s: float) -> float:
 
 
 def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: float) -> float:
-    """Return the balance by this curve and this cost of a restart, in seconds, instead of those that the job states.
+    """Return the balance as `balance_s` does, but by the given curve and restart cost, not the job's own.
 
-    now_s: seconds since 1970. cost_s: seconds. 0 for a job that was never resized.
+    It is the seconds that lending has won a job, minus its restarts; 0 for a job that was never resized. cost_s: of one
+    restart, in seconds. now_s: seconds since 1970.
     """
     past, least = job.resize_budget, job.bounds.least
     if not past.resized_s:
         return 0.0
     since_s = max(0.0, now_s - past.resized_s)
-    faster = gain(curve, least, least, max(least, job.replicas)).share
-    idle_s = 0.0 if past.at_start else cost_s
-    return past.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.restart_budget_share
+    speed_up_share = gain(curve, least, least, max(least, job.replicas)).share
+    pause_s = 0.0 if past.at_start else cost_s
+    return past.gained_s + max(0.0, since_s - pause_s) * speed_up_share + since_s * policy.restart_budget_share
 
 
 def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = False) -> float:
@@ -74,8 +75,8 @@ def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = Fals
 def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
     """Return True if lending has already won the job one more restart, so that a shrink now costs it nothing.
 
-    Jobs without surplus give last. So a curve or restart cost that its owner states cannot take the surplus away.
-    now_s: seconds since 1970.
+    Jobs without surplus give last, and an owner could hide a surplus by a low curve or a high restart cost. So an
+    unmeasured curve is ignored, and the lower cost counts. now_s: seconds since 1970.
     """
     if not job.resize_budget.resized_s:
         return False

@@ -296,11 +296,11 @@ class Tally:
 
     @property
     def both(self) -> tuple[str, ...]:
-        """The gangs that both placed whole: only these are compared."""
+        """The letters of the gangs that both schedulers placed whole: only these are compared."""
         return tuple(g.letter for g in self.gangs if g.letter in self.scores.ours and g.letter in self.scores.theirs)
 
     def leaves(self, scores: Mapping[str, Score]) -> float:
-        """Leaves a gang, over the gangs that both placed; 0.0 when there are none."""
+        """Mean number of leaves of a gang that both schedulers placed whole; 0.0 without such gangs."""
         return sum(scores[letter].leaves for letter in self.both) / max(1, len(self.both))
 
     def crossings(self, scores: Mapping[str, Score]) -> int:

@@ -22,17 +22,17 @@ from turnout.kube.errors import CallError
 
 log = logging.getLogger("turnout.page")
 
-RIGHTS_S = 60.0  # seconds for which an answer of the API server counts
+RIGHTS_AGE_S = 60.0  # seconds for which an answer of the API server counts
 REFUSED_S = 300.0  # seconds after which a namespace that was refused is asked for again
 STALE_S = 300.0  # seconds after which a right in a namespace ends if it could not be asked for again
 WAIT_S = 1.0  # for which a request waits for the rights in namespaces; what is not known then stays hidden
 SESSION_S = 12 * 3_600.0
-MOST_SESSIONS, MOST_CACHED = 1_000, 50_000
-MOST_REVIEWS = 8  # at the same time
-MOST_OF_VIEWER = 2  # reviews of namespaces at the same time for one viewer
+MAX_SESSIONS, MAX_CACHED = 1_000, 50_000
+MAX_REVIEWS = 8  # at the same time
+MAX_OF_VIEWER = 2  # reviews of namespaces at the same time for one viewer
 REVIEWS_PER_S = 200.0  # of namespaces, of all viewers together
-MOST_VIEWERS, MOST_NAMESPACES = 500, 5_000  # whose rights in namespaces are remembered, and of how many
-MOST_TOKEN = 16_384  # characters
+MAX_VIEWERS, MAX_NAMESPACES = 500, 5_000  # whose rights in namespaces are remembered, and of how many
+MAX_TOKEN = 16_384  # characters
 T = TypeVar("T")
 
 
@@ -116,7 +116,7 @@ class _NamespaceRights:
 
     def urgent(self, namespaces: Iterable[str], now_s: float) -> list[str]:
         """Return the namespaces that an answer needs: first rights to be asked for again, then those not known."""
-        expired = [name for name, at_s in self.granted.items() if now_s - at_s >= RIGHTS_S]
+        expired = [name for name, at_s in self.granted.items() if now_s - at_s >= RIGHTS_AGE_S]
         return expired + [name for name in namespaces if name not in self.granted and name not in self.refused]
 
     def refused_long_ago(self, now_s: float) -> list[str]:
@@ -136,15 +136,15 @@ class _NamespaceRights:
         """
         names = frozenset(name for name, at_s in self.granted.items() if now_s - at_s < STALE_S)
         unknown = sum(name not in self.granted and name not in self.refused for name in namespaces)
-        ends = [at_s + RIGHTS_S for at_s in self.granted.values()] + [
+        ends = [at_s + RIGHTS_AGE_S for at_s in self.granted.values()] + [
             at_s + REFUSED_S for at_s in self.refused.values()
         ]
-        self.answer = None if unknown else (namespaces, names, min(ends, default=now_s + RIGHTS_S))
+        self.answer = None if unknown else (namespaces, names, min(ends, default=now_s + RIGHTS_AGE_S))
         return names, unknown
 
 
 class ClusterAccess:
-    """Access by TokenReview and SubjectAccessReview. Answers count for RIGHTS_S seconds.
+    """Access by TokenReview and SubjectAccessReview. Answers count for RIGHTS_AGE_S seconds.
 
     A viewer who may list pods everywhere costs two reviews a minute. For another viewer each namespace is asked for, in
     the background and at a bounded rate; a request waits for WAIT_S seconds at most.
@@ -152,7 +152,7 @@ class ClusterAccess:
 
     def __init__(self, reviews: Reviews, clock: Clock) -> None:
         """Begin without answers. reviews: creates the reviews. clock: for the age of answers and the rate limit."""
-        self._reviews, self._clock, self._limit = reviews, clock, asyncio.Semaphore(MOST_REVIEWS)
+        self._reviews, self._clock, self._limit = reviews, clock, asyncio.Semaphore(MAX_REVIEWS)
         self._rate = RateLimiter(clock, REVIEWS_PER_S)
         self._identities: _Cache[Identity | None] = _Cache(clock.monotonic)
         self._allowed: _Cache[bool] = _Cache(clock.monotonic)
@@ -163,7 +163,7 @@ class ClusterAccess:
 
         Raises NotLoggedIn if the token is invalid, Unavailable if the API server does not answer.
         """
-        if not 0 < len(token) <= MOST_TOKEN:
+        if not 0 < len(token) <= MAX_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
         digest = hashlib.sha256(token.encode()).digest()
         found = await self._identities.get(digest, lambda: self._review_token(token))
@@ -186,13 +186,13 @@ class ClusterAccess:
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
         """Return what a user may see: the namespaces whose pods the user may list, and whether the nodes.
 
-        namespaces: those with jobs now; beyond MOST_NAMESPACES they count as unknown. Raises Unavailable.
+        namespaces: those with jobs now; beyond MAX_NAMESPACES they count as unknown. Raises Unavailable.
         """
         everywhere, nodes = await asyncio.gather(self._may_list(identity, "pods"), self._may_list(identity, "nodes"))
         if everywhere:
             return Rights(True, frozenset(), nodes)
         viewer = self._viewer(identity)
-        names = namespaces[:MOST_NAMESPACES]
+        names = namespaces[:MAX_NAMESPACES]
         more = len(namespaces) - len(names)
         if viewer.answer is not None and viewer.answer[0] == names and self._clock.monotonic() < viewer.answer[2]:
             return Rights(False, viewer.answer[1], nodes, more)
@@ -203,11 +203,11 @@ class ClusterAccess:
     def _viewer(self, identity: Identity) -> _NamespaceRights:
         """Return the stored rights of a user, empty for a new one.
 
-        If there are more than MOST_VIEWERS, the rights of the user with the oldest request are removed.
+        If there are more than MAX_VIEWERS, the rights of the user with the oldest request are removed.
         """
         viewer = self._viewers.setdefault(identity, _NamespaceRights())
         self._viewers.move_to_end(identity)
-        while len(self._viewers) > MOST_VIEWERS:
+        while len(self._viewers) > MAX_VIEWERS:
             self._viewers.popitem(last=False)
         return viewer
 
@@ -232,7 +232,7 @@ class ClusterAccess:
                     await asyncio.shield(viewer.walk)
 
     async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
-        """Ask for the right on each namespace, MOST_OF_VIEWER at a time.
+        """Ask for the right on each namespace, MAX_OF_VIEWER at a time.
 
         If the API server does not answer, log it and stop.
         """
@@ -246,7 +246,7 @@ class ClusterAccess:
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(MOST_OF_VIEWER):
+                for _ in range(MAX_OF_VIEWER):
                     tasks.create_task(work())
         except* Unavailable as group:
             log.warning("rights_not_reviewed", extra={"error": str(group.exceptions[0])})
@@ -288,7 +288,7 @@ class ClusterAccess:
 
 
 class _Cache(Generic[T]):
-    """Values that count for RIGHTS_S seconds, at most MOST_CACHED. A value that is being made is made once."""
+    """A cache of at most MAX_CACHED values, each for RIGHTS_AGE_S seconds. Callers of one key share one computation."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -301,7 +301,7 @@ class _Cache(Generic[T]):
         Raises what `make` raises. Calls with the same key at the same time share one call of `make`.
         """
         found = self._values.get(key)
-        if found is not None and self._clock() - found[0] < RIGHTS_S:
+        if found is not None and self._clock() - found[0] < RIGHTS_AGE_S:
             return found[1]
         if (pending := self._pending.get(key)) is None:
             pending = self._pending[key] = asyncio.ensure_future(make())
@@ -309,13 +309,13 @@ class _Cache(Generic[T]):
         return await asyncio.shield(pending)
 
     def _store(self, key: Hashable, done: asyncio.Future[T]) -> None:
-        """Store the result of a finished `make`, unless it failed; remove the oldest values beyond MOST_CACHED."""
+        """Store the result of a finished `make`, unless it failed; remove the oldest values beyond MAX_CACHED."""
         del self._pending[key]
         if done.cancelled() or done.exception() is not None:
             return
         self._values[key] = self._clock(), done.result()
         self._values.move_to_end(key)
-        while len(self._values) > MOST_CACHED:
+        while len(self._values) > MAX_CACHED:
             self._values.popitem(last=False)
 
 
@@ -339,7 +339,7 @@ class Sessions:
         """
         name = secrets.token_urlsafe(32)
         self._sessions[name] = _Session(token, self._clock() + SESSION_S)
-        while len(self._sessions) > MOST_SESSIONS:
+        while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return name
 

@@ -84,7 +84,10 @@ def _sources(args: argparse.Namespace) -> _Sources:
 
 
 def local_hosts(port: int) -> frozenset[str]:
-    """Return the Host headers of a page on loopback: a foreign site that resolves to this machine has another."""
+    """Return the Host headers that a page on loopback accepts.
+
+    A foreign site whose name resolves to this machine sends another one, and is refused.
+    """
     return frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost"))
 
 
@@ -113,7 +116,7 @@ async def serve_locally(
 async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting.
 
-    say: prints the address.
+    args: the command line of `turnout page`. say: prints the address.
     """
     address, probes_at = parse_address(args.listen, "--listen"), parse_address(args.metrics_bind, "--metrics-bind")
     own = _page_settings(args, frozenset(each.lower() for each in args.allowed_host))

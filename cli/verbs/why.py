@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
     from turnout.kube.objects import Pod
 
-    Told = Chain | LimitedView | str  # a sentence for a job of which nothing is decided
+    Explanation = Chain | LimitedView | str  # a sentence for a job of which nothing is decided
 
 _LABEL = 11  # columns
 _EXAMPLES = (
@@ -74,8 +74,8 @@ def _why(args: argparse.Namespace) -> int:
         key = _job_key(name, cluster_view)
         account = await account_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
-        answer = explanation_of(settings, cluster_view, key)
-        _print_explanation(args, cluster_view, answer, account, gate, _repair(cluster_view, key, answer))
+        explanation = explanation_of(settings, cluster_view, key)
+        _print_explanation(args, cluster_view, explanation, account, gate, _repair(cluster_view, key, explanation))
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -161,29 +161,29 @@ def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
     ]
 
 
-def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:
-    """Return a sentence on what will happen to a job with fewer pods than its min.
+def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, explanation: Explanation) -> str | None:
+    """Return a sentence on how a broken gang is repaired: some of its pods run, fewer than its min, and others wait.
 
-    None if it has its min, or if unknown.
+    None for a gang in any other state, and unless `explanation` is a full chain of causes. key: of the job.
     """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job
 
-    return repair_of_job(_pods(cluster_view, key), answer.gang.least) if isinstance(answer, Chain) else None
+    return repair_of_job(_pods(cluster_view, key), explanation.gang.least) if isinstance(explanation, Chain) else None
 
 
 def _print_explanation(
     args: argparse.Namespace,
     cluster_view: AutoscalerSnapshot,
-    found: Told,
+    explanation: Explanation,
     account: Account | None,
     gate: Gate | None,
     repair: str | None,
 ) -> None:
     """Print why a job has its state, as text or in the format of --output.
 
-    found: chain, limited view or sentence. account: of the job's controller. gate: of its pods. repair: a sentence;
-    None: no such row.
+    explanation: chain, limited view or sentence. account: of the job's controller. gate: of its pods. repair: a
+    sentence; None: no such row.
     """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
@@ -194,24 +194,26 @@ def _print_explanation(
     from turnout.kube.reasons import pointer
 
     if args.output != "text":
-        print(encoded(_document(found, account, gate, repair), args.output))
+        print(encoded(_document(explanation, account, gate, repair), args.output))
         return
     page = TerminalPage.of_stdout(args.plain)
-    if isinstance(found, str):
-        head, told_rows = found, list[why.Row]()
-    elif isinstance(found, why.LimitedView):
-        head, told_rows = why.limited_title(found), why.limited_rows(found)
+    if isinstance(explanation, str):
+        head, told_rows = explanation, list[why.Row]()
+    elif isinstance(explanation, why.LimitedView):
+        head, told_rows = why.limited_title(explanation), why.limited_rows(explanation)
     else:
-        head, told_rows = why.title(found), why.rows(found)
+        head, told_rows = why.title(explanation), why.rows(explanation)
     told_rows = with_gate(told_rows, gate)
     if repair is not None:
         told_rows.append(("repair", repair))
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
-    print(printable(head) if isinstance(found, str) else page.bold(printable(head)))
-    if not isinstance(found, str):
+    print(printable(head) if isinstance(explanation, str) else page.bold(printable(head)))
+    if not isinstance(explanation, str):
         told_rows += _unknown(cluster_view)
-        told_rows += [("docs", pointer(found.reason.value, args.docs_base_url))] if isinstance(found, Chain) else []
+        told_rows += (
+            [("docs", pointer(explanation.reason.value, args.docs_base_url))] if isinstance(explanation, Chain) else []
+        )
     for label, text in told_rows:
         _print_row(page, label, printable(text))
 
@@ -224,11 +226,13 @@ def _print_row(page: TerminalPage, label: str, text: str) -> None:
         print(f"{head}{page.bold(line) if label == 'decision' else line}")
 
 
-def _document(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> Mapping[str, Any]:
+def _document(
+    explanation: Explanation, account: Account | None, gate: Gate | None, repair: str | None
+) -> Mapping[str, Any]:
     """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it."""
     import msgspec
 
-    document = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
+    document = {"job": None, "says": explanation} if isinstance(explanation, str) else msgspec.to_builtins(explanation)
     document["controller"] = None if account is None else msgspec.to_builtins(account)
     document["gate"] = None if gate is None else msgspec.to_builtins(gate)
     document["repair"] = repair

@@ -67,8 +67,9 @@ def _bind(made: socket.socket, rng: random.Random) -> None:
 class ControlPlane:
     """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator.
 
-    release: NEXT for the API server and the scheduler of the newer Kubernetes. fork: programs of ours run in forks of a
-    process that has imported them (forked.py), as tests want them; who measures a program starts it as its users do.
+    release: NEXT for the API server and the scheduler of the newer Kubernetes. fork: True to run our programs in forks
+    of a process that has imported them (forked.py), which is fast and good for tests. False to start them as users do,
+    for measurements.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class ControlPlane:
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
         """Start training-operator for PyTorchJobs, and wait until it is ready. Raises NotReady.
 
-        Where only one can run on a machine at a time, wait until it is this one's turn. gang_scheduler: its flag, None
+        If only one training-operator can run on this machine, wait until no other runs. gang_scheduler: its flag, None
         for none.
         """
         certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()
@@ -337,10 +338,11 @@ class ControlPlane:
         self.wait_ready("kube-apiserver", f"{self.url}/readyz", needs=("etcd",))
 
     def _on_free_ports(self, count: int, names: Sequence[str], start: Callable[..., None]) -> None:
-        """Call `start` with `count` free ports. If another program has taken one meanwhile, stop `names` and try other
-        ports.
+        """Call `start` with `count` free ports. If a port was taken meanwhile, try other ports, PORT_TRIES times in
+        all.
 
-        Raises NotReady after PORT_TRIES.
+        A port was taken if NotReady has TAKEN in its log: the programs `names` are stopped then. start: starts these
+        programs on the given ports. Any other NotReady, and that of the last try, is raised.
         """
         for _ in range(PORT_TRIES - 1):
             try:

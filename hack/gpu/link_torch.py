@@ -12,14 +12,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 
-def needed(name: str) -> set[str]:
-    """Return the names of a distribution and of all that it requires on this machine, itself included.
+def requirements_of(name: str) -> set[str]:
+    """Return the names of a distribution and of all distributions that it needs, directly or not.
 
-    Raises PackageNotFoundError if one is not installed.
+    Requirements whose marker does not hold on this machine are left out. Raises PackageNotFoundError if one is not
+    installed.
     """
-    found, open_ = set[str](), [Requirement(name)]
-    while open_:
-        requirement = open_.pop()
+    found, to_visit = set[str](), [Requirement(name)]
+    while to_visit:
+        requirement = to_visit.pop()
         if requirement.name in found:
             continue
         found.add(requirement.name)
@@ -27,7 +28,7 @@ def needed(name: str) -> set[str]:
         for text in distribution(requirement.name).requires or []:
             other = Requirement(text)
             if other.marker is None or any(other.marker.evaluate(each) for each in environments):
-                open_.append(other)
+                to_visit.append(other)
     return found
 
 
@@ -38,7 +39,7 @@ def main() -> int:
     """
     folder = Path(sys.argv[1])
     try:
-        names = needed("torch")
+        names = requirements_of("torch")
     except PackageNotFoundError as error:
         print(f"{error}; run `make setup-launcher` first", file=sys.stderr)
         return 1

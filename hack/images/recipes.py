@@ -42,8 +42,10 @@ def controllers(sources: Sources) -> Image:
         names=tuple(f"{name}:{sources.version}" for name in CONTROLLERS),
         layers=(
             layer(dict(_debian(sources.cache)), "Debian bookworm: Python 3.11 and what it needs"),
-            layer(_compiled(_unpacked(wheels, _SITE, _BIN, "/usr/bin/python3.11")), "hack/locks/controllers.txt"),
-            layer(_compiled(_ours(sources, ".", _SITE, _BIN, "/usr/bin/python3.11")), "turnout"),
+            layer(
+                _with_bytecode(_wheel_files(wheels, _SITE, _BIN, "/usr/bin/python3.11")), "hack/locks/controllers.txt"
+            ),
+            layer(_with_bytecode(_own_files(sources, ".", _SITE, _BIN, "/usr/bin/python3.11")), "turnout"),
         ),
         user=USER,
         env={"PATH": "/usr/local/bin:/usr/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"},
@@ -55,9 +57,9 @@ def controllers(sources: Sources) -> Image:
 def launcher(sources: Sources, python: str = PYTHON) -> Image:
     """Return the image from which /opt/turnout is copied. python: version of Python in the training image."""
     site = f"{_OPT}/lib"
-    wheels = _unpacked(_wheels("launcher-image.txt", python, sources), site, f"{_OPT}/bin", "/usr/bin/env python3")
-    ours = _ours(sources, ".", site, f"{_OPT}/bin", "/usr/bin/env python3")
-    names = _ours(sources, "deploy/packages/dlrover-names", site, f"{_OPT}/dlrover-names", "/usr/bin/env python3")
+    wheels = _wheel_files(_wheels("launcher-image.txt", python, sources), site, f"{_OPT}/bin", "/usr/bin/env python3")
+    ours = _own_files(sources, ".", site, f"{_OPT}/bin", "/usr/bin/env python3")
+    names = _own_files(sources, "deploy/packages/dlrover-names", site, f"{_OPT}/dlrover-names", "/usr/bin/env python3")
     suffix = "" if python == PYTHON else f"-py{python.replace('.', '')}"
     return Image(
         names=(f"{LAUNCHER}:{sources.version}{suffix}",),
@@ -80,7 +82,10 @@ LOCK_OF = {name: "controllers.txt" if name == "turnout" else "launcher-image.txt
 
 
 def layer(files: Mapping[str, Entry], created_by: str) -> Layer:
-    """Pack a layer."""
+    """Return a layer of an image: the files, packed and gzipped, with the digest of the plain archive.
+
+    files: by path. created_by: the comment in the history of the image.
+    """
     plain, gzipped = packed(files)
     return Layer(gzipped, digest(plain), created_by)
 
@@ -118,7 +123,7 @@ def _wheels(lock: str, python: str, sources: Sources) -> list[Path]:
     return python_wheels.fetched(LOCKS / lock, python, sources.cache / "wheels")
 
 
-def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:
+def _wheel_files(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:
     """Return the files that all wheels install. Arguments as of `python_wheels.files`."""
     found: dict[str, Entry] = {}
     for wheel in wheels:
@@ -126,7 +131,7 @@ def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str
     return found
 
 
-def _ours(sources: Sources, source: str, site: str, bin_: str, python: str) -> dict[str, Entry]:
+def _own_files(sources: Sources, source: str, site: str, bin_: str, python: str) -> dict[str, Entry]:
     """Return the files that our wheel installs, with the commit in direct_url.json (PEP 610).
 
     source: folder of the wheel's sources. The other arguments are those of `python_wheels.files`.
@@ -140,7 +145,7 @@ def _ours(sources: Sources, source: str, site: str, bin_: str, python: str) -> d
     return found
 
 
-def _compiled(files: Mapping[str, Entry]) -> dict[str, Entry]:
+def _with_bytecode(files: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the files with the bytecode of every module, because a read-only root cannot get it later.
 
     Needs a Python of the image's version. Bytecode has the hash of its source in place of a time, and is not checked.

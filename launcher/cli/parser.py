@@ -193,7 +193,11 @@ def _parse_long(word: str, rest: list[str]) -> Given:
 
 
 def _parse_short(word: str, rest: list[str]) -> tuple[Given, str]:
-    """Parse -r value, -rvalue or -r=value. Short options after a flag are returned as a word. Raises BadCommand."""
+    """Parse -r value, -rvalue or -r=value. Raises BadCommand.
+
+    Return the option, and the short options that follow a flag in this word, such as -bc for -abc; "" for none. rest:
+    the words after this one; a value is removed from it.
+    """
     name, tail = word[:2], word[2:]
     option = _BY_STRING.get(name)
     if option is None:

@@ -107,7 +107,7 @@ class FlashState:
         return loaded.step
 
     def wait(self, timeout: float = 1800) -> None:
-        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
         whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)

@@ -166,7 +166,7 @@ class DeepSpeedCheckpointer:
         return (None if path_of is None else str(self.checkpoint_dir / os.path.relpath(path_of, root))), client_state
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
-        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
         whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)

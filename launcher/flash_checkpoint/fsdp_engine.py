@@ -206,7 +206,7 @@ class FsdpShardCheckpointer:
         return extra
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
-        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
         whole step is. Raises TimeoutError after `timeout` seconds.
         """
         if self._writer is not None:

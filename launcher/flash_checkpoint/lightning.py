@@ -71,7 +71,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         return self.path if self._parts.any() else None
 
     def wait(self, timeout: float = 1800) -> None:
-        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
         whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
@@ -107,8 +107,9 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._save(trainer, last or step % (self._storage_steps or 1) == 0)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save the last step to storage too, if it was not: only now it is known to be the last. Raises BadState and
-        NoMemory.
+        """Save the last step to storage, unless it is there already. Raises BadState and NoMemory.
+
+        Before the end, nobody knows which step is the last.
         """
         if self._last_stored_step != trainer.global_step:
             self._save(trainer, True)

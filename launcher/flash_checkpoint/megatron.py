@@ -348,7 +348,7 @@ def _common_part(parts: Mapping[str, object], megatron: Megatron) -> dict[str, A
 
 
 def wait_latest_checkpoint(timeout: float = 1800) -> None:
-    """Wait until this rank\'s part of the last saves is in storage, if storage is its target; on rank 0, until the
+    """Wait until this rank's part of the last saves is in storage, if storage is its target; on rank 0, until the
     whole step is. Raises TimeoutError after `timeout` seconds.
     """
     for each in _parts.values():

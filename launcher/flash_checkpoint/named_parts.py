@@ -181,12 +181,12 @@ class Parts:
             dcp.save(state, storage_writer=writer)
         self._writer = writer
 
-    def load(self, other_world: Callable[[str], bool]) -> Step | None:
+    def load(self, is_loaded_in_other_world: Callable[[str], bool]) -> Step | None:
         """Load the newest step: from memory if all ranks hold it, else from storage. None if there is none.
 
-        With the same number of ranks, a rank gets the parts that it saved. Otherwise it gets the parts for whose name
-        `other_world` returns True.
-        Raises BadCheckpoint and StorageFailed.
+        With the same number of ranks, a rank gets the parts that it saved. With another number of ranks, it gets those
+        parts of all ranks for whose name `is_loaded_in_other_world` returns True. Raises BadCheckpoint and
+        StorageFailed.
         """
         reader = self._reader()
         if reader is None:
@@ -200,7 +200,11 @@ class Parts:
         contents = _contents_of(
             _read_tensors(reader, tensor_metadata, [f"ranks/{rank.rank}"] if same_world else indices).values()
         )
-        chosen = {name: _part_key(name, each) for name, each in contents.items() if same_world or other_world(name)}
+        chosen = {
+            name: _part_key(name, each)
+            for name, each in contents.items()
+            if same_world or is_loaded_in_other_world(name)
+        }
         state = _read_tensors(reader, tensor_metadata, _keys_below(tensor_metadata, {*chosen.values()}))
         return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same_world)
 
@@ -218,7 +222,7 @@ class Parts:
         return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
         whole step is. Raises TimeoutError after `timeout` seconds.
         """
         if self._writer is not None:

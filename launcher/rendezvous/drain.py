@@ -349,30 +349,31 @@ def _will_shrink(transition: Transition, staying: int) -> bool:
 def _assign_shards(
     members: Mapping[str, Member], runs: tuple[ShardRun, ...], staying: list[str]
 ) -> dict[str, tuple[AdoptShards, ...]]:
-    """Choose the shards that each staying member adopts, by member id. Members that adopt nothing are omitted.
+    """Return, by member id, the leavers' shards that a staying member adopts: those that no staying member holds.
 
-    runs: who holds which shards of the state. staying: ids of the members that stay.
+    Members that adopt nothing are omitted. Only members whose daemon can be reached give or adopt shards; each adopts
+    at most MAX_LOCATIONS runs. runs: who holds which shards of the state. staying: ids of the members that stay.
     """
     endpoints = endpoints_of(members.values())
     leaver_runs = _leaver_runs(runs, staying, endpoints)
-    takers = [(id_, members[id_].path) for id_ in staying if id_ in endpoints]
-    chosen = assign_heirs([(key, members[run.id].path) for key, run in leaver_runs.items()], takers)
+    adopters = [(id_, members[id_].path) for id_ in staying if id_ in endpoints]
+    chosen = assign_heirs([(key, members[run.id].path) for key, run in leaver_runs.items()], adopters)
     adoptions_of: dict[str, list[AdoptShards]] = defaultdict(list)
     for key, heir in chosen.items():
         run = leaver_runs[key]
-        givers = [endpoints[each.id] for each in runs if each.ranks == run.ranks and each.id in endpoints]
+        sources = [endpoints[each.id] for each in runs if each.ranks == run.ranks and each.id in endpoints]
         owner = members[run.id].name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
-        adoptions_of[heir].append(AdoptShards(owner, run.first_rank, run.count, tuple(givers[:_MAX_ENDPOINTS])))
+        adoptions_of[heir].append(AdoptShards(owner, run.first_rank, run.count, tuple(sources[:_MAX_ENDPOINTS])))
     return {id_: tuple(adoptions[:MAX_LOCATIONS]) for id_, adoptions in adoptions_of.items()}
 
 
-def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str], givers: Collection[str]) -> dict[str, ShardRun]:
-    """Choose runs of leavers that together have every shard that no staying member holds, under arbitrary keys.
+def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str], sources: Collection[str]) -> dict[str, ShardRun]:
+    """Return key -> run of a leaver: together these runs have every shard that no staying member holds.
 
-    givers: ids of the members whose daemon can be asked.
+    The keys have no meaning. sources: ids of the members whose daemon can be asked.
     """
     held_ranks, chosen_runs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
-    for number, run in enumerate(run for run in runs if run.id in givers and run.id not in staying):
+    for number, run in enumerate(run for run in runs if run.id in sources and run.id not in staying):
         if not held_ranks.issuperset(run.ranks):
             held_ranks |= {*run.ranks}
             chosen_runs[f"{number}"] = run

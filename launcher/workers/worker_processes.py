@@ -44,7 +44,7 @@ from turnout.launcher.workers.forkserver.messages import (
     read_report,
 )
 from turnout.launcher.workers.worker_output import Tails, read_error
-from turnout.launcher.workers.worker_spec import Exited, SpawnSpec, StillRunning, command, error_text, why_spawn
+from turnout.launcher.workers.worker_spec import Exited, SpawnSpec, StillRunning, command, error_text, why_not_forkable
 
 # The folder that holds the package, for the parent. This module may lie in a link's target, and the package does not.
 ROOT = str(Path(turnout.__file__).absolute().parents[1])
@@ -334,7 +334,9 @@ class WorkerProcesses:
         if not self._fork:
             return dict.fromkeys(self._specs, "forking is off")
         refused = {
-            rank: why for rank, spec in self._specs.items() if (why := why_spawn(spec, self._env, sys.executable))
+            rank: why
+            for rank, spec in self._specs.items()
+            if (why := why_not_forkable(spec, self._env, sys.executable))
         }
         if len(refused) == len(self._specs):
             return refused

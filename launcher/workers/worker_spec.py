@@ -252,10 +252,10 @@ def read_at_import(name: str) -> bool:
     return name in _READ_AT_IMPORT or name.startswith(_PREFIXES_READ_AT_IMPORT)
 
 
-def why_spawn(spec: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
+def why_not_forkable(spec: SpawnSpec, forkserver_env: Mapping[str, str], python: str) -> str:
     """Return the reason why a process cannot be forked from the pre-imported forkserver, "" if it can.
 
-    parent: the forkserver's environment. python: its interpreter.
+    forkserver_env: the forkserver's environment. python: its interpreter.
     """
     if spec.how in (CommandKind.BARE, CommandKind.RUN_PATH):
         return f"--{spec.how.value}"
@@ -263,7 +263,9 @@ def why_spawn(spec: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
         return f"another interpreter: {spec.python}"
     if spec.cpus and "OMP_NUM_THREADS" not in spec.env:
         return "bound to CPUs without OMP_NUM_THREADS: libraries count their threads at import"
-    names = sorted(name for name in parent.keys() | spec.env.keys() if parent.get(name) != spec.env.get(name))
+    names = sorted(
+        name for name in forkserver_env.keys() | spec.env.keys() if forkserver_env.get(name) != spec.env.get(name)
+    )
     if differing := [name for name in names if read_at_import(name)]:
         return f"read at import and different: {', '.join(differing)}"
     return ""

@@ -90,7 +90,10 @@ class Story:
         return next(player for player in self.players if player.letter == letter)
 
     def first(self, kind: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
-        """Return the first moment of a kind about a job, from a time on, in seconds; None if there is none."""
+        """Return the first moment of this kind about a job at or after a time; None if there is none.
+
+        after_s: in seconds since the start of the story.
+        """
         return next((m for m in self.moments if m.kind is kind and m.letter == letter and m.at_s >= after_s), None)
 
     def is_present(self, letter: str) -> bool:
@@ -258,7 +261,7 @@ _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 
 
 def missing_parts(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
-    """Return a sentence for each part of the story that did not happen. The arguments are signs of jobs."""
+    """Return a sentence for each part of the story that did not happen. The arguments are letters of jobs."""
     claims = (
         _grew(story, lends),
         _check_gave_enough(story, served),

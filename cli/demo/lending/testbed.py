@@ -51,7 +51,10 @@ def queue() -> Raw:
 
 
 def job(player: Player) -> Raw:
-    """Return the Volcano Job that the player submits, with its min of workers."""
+    """Return the manifest of a job of the story, a Volcano Job that starts with `least` workers of one GPU each.
+
+    An elastic one has its max as an annotation. One with `restarts` restarts as a whole after an eviction.
+    """
     container = {"name": "train", "image": "train", "resources": {"limits": {GPU: "1"}}}
     task: dict[str, Any] = {
         "name": "worker",
@@ -89,7 +92,7 @@ class LendingTestbed:
         patience_s: time limit of `until`, in seconds.
         """
         self._cluster, self._on_moment, self._patience_s = cluster, on_moment, patience_s
-        self._signs = {player.name: player.letter for player in PLAYERS}
+        self._letters = {player.name: player.letter for player in PLAYERS}
         self._pods: dict[str, GpuSeat] = {}
         self._news = asyncio.Event()
         self._began_s = asyncio.get_running_loop().time()
@@ -137,7 +140,8 @@ class LendingTestbed:
     def note(self, kind: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
         """Append an event to the story with the present time, pass it to `on_moment`, and return it.
 
-        kind: its kind. letter: of the job, "" for none. logged: the decision, if it is one.
+        letter: of the job, "" for an event of no job. logged: the decision of a SAYS event, else None. Times count from
+        begin_story().
         """
         at_s = asyncio.get_running_loop().time() - self._began_s
         moment = StoryMoment(at_s, kind, letter, self.seats, logged)
@@ -172,7 +176,7 @@ class LendingTestbed:
             if word == "SYNCED":
                 continue
             meta, spec, status = now.obj["metadata"], now.obj["spec"], now.obj.get("status") or {}
-            sign = self._signs.get((meta.get("labels") or {}).get(labels.VOLCANO_JOB, ""))
+            sign = self._letters.get((meta.get("labels") or {}).get(labels.VOLCANO_JOB, ""))
             phase, before = status.get("phase"), self._pods.get(meta["name"])
             if sign is None or word == "DELETED" or phase in _OVER or not spec.get("nodeName"):
                 self._pods.pop(meta["name"], None)

@@ -183,7 +183,7 @@ def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
             report = {"type": "Ready", "status": "True", "lastTransitionTime": str(lives)}
             yield PODS, "MODIFIED", cluster.put(PODS, {**raw, "status": {**raw["status"], "conditions": [report]}})
         elif draw < 0.7:
-            yield from _replaced(cluster, pods, rng, lives)
+            yield from _replace_pod(cluster, pods, rng, lives)
         elif draw < 0.85:
             raw = cluster.objects[JOBS][rng.choice(jobs)]
             yield JOBS, "MODIFIED", cluster.put(JOBS, {**raw, "status": {**raw["status"], "failed": lives}})
@@ -191,20 +191,24 @@ def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
             yield NODES, "MODIFIED", cluster.put(NODES, node(rng.randrange(numbers), lives))
 
 
-def _replaced(cluster: Cluster, pods: list[str], rng: random.Random, life: int) -> Iterator[Change]:
+def _replace_pod(cluster: Cluster, pods: list[str], rng: random.Random, generation: int) -> Iterator[Change]:
     """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound.
 
-    pods: uids of all pods; the replaced one is changed in place. life: part of the new pod's name.
+    pods: uids of all pods; the replaced one is changed in place. generation: part of the new pod's name.
     """
-    at = rng.randrange(len(pods))
-    gone = cluster.objects[PODS].pop(pods[at])
+    index = rng.randrange(len(pods))
+    gone = cluster.objects[PODS].pop(pods[index])
     cluster.version += 1
     gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(cluster.version)}}
     yield PODS, "DELETED", gone
     stem = gone["metadata"]["name"].rpartition("-")[0]
-    meta = {**gone["metadata"], "name": f"{stem}-{life:05d}", "uid": f"{gone['metadata']['uid'][:20]}-{life}"}
+    meta = {
+        **gone["metadata"],
+        "name": f"{stem}-{generation:05d}",
+        "uid": f"{gone['metadata']['uid'][:20]}-{generation}",
+    }
     spec = {key: value for key, value in gone["spec"].items() if key != "nodeName"}
-    pods[at] = meta["uid"]
+    pods[index] = meta["uid"]
     yield PODS, "ADDED", cluster.put(PODS, {**gone, "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
     after = {**gone, "metadata": dict(meta)}
     yield PODS, "MODIFIED", cluster.put(PODS, after)

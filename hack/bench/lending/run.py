@@ -79,15 +79,18 @@ def _targets(of: Results) -> Iterator[Target]:
     yield from _harm_targets(of)
 
 
-def _harm_targets(of: Results) -> Iterator[Target]:
-    """Yield the targets on slowed single jobs, and those that compare with the HPA. of: results of all scenes."""
+def _harm_targets(results: Results) -> Iterator[Target]:
+    """Yield the targets that limit how much a single job is slowed, and those that compare Turnout with the HPA.
+
+    results: of all scenes.
+    """
     for scene, cost in ((scenes.ALL, "60 s"), (scenes.SLOW, "250 s")):
-        for each in of[scene]:
+        for each in results[scene]:
             what = f"jobs that end > 60 s later, restart {cost}, {each.task.cluster}"
             yield Target(f"M3 {what}, share", each.worse, "<=", 0.02)
-    yield Target("M5 harm, restart 60 s, worst job", max(e.harm for e in of[scenes.ALL]), "<=", 1.0)
-    yield Target("M5 harm, restart 250 s, worst job", max(e.harm for e in of[scenes.SLOW]), "<=", 1.0)
-    pairs = list(zip(of[scenes.ALL], of[scenes.HPA], strict=True))
+    yield Target("M5 harm, restart 60 s, worst job", max(e.harm for e in results[scenes.ALL]), "<=", 1.0)
+    yield Target("M5 harm, restart 250 s, worst job", max(e.harm for e in results[scenes.SLOW]), "<=", 1.0)
+    pairs = list(zip(results[scenes.ALL], results[scenes.HPA], strict=True))
     restarts = max(ours.restarts / theirs.restarts for ours, theirs in pairs)
     yield Target("M6 restarts beside the HPA's, worst", restarts, "<=", 0.33)
     yield Target("M6 speed-up beside the HPA's, worst", min(a.faster / b.faster for a, b in pairs), ">=", 1.0)

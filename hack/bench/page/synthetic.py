@@ -57,7 +57,7 @@ class SyntheticSource:
         version.
         """
         state, now_s = self.state, time.time()
-        newcomer = _job(f"{NEWCOMER}{round(1_000 * now_s)}", "waiting", now_s)
+        newcomer = _job_item(f"{NEWCOMER}{round(1_000 * now_s)}", "waiting", now_s)
         pods = list(state.pods)
         at = rng.randrange(len(pods))
         pods[at] = replace(pods[at], gpus=rng.randint(1, GPUS))
@@ -90,7 +90,7 @@ def synthetic_state(nodes: int, jobs: int) -> ClusterState:
         QueueItem(f"queue-{at:02d}", quota_gpus=1_000, used_gpus=900, min_gpus=500, elastic_gpus=400, idle_gpus=100)
         for at in range(QUEUES)
     )
-    items = tuple(_job(_name(at), "running", 0.0) for at in range(jobs))
+    items = tuple(_job_item(_name(at), "running", 0.0) for at in range(jobs))
     now_s = time.time()
     return ClusterState(now_s, 1, now_s, 1, hosts, pods, items, queues, {}, fabric)
 
@@ -103,14 +103,17 @@ def _queue(number: int) -> str:
     return f"queue-{number % QUEUES:02d}"
 
 
-def _job(name: str, state: str, since_s: float) -> JobItem:
-    """Return a job of 4 workers with 8 GPUs each, which has been in `state` since `since_s` (Unix seconds)."""
-    kind, namespace, own = name.split("/")
+def _job_item(name: str, state: str, since_s: float) -> JobItem:
+    """Return an item of the page: a job of 4 workers with 8 GPUs each.
+
+    name: KIND/NAMESPACE/NAME. since_s: when it entered `state`, in seconds since 1970.
+    """
+    kind, namespace, short_name = name.split("/")
     return JobItem(
         job=name,
         kind=kind,
         namespace=namespace,
-        name=own,
+        name=short_name,
         queue="queue-00",
         state=state,
         workers=4,

@@ -44,9 +44,10 @@ class _Figures:
 
 
 def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> Outcome:
-    """Replay streams of gangs on each size of cluster under each rule; return the table and targets.
+    """Replay streams of gangs on clusters of several sizes under each placement rule; return the table and the targets.
 
-    gangs: of each stream. hosts: sizes of the clusters.
+    seeds: one stream for each. gangs: number of gangs in a stream. hosts: sizes of the clusters, each one of HOSTS.
+    Raises RuntimeError if a rule places a gang wrongly.
     """
     rules: dict[str, Policy] = {"ours": _ours, "best fit": baselines.best_fit, "Kueue": baselines.kueue}
     rows: list[tuple[str | float, ...]] = []
@@ -80,7 +81,7 @@ def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def fabric(hosts: int) -> Fabric:
-    """Return a fabric of `hosts` hosts. The order of their names has nothing to do with the order in the fabric."""
+    """Return a fabric of `hosts` hosts. Their names are in another order than the hosts in the fabric."""
     leaf_hosts, leaves = SIZES[HOSTS.index(hosts)]
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)

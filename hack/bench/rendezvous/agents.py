@@ -1,8 +1,8 @@
 """Time N agents in P processes from a common start until the last has its rank.
 
-Then, if asked, one of them dies, and when the others hold the next world. One process serves and P others hold N/P
-agents each. All are forked from one that has imported what they need and has a single thread; all are killed at the
-end, so that no meeting finds what another has left. What they do is a Kind's.
+If asked, one of them is killed then, and the time until the others have the next world is measured. One process serves
+and P others hold N/P agents each. All are forked from one that has imported what they need and has a single thread; all
+are killed at the end, so that no meeting finds what another has left. What they do is a Kind's.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ class Kind(Protocol):
         ...
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Let the agents `mine` of this process join a rendezvous of `agents` agents at `port`.
+        """Let the agents of this process join a rendezvous of `agents` agents at `port`.
 
-        Call `gate` when all is ready; it returns at the start signal. Yield when each agent got its rank, monotonic
-        seconds; once more after a death.
+        mine: numbers of the agents in this process. gate: called when all of them are ready; it returns at the start
+        signal. Yields a list of monotonic times, in seconds, at which each of these agents got its rank; after the
+        death of an agent elsewhere, a second list for the next world.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorldTimes:
-    """One rendezvous: seconds from the start signal to the last rank, and before it from the address to the last ready
-    agent.
+    """The times of one rendezvous.
 
-    noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until the last of the
-    others held the next world. Infinite where it was not done within its limit. why: what broke, "" for nothing.
+    took_s: from the start signal until the last agent has its rank. ready_s: from the start of the processes until all
+    agents are ready. noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until
+    the last of the others held the next world. Infinite where it was not done within its limit. why: what broke, "" for
+    nothing.
     """
 
     agents: int
@@ -85,7 +87,7 @@ def gather(
         meeting = _Agents(kind, agents, give_up_s, started)
         meeting.start([*_shares(agents - one_dies, processes), *([range(agents - 1, agents)] if one_dies else [])])
         met = meeting.meet()
-        return meeting.lose(met) if one_dies else met
+        return meeting.kill_last(met) if one_dies else met
     except TimeoutError:
         return WorldTimes(agents, why=f"not done in {limit_s:g} s")
     except _Broke as broke:
@@ -120,13 +122,13 @@ class _Agents:
     def meet(self) -> WorldTimes:
         """Wait until all are ready, give the start signal, and return the seconds until the last agent has its rank."""
         _receive_all(self._lines, self._give_up_s)
-        word_s = time.monotonic()
+        signal_s = time.monotonic()
         for line in self._lines:
             line.send(None)
         last_s = self._last_s(self._lines, self._agents)
-        return WorldTimes(self._agents, last_s - word_s, word_s - self._began_s)
+        return WorldTimes(self._agents, last_s - signal_s, signal_s - self._began_s)
 
-    def lose(self, met: WorldTimes) -> WorldTimes:
+    def kill_last(self, met: WorldTimes) -> WorldTimes:
         """Kill the last process; return `met` with the times until its death was noticed and the others met again."""
         time.sleep(CALM_S)
         killed_s = time.monotonic()

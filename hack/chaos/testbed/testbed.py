@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 
 from hack.chaos.history import Record
@@ -158,11 +159,15 @@ class Testbed:
             await asyncio.sleep(_LOOK_S)
 
     async def kill_pod(self, name: str) -> None:
-        """Delete a pod without grace, so that its processes and its memory are lost at once. A missing pod is no
-        error.
+        """Delete a pod without grace, so that its processes and its memory are lost at once.
+
+        A missing pod is no error.
         """
-        with suppress(ApiError):
+        try:
             await self.made.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        except ApiError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
 
 
 @asynccontextmanager

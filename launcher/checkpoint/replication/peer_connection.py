@@ -202,7 +202,7 @@ def packed(record: ShardRecord) -> bytes:
 
 
 def unpacked(data: bytes) -> ShardRecord:
-    """Decode a record from a message. Raises BadFrame."""
+    """Decode a record from a message. Raises BadFrame if its length or checksum is wrong."""
     try:
         return read_record(data)
     except BadCheckpoint as error:
@@ -491,7 +491,7 @@ async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_:
 
 
 async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> bool:
-    """Accept a caller that proves that it knows the token. If it does not, refuse it and return False.
+    """Return True for a caller that proves that it knows the token. Refuse any other caller, and return False.
 
     Raises BadFrame.
     """

@@ -26,8 +26,9 @@ def remove_old_steps(
 ) -> tuple[int, ...]:
     """Remove the steps that the rule `keep` does not keep; return them, oldest first.
 
-    reading, just_committed: as in `steps_to_remove`. Steps that are not committed, broken, or of a newer format are
-    neither counted nor removed. Raises StorageFailed.
+    The newest step, the steps in `reading` (which are being read) and `just_committed` always stay; None for no such
+    step. Steps that are not committed, broken, or of a newer format are neither counted nor removed. log_event: gets an
+    event for each removed step. Raises StorageFailed.
     """
     if isinstance(keep, All):
         return ()

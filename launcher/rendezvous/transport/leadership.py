@@ -42,10 +42,11 @@ class Leadership:
 
     budget: set by the agent; returns the newest restart budget that the agent knows.
 
-    job_time: set by the agent; returns the newest totals of the job's time that the agent knows, None for none.
-    on_end: set by the agent; called when the coordinator here has ended.
+    job_time: set by the agent; returns the newest totals of the job's time that the agent knows, None for none. on_end:
+    set by the agent; called when the coordinator here has ended.
 
-    is_member: this agent also trains. If False, it only coordinates, and its coordinator never searches for another.
+    is_member: True if this agent also trains. Otherwise it only coordinates, and never searches for another
+    coordinator.
     """
 
     def __init__(
@@ -249,9 +250,10 @@ class Leadership:
             await asyncio.wait([self.coordinator.ended], timeout=1.0)
 
     async def end(self) -> LastWorld:
-        """Stop leading. Return the newest world that the coordinator formed or heard of; round 0 for none.
+        """Stop leading, and store the job's totals in `last_totals`.
 
-        This member must not accept an earlier round, even if it was not in that world.
+        Return the newest world that the coordinator formed or heard of; round 0 for none, and if no coordinator runs
+        here. This member must not accept an earlier round, even if it was not in that world.
         """
         coordinator, self.coordinator = self.coordinator, None
         self._listener.lead(None)

@@ -7,11 +7,11 @@ import pytest
 
 from tests.kit.clock import ManualClock
 from turnout.cli.page.access import (
-    MOST_OF_VIEWER,
-    MOST_SESSIONS,
+    MAX_OF_VIEWER,
+    MAX_SESSIONS,
     REFUSED_S,
     REVIEWS_PER_S,
-    RIGHTS_S,
+    RIGHTS_AGE_S,
     SESSION_S,
     STALE_S,
     WAIT_S,
@@ -82,7 +82,7 @@ def test_an_answer_counts_for_a_minute():
         clock, reviews = ManualClock(), Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, clock)
         await access.identity_of("t1")
-        clock.now_s += RIGHTS_S - 1
+        clock.now_s += RIGHTS_AGE_S - 1
         del reviews.tokens["t1"]
         assert await access.identity_of("t1") == Identity("ann", "", ("g",))
         clock.now_s += 2
@@ -160,7 +160,7 @@ def test_the_rights_in_many_namespaces_are_asked_for_at_a_bounded_rate():
     assert (whole.namespaces, whole.unknown_namespaces) == ({"team-0000", "team-1999"}, 0)
     assert took_s >= (len(MANY) - 3 * REVIEWS_PER_S) / REVIEWS_PER_S
     assert sorted(reviews.namespaces()) == list(MANY)
-    assert reviews.most_running <= MOST_OF_VIEWER
+    assert reviews.most_running <= MAX_OF_VIEWER
 
 
 def test_a_minute_later_only_rights_that_were_granted_are_asked_for_again():
@@ -168,7 +168,7 @@ def test_a_minute_later_only_rights_that_were_granted_are_asked_for_again():
         clock, reviews = ManualClock(), SlowReviews({}, {("ann", "pods", "team-0007")})
         access, found = ClusterAccess(reviews, clock), []
         await whole_rights(access, clock)
-        for later_s, count in ((RIGHTS_S, 1), (REFUSED_S, len(MANY))):
+        for later_s, count in ((RIGHTS_AGE_S, 1), (REFUSED_S, len(MANY))):
             reviews.bodies.clear()
             await clock.advance(later_s)
             await whole_rights(access, clock)
@@ -208,7 +208,7 @@ def test_another_viewer_logs_in_while_the_rights_of_one_are_asked_for():
 @pytest.mark.parametrize(
     ("later_s", "namespaces"),
     [
-        pytest.param(RIGHTS_S + 1, {"team-0007"}, id="a right counts while it is asked for again"),
+        pytest.param(RIGHTS_AGE_S + 1, {"team-0007"}, id="a right counts while it is asked for again"),
         pytest.param(STALE_S + 1, set(), id="a right that nobody confirms ends"),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_right_that_was_taken_away_ends_after_a_minute():
         access = ClusterAccess(reviews, clock)
         before = await access.rights_of(Identity("ann"), MANY[:20])
         reviews.grants.clear()
-        clock.now_s += RIGHTS_S
+        clock.now_s += RIGHTS_AGE_S
         return before.namespaces, (await access.rights_of(Identity("ann"), MANY[:20])).namespaces
 
     assert asyncio.run(asked()) == ({"team-0007"}, frozenset())
@@ -280,7 +280,7 @@ def test_a_session_that_was_ended_is_gone():
 
 def test_the_oldest_session_ends_if_there_are_too_many():
     sessions = Sessions(Clock())
-    names = [sessions.begin("t") for _ in range(MOST_SESSIONS + 1)]
+    names = [sessions.begin("t") for _ in range(MAX_SESSIONS + 1)]
     with pytest.raises(NotLoggedIn):
         sessions.token_of(names[0])
     assert sessions.token_of(names[-1]) == "t"

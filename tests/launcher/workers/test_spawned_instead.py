@@ -23,7 +23,7 @@ from turnout.launcher.workers.worker_spec import (
     of_process,
     of_rank,
     read_at_import,
-    why_spawn,
+    why_not_forkable,
 )
 
 ENV = {"OMP_NUM_THREADS": "1", "HOME": "/h"}
@@ -63,7 +63,7 @@ def order(*argv, env=None, **more):
     ],
 )
 def test_a_fork_will_do_or_why_not(order, why):
-    assert why_spawn(order, ENV, "/py") == why
+    assert why_not_forkable(order, ENV, "/py") == why
 
 
 @pytest.mark.parametrize(
