@@ -57,7 +57,7 @@ class Server:
 
     def collect_garbage(self):
         """Delete the objects whose owners are deleted."""
-        if self.store.ties.doubtful:
+        if self.store.ties.to_check:
             collect(self.store)
 
     def bookmark(self):
