@@ -423,9 +423,14 @@ def _scale(q: str | int | float, factor: int) -> int:
     digits, frac, suffix = match["int"] or "", match["frac"] or "", match["suffix"] or ""
     if not digits and not frac:
         raise BadQuantity(q)
-    exponent = int(match["exp"]) if match["exp"] else _DECIMAL.get(suffix, 0)
-    exponent = max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)) - len(frac)
+    exponent = _exponent(match["exp"], suffix) - len(frac)
     amount = int(digits + frac) * _BINARY.get(suffix, 1) * factor
     size: int = amount * 10**exponent if exponent >= 0 else -(-amount // 10**-exponent)
     size = min(size, _MAX_QUANTITY * factor)
     return -size if match["sign"] == "-" else size
+
+
+def _exponent(stated: str | None, suffix: str) -> int:
+    """Return the power of ten of a quantity, within _MAX_EXPONENT. stated: after its e or E, None without."""
+    exponent = int(stated) if stated else _DECIMAL.get(suffix, 0)
+    return max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT))
