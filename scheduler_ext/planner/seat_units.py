@@ -17,9 +17,8 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangPlan
 
 PlacedMembers = Iterable[tuple[GangMember, int]]  # members that hold a host, with the id of the host
-HostGroupShape = tuple[
-    PodShape, GangGroup | None, int
-]  # pods of one shape and group on one host: they come in multiples
+# Pods of one shape and group on one host, which come in multiples: (shape, group, host id).
+HostGroupShape = tuple[PodShape, GangGroup | None, int]
 
 
 @dataclass(slots=True)

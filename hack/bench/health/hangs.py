@@ -168,7 +168,7 @@ def _replayed(record: Sequence[float]) -> dict[str, float]:
 
 
 def _merged(stacks: Path) -> dict[str, float]:
-    """Time a merge of real stacks, copied to MERGED ranks of which one differs. Return the best seconds by name."""
+    """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     apart = int(_apart(stacks) or 0)
     usual = found[(apart + 1) % RANKS]
