@@ -156,6 +156,7 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
 
     Of a gang that has started, only its min comes before every other gang, and the pods that complete the multiples of
     this min on its hosts. Both count as the gang stated them when it started: its owner may state more at any time.
+    Together at most one multiple for each pod of the min: another scheduler may have spread other pods over many hosts.
     """
     has_started = position.first_order[0] == SeatClass.STARTED
     units = seat_units(gang, plan, placed_members, only_multiples=has_started)
@@ -164,7 +165,9 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     if has_started:
         if gang.multiple > gang.multiple_at_start:
             return seats
-        needed |= {uid for uid in plan.hosts if units.has_begun(uid)}
+        completed = needed | {uid for uid in plan.hosts if units.has_begun(uid)}
+        if len(completed) <= gang.min_pods_to_finish * gang.multiple_at_start:
+            needed = completed
     if len(needed) <= position.needed_pods:
         return seats
     first = position.first_order

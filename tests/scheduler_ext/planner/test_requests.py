@@ -165,6 +165,25 @@ class TestStanding:
         assert (position.needed_pods, position.first_order[0]) == (1, SeatClass.STARTED)
         assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
 
+    @pytest.mark.parametrize(("hosts", "first"), [
+        pytest.param(3, 6, id="on three hosts six pods are missing, at most four times the min"),
+        pytest.param(4, 3, id="on four hosts nine are more: only the multiple of the pod that the min lacks"),
+    ])  # fmt: skip
+    def test_a_started_gang_completes_no_more_multiples_than_its_min_has_pods(self, hosts, first):
+        """Another scheduler may spread any number of its pods: they would take the room of higher priorities."""
+        notes, task = {labels.PODS_PER_HOST_MULTIPLE: "4"}, {labels.VOLCANO_TASK_SPEC: "master"}
+        size = 4 * hosts
+        at = [f"a{host}" for host in range(hosts)]
+        w = World(8).put_group("bert", 2, minTaskMember={"worker": 1, "master": 1})
+        w.put(*world.volcano("bert", size, gpus=1, at=at, notes=notes)).view.settle(1.0)
+        w.put(world.volcano("bert", size + 1, gpus=1, notes=notes | task)[size])
+        (gang,) = w.plans.view.gangs.values()
+        w.view.settle(w.now_s)
+        position, plan = position_of(w.view, gang), w.plans.plan_of(gang.key, w.now_s)
+        seats = order_seats(gang, plan, position, hosted_members(w.view, gang))
+        assert (position.needed_pods, position.first_order[0]) == (1, SeatClass.STARTED)
+        assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
+
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
         w, pods = World(6), world.koordinator("bert", 3, least=2, total=5)
         w.put(*pods)
