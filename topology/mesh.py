@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Ask, Placement, Refusal
+from turnout.topology.model import Placement, PlacementRequest, Refusal
 from turnout.topology.slices import place_in_layers, placements_in_layers
 
 Mesh = Sequence[tuple[str, int]]  # (axis, ranks along it), the outermost axis first
-Layers = tuple[tuple[int, int], ...]  # as Ask.layers
+Layers = tuple[tuple[int, int], ...]  # as PlacementRequest.layers
 
 WEIGHTS = {"tp": 80.0, "ep": 80.0, "cp": 40.0, "dp": 9.0, "pp": 1.0}  # GB that a rank sends along an axis in a step
 _MAX_LAYOUTS = 10  # of one mesh that are tried
@@ -166,22 +166,22 @@ def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Iterator
 
 
 def place_mesh(
-    fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask, mesh: Mesh, ranks_a_pod: int
+    fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest, mesh: Mesh, ranks_a_pod: int
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
-    room: pods that each host id has room for, as for plan(). ask: its layers come from another placement term and are
-    kept. ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If one
-    host holds all pods, or not all pods find room, that placement or refusal is the result.
+    room: pods that each host id has room for, as for plan(). request: its layers come from another placement term and
+    are kept. ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If
+    one host holds all pods, or not all pods find room, that placement or refusal is the result.
     """
-    plain = place_in_layers(fabric, room, ask)
-    if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < ask.pods:
+    plain = place_in_layers(fabric, room, request)
+    if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:
         return plain  # one host holds all, or not all find room
     prices: dict[Placement, Price] = {}
-    for multiple, layers in _layout_requests(mesh, ranks_a_pod, ask.pods, int(room.max(initial=0)), fabric.tiers):
-        layout_ask = replace(ask, multiple=max(multiple, ask.multiple), layers=layers or ask.layers)
-        for placement in placements_in_layers(fabric, room, replace(layout_ask, least=layout_ask.pods)):
-            if placement.pods == ask.pods and placement not in prices:
+    for multiple, layers in _layout_requests(mesh, ranks_a_pod, request.pods, int(room.max(initial=0)), fabric.tiers):
+        layout_ask = replace(request, multiple=max(multiple, request.multiple), layers=layers or request.layers)
+        for placement in placements_in_layers(fabric, room, replace(layout_ask, min_pods=layout_ask.pods)):
+            if placement.pods == request.pods and placement not in prices:
                 prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_a_pod)[0]
     return min(prices, key=lambda each: prices[each]) if prices else plain
 

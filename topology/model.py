@@ -58,14 +58,14 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlacementRequest:
     """The request of one gang, in pods of one shape."""
 
     pods: int  # pods to place now, >= 1
     # The smallest number of these pods that may be placed: if fewer find a host, none is placed. 0..pods; 0 if the
     # members that are placed already reach the min.
-    least: int
-    most: int  # pods that the gang may have placed later, >= pods: a domain with room for them is preferred
+    min_pods: int
+    max_pods: int  # pods that the gang may have placed later, >= pods: a domain with room for them is preferred
     multiple: int = 1  # the number of pods on a host is a multiple of this, >= 1
     # The highest tier whose switch may hold all members, 0 a host, 1 a leaf; None if no tier is required.
     widest_tier: int | None = None
@@ -80,8 +80,8 @@ class Ask:
     merits: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.pods <= self.most or not 0 <= self.least <= self.pods or self.multiple < 1:
-            raise ValueError(f"an ask needs 1 <= pods <= most, 0 <= least <= pods, multiple >= 1: {self}")
+        if not 1 <= self.pods <= self.max_pods or not 0 <= self.min_pods <= self.pods or self.multiple < 1:
+            raise ValueError(f"a request needs 1 <= pods <= max_pods, 0 <= min_pods <= pods, multiple >= 1: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Placement:
 
     slots: tuple[tuple[int, int], ...]  # (host id, pods)
     tier: int  # the tier of the lowest switch that holds all members, anchors included; 0 if one host holds them
-    pods: int  # the number of placed pods: from the `least` to the `pods` of the Ask
+    pods: int  # the number of placed pods: from the `min_pods` to the `pods` of the PlacementRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ placed near them. The room of a tier is summed on first use. `place.py` chooses 
 
 A hole is the free room of a child of a switch: of a host under a leaf, or of a leaf under a spine. Few holes are used,
 so that large holes stay free. Holes of equal room are compared further: by the number of hosts that the pods use, then
-by the merits of the Ask.
+by the merits of the PlacementRequest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class RoomByTier:
     __slots__ = ("_has_deep_hosts", "_merits", "_tiers", "fabric")
 
     def __init__(self, fabric: Fabric, room: Counts, merits: Iterable[Counts] = ()) -> None:
-        """Take the free room of each host id, in pods, and the merits of an Ask, which decide among equal switches."""
+        """Take the free room of each host id, in pods, and the merits of a PlacementRequest, which decide among equal
+        switches.
+        """
         self.fabric = fabric
         self._merits: list[list[Counts]] = [[np.where(room > 0, merit, 0)] for merit in merits]  # by table and tier
         self._tiers: list[Counts] = [room]
@@ -90,17 +92,17 @@ class RoomByTier:
         higher_switches: Counts = self.fabric.switch_of[higher_tier][self.fabric.starts[tier][switches]]
         return higher_switches
 
-    def tightest_domain(self, tier: int, domains: Counts, need: int, most: int) -> int:
+    def tightest_domain(self, tier: int, domains: Counts, need: int, max_pods: int) -> int:
         """Return the best of some switches of a tier, each of which holds a gang of `need` pods at the same price.
 
-        domains: numbers of switches, at least one. most: pods that the gang may grow to. First come domains that have
-        room for `most` pods, alone or together with the rest of a switch above them, at the lowest tier at which any
-        domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with the
-        greatest merits is chosen. Ties: the domain whose parent switch has the least room, then whose grandparent has
-        the least room, and so on; then the first one.
+        domains: numbers of switches, at least one. max_pods: pods that the gang may grow to. First come domains that
+        have room for `max_pods` pods, alone or together with the rest of a switch above them, at the lowest tier at
+        which any domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with
+        the greatest merits is chosen. Ties: the domain whose parent switch has the least room, then whose grandparent
+        has the least room, and so on; then the first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
-            growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= most]
+            growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= max_pods]
             if len(growable):
                 domains = growable
                 break
@@ -113,8 +115,8 @@ class RoomByTier:
         parents = self.ancestors(tier, domains, tier)
         for higher_tier in range(tier, self.fabric.tiers):
             room = self.at_tier(higher_tier)[parents]
-            least = room == room.min()
-            domains, parents = domains[least], parents[least]
+            min_pods = room == room.min()
+            domains, parents = domains[min_pods], parents[min_pods]
             if len(domains) == 1:
                 break
             # Domains under the same switch are equal from here on: only the first one of each switch is kept.

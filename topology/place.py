@@ -6,16 +6,16 @@ Preferences, most important first (docs/design.md 3):
 2. hosts of the map before others;
 3. the lowest domain that holds the gang;
 4. the fewest switches in this domain (packing.py);
-5. room to grow to `Ask.most`;
+5. room to grow to `PlacementRequest.max_pods`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `Ask.merits`: the scheduler extender prefers hosts that the pods prefer, then hosts with
-   the least room besides whole pods;
+8. the hosts with the greatest `PlacementRequest.merits`: the scheduler extender prefers hosts that the pods prefer, then
+   hosts with the least room besides whole pods;
 9. the least room of the switches above the domain;
 10. fabric order.
 
 rank_order.py assigns the ranks. Pods that need not be near each other fill the smallest holes of all hosts.
-A unit is `Ask.multiple` pods on one host. The rest of a gang is its pods that do not fill a whole unit.
+A unit is `PlacementRequest.multiple` pods on one host. The rest of a gang is its pods that do not fill a whole unit.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric, common_tier, with_only_tiers
-from turnout.topology.model import Ask, DistanceRule, Placement, Refusal, RefusalReason
+from turnout.topology.model import DistanceRule, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.packing import DomainPacker, RoomByTier, Slots, choose_holes
 from turnout.topology.rank_order import in_rank_order
 
 
-def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
+def plan(fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest) -> Placement | Refusal:
     """Place a gang in whole multiples, or return the reason why not. Raises nothing.
 
     room: how many pods of the gang's shape each host id holds, 0 or more; the pods of the anchors are subtracted
-    already. If a tier is required, unmapped hosts are not used. If `ask.pods` fit nowhere, as many as fit are placed,
-    but at least `ask.least` and one. Pods that do not fill a whole multiple are not placed. `ask.layers` is not read.
+    already. If a tier is required, unmapped hosts are not used. If `request.pods` fit nowhere, as many as fit are
+    placed, but at least `request.min_pods` and one. Pods that do not fill a whole multiple are not placed.
+    `request.layers` is not read.
     """
-    required = ask.widest_tier is not None
-    anchors = [host for host, _ in ask.anchors]
-    refusal = anchors_refusal(fabric, ask.widest_tier, anchors)
+    required = request.widest_tier is not None
+    anchors = [host for host, _ in request.anchors]
+    refusal = anchors_refusal(fabric, request.widest_tier, anchors)
     if refusal is not None:
         return refusal
-    units = room if ask.multiple == 1 else room // ask.multiple
+    units = room if request.multiple == 1 else room // request.multiple
     rooms = [_mapped_only(fabric, units)]
     if not required and fabric.mapped_count < len(fabric.hosts):
         rooms.append(units)
-    slots = _search(_by_distance_rule(fabric, ask), rooms, ask, anchors)
+    slots = _search(_by_distance_rule(fabric, request), rooms, request, anchors)
     if not slots:
-        return _refusal(rooms[-1], ask)
-    slots = [(host, pods * ask.multiple) for host, pods in slots]
+        return _refusal(rooms[-1], request)
+    slots = [(host, pods * request.multiple) for host, pods in slots]
     pods = sum(pods for _, pods in slots)
     tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
-    return Placement(in_rank_order(fabric, sorted(slots), ask.anchors), tier, pods)
+    return Placement(in_rank_order(fabric, sorted(slots), request.anchors), tier, pods)
 
 
 def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Refusal | None:
@@ -91,14 +92,14 @@ def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np
     return units
 
 
-def _by_distance_rule(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
-    """Return (fabric with only the tiers that the ask's distance rule distinguishes, widest tier allowed in this
+def _by_distance_rule(fabric: Fabric, request: PlacementRequest) -> tuple[Fabric, int]:
+    """Return (fabric with only the tiers that the request's distance rule distinguishes, widest tier allowed in this
     fabric).
 
     Under LEAF_ONLY these are leaves, the widest tier allowed and the top. Under ALL_TIERS it is `fabric` itself.
     """
-    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    if ask.rule is DistanceRule.ALL_TIERS:
+    widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
+    if request.rule is DistanceRule.ALL_TIERS:
         return fabric, widest
     tiers = tuple(sorted({1, max(widest, 1), fabric.tiers}))
     return _with_tiers(fabric, tiers), tiers.index(widest) + 1 if widest else 0
@@ -108,24 +109,31 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 
 
 def _search(
-    fabric_and_widest: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
+    fabric_and_widest: tuple[Fabric, int],
+    rooms: list[npt.NDArray[np.int32]],
+    request: PlacementRequest,
+    anchors: list[int],
 ) -> Slots:
-    """Return (host id, units) of all whole units of the ask, in the lowest domain that holds them.
+    """Return (host id, units) of all whole units of the request, in the lowest domain that holds them.
 
-    If none does and the ask allows it, all units are placed on any hosts, also unmapped ones. If that fails, too, the
-    result has as many units as the roomiest domain of the widest tier holds (with anchors: as their domain holds). []
-    if these are fewer than `ask.least` needs. fabric_and_widest: the fabric after the distance rule, and the widest
-    tier allowed in it. rooms: units of each host id, first on mapped hosts only, then on all hosts if the ask allows
-    them. anchors: host ids of placed members.
+    If none does and the request allows it, all units are placed on any hosts, also unmapped ones. If that fails, too,
+    the result has as many units as the roomiest domain of the widest tier holds (with anchors: as their domain holds).
+    [] if these are fewer than `request.min_pods` needs. fabric_and_widest: the fabric after the distance rule, and the
+    widest tier allowed in it. rooms: units of each host id, first on mapped hosts only, then on all hosts if the
+    request allows them. anchors: host ids of placed members.
     """
     fabric, widest = fabric_and_widest
-    units, min_units, max_units = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
+    units, min_units, max_units = (
+        request.pods // request.multiple,
+        -(-request.min_pods // request.multiple),
+        -(-request.max_pods // request.multiple),
+    )
     if not len(fabric.hosts) or not 0 < units >= min_units:
         return []
-    room_by_tier = RoomByTier(fabric, rooms[0], ask.merits)
+    room_by_tier = RoomByTier(fabric, rooms[0], request.merits)
     slots = _place_all(room_by_tier, units, max_units, widest, anchors)
     if slots is None and len(rooms) > 1:
-        room_by_tier = RoomByTier(fabric, rooms[1], ask.merits)
+        room_by_tier = RoomByTier(fabric, rooms[1], request.merits)
         slots = _place_on_unmapped_hosts(room_by_tier, units, max_units, anchors)
     if slots is not None:
         return slots
@@ -201,42 +209,53 @@ def _place_on_unmapped_hosts(room_by_tier: RoomByTier, units: int, max_units: in
     return slots
 
 
-def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
+def _refusal(units: npt.NDArray[np.int32], request: PlacementRequest) -> Refusal:
     """Return why plan() found no place.
 
-    TIER_TOO_NARROW if a tier is required and all hosts together have room for `ask.least` pods in whole multiples; else
-    NO_ROOM: they have too little, or the whole multiples in `ask.pods` are fewer than `ask.least`. units: room of each
-    host id, in units.
+    TIER_TOO_NARROW if a tier is required and all hosts together have room for `request.min_pods` pods in whole
+    multiples; else NO_ROOM: they have too little, or the whole multiples in `request.pods` are fewer than
+    `request.min_pods`. units: room of each host id, in units.
     """
-    least = max(ask.least, 1)
-    total = int(units.sum()) * ask.multiple
-    multiples_text = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""
-    if ask.widest_tier is not None and total >= least and ask.pods // ask.multiple * ask.multiple >= least:
-        where = f"no switch of tier {ask.widest_tier} or below holds {least} pods{multiples_text}"
+    min_pods = max(request.min_pods, 1)
+    total = int(units.sum()) * request.multiple
+    multiples_text = f" in multiples of {request.multiple}" if request.multiple > 1 else ""
+    if (
+        request.widest_tier is not None
+        and total >= min_pods
+        and request.pods // request.multiple * request.multiple >= min_pods
+    ):
+        where = f"no switch of tier {request.widest_tier} or below holds {min_pods} pods{multiples_text}"
         return Refusal(RefusalReason.TIER_TOO_NARROW, where, total)
-    return Refusal(RefusalReason.NO_ROOM, f"{least} pods must start together{multiples_text}, {total} find room", total)
+    return Refusal(
+        RefusalReason.NO_ROOM, f"{min_pods} pods must start together{multiples_text}, {total} find room", total
+    )
 
 
-def place_in_smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
-    """Place as many pods as fit, at least `ask.least` and one, on the hosts with the least room, at any distance.
+def place_in_smallest_holes(
+    fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest
+) -> Placement | Refusal:
+    """Place as many pods as fit, at least `request.min_pods` and one, on the hosts with the least room, at any
+    distance.
 
-    room: as for plan(). `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not. Return a Refusal if fewer
-    fit.
+    room: as for plan(). `request.multiple` counts; `request.widest_tier` and `request.layers` do not. Return a Refusal
+    if fewer fit.
     """
-    usable = room // ask.multiple * ask.multiple
-    order = np.lexsort([*(-merit for merit in reversed(ask.merits)), usable])
+    usable = room // request.multiple * request.multiple
+    order = np.lexsort([*(-merit for merit in reversed(request.merits)), usable])
     slots: list[tuple[int, int]] = []
-    remaining = ask.pods
+    remaining = request.pods
     for host in order[np.searchsorted(usable[order], 1) :].tolist():
         slots.append((host, min(remaining, int(usable[host]))))
         remaining -= slots[-1][1]
         if not remaining:
             break
-    pods = ask.pods - remaining
-    if pods < max(ask.least, 1):
-        return Refusal(RefusalReason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
+    pods = request.pods - remaining
+    if pods < max(request.min_pods, 1):
+        return Refusal(
+            RefusalReason.NO_ROOM, f"{max(request.min_pods, 1)} pods must start together, {pods} find room", pods
+        )
     hosts = [host for host, _ in slots]
-    tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *hosts])
+    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *hosts])
     return Placement(tuple(sorted(slots)), tier, pods)
 
 
@@ -244,22 +263,25 @@ Room = npt.NDArray[np.int32]  # pods that each host id, or each switch, has room
 _MAX_DOMAINS = 64  # of one tier, tried for a place that holds whole multiples and the rest
 
 
-def place_in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+def place_in_multiples(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
     """Place a gang as plan() does. The pods that do not fill a multiple are placed too, all on one host.
 
-    room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed. `ask.layers` is not read.
+    room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed. `request.layers` is not read.
     """
-    rest = ask.pods % ask.multiple
+    rest = request.pods % request.multiple
     if not rest:
-        return plan(fabric, room, ask)
+        return plan(fabric, room, request)
     candidates = [
         each
-        for each in (_place_with_short_last_host(fabric, room, ask, rest), _place_rest_apart(fabric, room, ask, rest))
+        for each in (
+            _place_with_short_last_host(fabric, room, request, rest),
+            _place_rest_apart(fabric, room, request, rest),
+        )
         if each
     ]
     if not candidates:
-        return plan(fabric, room, ask)
-    return min(candidates, key=lambda each: (each.tier, *_switches_used(fabric, ask, each)[::-1], len(each.slots)))
+        return plan(fabric, room, request)
+    return min(candidates, key=lambda each: (each.tier, *_switches_used(fabric, request, each)[::-1], len(each.slots)))
 
 
 def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
@@ -276,46 +298,46 @@ def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, ro
     return hosts
 
 
-def _place_with_short_last_host(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+def _place_with_short_last_host(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
     """Plan with the pods rounded up to whole multiples, then remove the added pods from the last host in rank order.
 
     room: as for plan(). rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
     """
-    surplus = ask.multiple - rest
-    pods = ask.pods + surplus
-    placement = plan(fabric, room, replace(ask, pods=pods, least=pods, most=max(ask.most, pods)))
+    surplus = request.multiple - rest
+    pods = request.pods + surplus
+    placement = plan(fabric, room, replace(request, pods=pods, min_pods=pods, max_pods=max(request.max_pods, pods)))
     if isinstance(placement, Refusal):
         return None
     host, count = placement.slots[-1]
-    return placement_of(fabric, [*placement.slots[:-1], (host, count - surplus)], ask)
+    return placement_of(fabric, [*placement.slots[:-1], (host, count - surplus)], request)
 
 
-def _place_rest_apart(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
     """Place the whole multiples, and the rest on another host, in the lowest domain that holds both.
 
     None if nothing does. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
-    for first, end in _domains(fabric, room, ask):
+    for first, end in _domains(fabric, room, request):
         inside = np.zeros_like(room)
         inside[first:end] = room[first:end]
-        if (placement := _place_rest(fabric, inside, ask, rest)) is not None:
+        if (placement := _place_rest(fabric, inside, request, rest)) is not None:
             return placement
-    return _place_rest(fabric, room, ask, rest)
+    return _place_rest(fabric, room, request, rest)
 
 
-def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
+def _domains(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
     """Yield the host ids (first, last + 1) of domains with room for all pods and for the whole multiples.
 
     room: as for plan(). The lowest domains come first, of one tier those with the least room, at most _MAX_DOMAINS of a
     tier. Each domain contains the anchors; nothing is yielded if an anchor is off the map.
     """
-    anchor_hosts = [host for host, _ in ask.anchors]
-    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
+    anchor_hosts = [host for host, _ in request.anchors]
+    widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
     if not len(fabric.hosts) or any(host >= fabric.mapped_count for host in anchor_hosts):
         return
     for tier in range(common_tier(fabric, anchor_hosts), widest + 1):
-        units, total = (np.add.reduceat(each, fabric.starts[tier]) for each in (room // ask.multiple, room))
-        fits = np.flatnonzero((units >= ask.pods // ask.multiple) & (total >= ask.pods))
+        units, total = (np.add.reduceat(each, fabric.starts[tier]) for each in (room // request.multiple, room))
+        fits = np.flatnonzero((units >= request.pods // request.multiple) & (total >= request.pods))
         fits = fits[np.argsort(total[fits], kind="stable")][:_MAX_DOMAINS]
         for switch in fits.tolist():
             first, end = fabric.span(tier, switch)
@@ -323,50 +345,50 @@ def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
                 yield first, end
 
 
-def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
     """Place the multiples first, then the rest on the nearest host with room. None if one of the two does not fit.
 
     room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
-    whole_pods = ask.pods - rest
+    whole_pods = request.pods - rest
     slots: tuple[tuple[int, int], ...] = ()
     room_left = room.copy()
     if whole_pods:
-        placement = plan(fabric, room, replace(ask, pods=whole_pods, least=whole_pods))
+        placement = plan(fabric, room, replace(request, pods=whole_pods, min_pods=whole_pods))
         if isinstance(placement, Refusal):
             return None
         slots = placement.slots
         for host, pods in slots:
             room_left[host] -= pods
-    members = tuple(sorted((Counter(dict(ask.anchors)) + Counter(dict(slots))).items()))
+    members = tuple(sorted((Counter(dict(request.anchors)) + Counter(dict(slots))).items()))
     rest_placement = plan(
         fabric,
         (room_left // rest).clip(0, 1),
-        Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, merits=ask.merits),
+        PlacementRequest(1, 1, 1, 1, request.widest_tier, members, request.rule, merits=request.merits),
     )
     if isinstance(rest_placement, Refusal):
         return None
-    return placement_of(fabric, [*slots, (rest_placement.slots[0][0], rest)], ask)
+    return placement_of(fabric, [*slots, (rest_placement.slots[0][0], rest)], request)
 
 
-def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> Placement:
+def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], request: PlacementRequest) -> Placement:
     """Return the placement of pods on hosts, in rank order.
 
-    slots: (host id, pods); a host may occur several times, and one with 0 pods is left out. ask: its anchors count in
-    the tier and in the rank order.
+    slots: (host id, pods); a host may occur several times, and one with 0 pods is left out. request: its anchors count
+    in the tier and in the rank order.
     """
     total = Counter[int]()
     for host, pods in slots:
         total[host] += pods
     counts = sorted((+total).items())
-    tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *total])
-    return Placement(in_rank_order(fabric, counts, ask.anchors), tier, sum(total.values()))
+    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *total])
+    return Placement(in_rank_order(fabric, counts, request.anchors), tier, sum(total.values()))
 
 
 _SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only every second, third ... is tried
 
 
-def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
     """Place a gang.
 
     If it needs several leaves, keep the largest number of its pods under one leaf as small as possible. room: as for
@@ -374,29 +396,30 @@ def place_balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     than the placement without balance, which is the result if no other is found. Of domains of one tier, the one that
     allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
-    unbalanced = place_in_multiples(fabric, room, ask)
+    unbalanced = place_in_multiples(fabric, room, request)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:
         return unbalanced
-    most_leaves, most_switches = _switches_used(fabric, ask, unbalanced)
+    most_leaves, most_switches = _switches_used(fabric, request, unbalanced)
     span = fabric.span(unbalanced.tier, int(fabric.switch_of[unbalanced.tier][unbalanced.slots[0][0]]))
-    request = replace(ask, pods=unbalanced.pods, least=unbalanced.pods, most=max(ask.most, unbalanced.pods))
-    for share in _leaf_limits_to_try(fabric, room, request, unbalanced, most_leaves):
+    max_pods = max(request.max_pods, unbalanced.pods)
+    exact_request = replace(request, pods=unbalanced.pods, min_pods=unbalanced.pods, max_pods=max_pods)
+    for share in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
         for first, end in dict.fromkeys((span, (0, len(room)))):
             limited = np.zeros_like(room)
-            limited[first:end] = _limit_leaves(fabric, room, request, share)[first:end]
-            balanced_placement = place_in_multiples(fabric, limited, request)
+            limited[first:end] = _limit_leaves(fabric, room, exact_request, share)[first:end]
+            balanced_placement = place_in_multiples(fabric, limited, exact_request)
             if isinstance(balanced_placement, Refusal) or (balanced_placement.pods, balanced_placement.tier) != (
                 unbalanced.pods,
                 unbalanced.tier,
             ):
                 continue
-            leaves, switches = _switches_used(fabric, ask, balanced_placement)
+            leaves, switches = _switches_used(fabric, exact_request, balanced_placement)
             if leaves <= most_leaves and switches <= most_switches:
-                return _on_fewest_hosts(fabric, room, request, balanced_placement)
+                return _on_fewest_hosts(fabric, room, exact_request, balanced_placement)
     return unbalanced
 
 
-def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement) -> Placement:
+def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, placement: Placement) -> Placement:
     """Return a placement with the same number of pods under each leaf, on as few hosts as possible.
 
     room: as for plan(). Under a leaf whose pods are no whole multiple, nothing changes.
@@ -404,14 +427,18 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement)
     pods_under = Counter[int]()
     for host, pods in placement.slots:
         pods_under[int(fabric.switch_of[1][host])] += pods
-    spread = DomainPacker(RoomByTier(fabric, room // ask.multiple, ask.merits), [host for host, _ in ask.anchors])
+    spread = DomainPacker(
+        RoomByTier(fabric, room // request.multiple, request.merits), [host for host, _ in request.anchors]
+    )
     slots = [
-        (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % ask.multiple
+        (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % request.multiple
     ]
     for leaf, pods in sorted(pods_under.items()):
-        if pods % ask.multiple == 0:
-            slots += [(host, units * ask.multiple) for host, units in spread.fill(1, leaf, pods // ask.multiple)]
-    return placement_of(fabric, slots, ask)
+        if pods % request.multiple == 0:
+            slots += [
+                (host, units * request.multiple) for host, units in spread.fill(1, leaf, pods // request.multiple)
+            ]
+    return placement_of(fabric, slots, request)
 
 
 def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> npt.NDArray[np.int32]:
@@ -425,29 +452,31 @@ def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> npt.NDArray[n
     return pods_by_host
 
 
-def _switches_used(fabric: Fabric, ask: Ask, placement: Placement) -> tuple[int, int]:
+def _switches_used(fabric: Fabric, request: PlacementRequest, placement: Placement) -> tuple[int, int]:
     """Return (leaves, switches of all tiers) that the gang uses, its anchors included."""
-    hosts = [host for host, _ in (*ask.anchors, *placement.slots)]
+    hosts = [host for host, _ in (*request.anchors, *placement.slots)]
     used = [len(np.unique(fabric.switch_of[tier][hosts])) for tier in range(1, fabric.tiers + 1)]
     return used[0], sum(used)
 
 
-def _leaf_limits_to_try(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_leaves: int) -> list[int]:
+def _leaf_limits_to_try(
+    fabric: Fabric, room: Room, request: PlacementRequest, unbalanced: Placement, most_leaves: int
+) -> list[int]:
     """Return limits to try, ascending: each is the most pods of the gang that any leaf may get, anchors included.
 
     The first limit is the least one that some domain allows, the last is below the largest number of pods under a leaf
     in `unbalanced`, the placement without balance. Of many limits only every second, third ... is returned, about
     _SHARE_TRIES. [] if no lower limit is possible. room: as for plan(). most_leaves: leaves that the gang may use.
     """
-    unit = ask.multiple
-    anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])
+    unit = request.multiple
+    anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
     planned_pods = np.add.reduceat(_pods_by_host(len(room), unbalanced.slots), fabric.starts[1])
-    free = np.add.reduceat(room if ask.pods % unit else room // unit * unit, fabric.starts[1])
+    free = np.add.reduceat(room if request.pods % unit else room // unit * unit, fabric.starts[1])
     largest = int((anchored + planned_pods)[planned_pods > 0].max())
     new_leaves = most_leaves - int((anchored > 0).sum())
     switch_of_leaf = fabric.switch_of[unbalanced.tier][fabric.starts[1]]
-    anchor_switch = None if not ask.anchors else int(fabric.switch_of[unbalanced.tier][ask.anchors[0][0]])
-    shares = [share for share in range(1, largest) if share % unit in (0, ask.pods % unit)]
+    anchor_switch = None if not request.anchors else int(fabric.switch_of[unbalanced.tier][request.anchors[0][0]])
+    shares = [share for share in range(1, largest) if share % unit in (0, request.pods % unit)]
 
     def is_possible(share: int) -> bool:
         """Return True if some domain holds all pods with at most `share` pods of the gang under each leaf.
@@ -458,7 +487,7 @@ def _leaf_limits_to_try(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placem
         for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
             own = switch_of_leaf == switch
             largest_new = -np.sort(-limited[own & (anchored == 0)])[:new_leaves]
-            if int(largest_new.sum() + limited[own & (anchored > 0)].sum()) >= ask.pods:
+            if int(largest_new.sum() + limited[own & (anchored > 0)].sum()) >= request.pods:
                 return True
         return False
 
@@ -466,14 +495,14 @@ def _leaf_limits_to_try(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placem
     return possible[:: -(-len(possible) // _SHARE_TRIES) or 1]
 
 
-def _limit_leaves(fabric: Fabric, room: Room, ask: Ask, share: int) -> Room:
+def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, share: int) -> Room:
     """Return the room in which no leaf can get more pods of the gang than `share`, the pods of its anchors included.
 
     room: as for plan(). In the result the room of each host is whole multiples. If the limit allows, one host of each
     leaf also has room for the rest.
     """
-    unit, rest, leaf_of = ask.multiple, ask.pods % ask.multiple, fabric.switch_of[1]
-    anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])
+    unit, rest, leaf_of = request.multiple, request.pods % request.multiple, fabric.switch_of[1]
+    anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
     max_pods = (share - anchored).clip(0)
     usable = room // unit * unit
     before = np.cumsum(usable, dtype=np.int64) - usable

@@ -1,8 +1,8 @@
 """Place a gang in layers: runs of consecutive ranks, and runs within runs, each run under one switch of its tier.
 
-A layer is (tier, size of a run in pods), as in `Ask.layers`. From the outermost layer inwards, the switches of its tier
-are the hosts of a smaller problem, in which runs are multiples. Then each switch takes its runs as a gang of its own,
-under that switch alone. The last run may be shorter.
+A layer is (tier, size of a run in pods), as in `PlacementRequest.layers`. From the outermost layer inwards, the
+switches of its tier are the hosts of a smaller problem, in which runs are multiples. Then each switch takes its runs as
+a gang of its own, under that switch alone. The last run may be shorter.
 
 For a new gang, room that is rounded down to whole runs is tried first. If a switch then holds an incomplete run, its
 surplus pods are placed elsewhere; this is repeated at most _MAX_TRIES times.
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric, fabric_above, fabric_under, ring_cost
-from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
+from turnout.topology.model import Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import complete_multiples, place_in_multiples, placement_of
 
 Room = npt.NDArray[np.int32]  # pods that each host id, or each switch, has room for
@@ -27,28 +27,28 @@ _MAX_HOSTS = 2_048  # hosts of all tries in one tier; larger domains are left to
 _MAX_TRIES = 6  # for one domain
 
 
-def place_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
+def place_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | None:
     """Place all pods of a gang without anchors in whole runs, in the lowest domain; None if no such place is found.
 
-    room: as for plan(). ask: with at least one layer. Of domains of one tier the one with the fewest used switches is
-    chosen. A domain of the innermost layer's tier or below, such as one host, keeps every run under one switch.
+    room: as for plan(). request: with at least one layer. Of domains of one tier the one with the fewest used switches
+    is chosen. A domain of the innermost layer's tier or below, such as one host, keeps every run under one switch.
     """
-    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    innermost = min(ask.layers[-1][0], widest)
-    inside_one = place_in_multiples(fabric, room, replace(ask, layers=(), widest_tier=innermost))
-    if isinstance(inside_one, Placement) and inside_one.pods == ask.pods:
+    widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
+    innermost = min(request.layers[-1][0], widest)
+    inside_one = place_in_multiples(fabric, room, replace(request, layers=(), widest_tier=innermost))
+    if isinstance(inside_one, Placement) and inside_one.pods == request.pods:
         return inside_one
-    usable_room = _room_in_whole_runs(fabric, room, ask)
+    usable_room = _room_in_whole_runs(fabric, room, request)
     for tier in range(innermost + 1, widest + 1):
         candidates: list[tuple[int, Placement]] = []
         hosts_left = _MAX_HOSTS
-        for switch in _domains(fabric, usable_room, ask.pods, tier):
+        for switch in _domains(fabric, usable_room, request.pods, tier):
             first, end = fabric.span(tier, switch)
             tries = min(_MAX_TRIES, hosts_left // (end - first))
             if not tries:
                 break
             hosts_left -= tries * (end - first)
-            candidate = _place_whole_runs_under(fabric, usable_room, ask, tier, switch, tries)
+            candidate = _place_whole_runs_under(fabric, usable_room, request, tier, switch, tries)
             if candidate is not None:
                 candidates.append(candidate)
         if candidates:
@@ -68,7 +68,7 @@ def _domains(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterato
 
 
 def _place_whole_runs_under(
-    fabric: Fabric, usable_room: Room, ask: Ask, tier: int, switch: int, tries: int
+    fabric: Fabric, usable_room: Room, request: PlacementRequest, tier: int, switch: int, tries: int
 ) -> tuple[int, Placement] | None:
     """Place the whole gang under one switch so that no run is split between switches of its layer.
 
@@ -78,23 +78,32 @@ def _place_whole_runs_under(
     """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _subfabric_under(fabric, tier, switch)
-    merits = tuple(merit[first:end] for merit in ask.merits)
-    inner_request = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, merits=merits)
-    layers = [layer for layer in ask.layers if layer[0] < domain.tiers]
+    merits = tuple(merit[first:end] for merit in request.merits)
+    inner_request = PlacementRequest(
+        request.pods,
+        request.pods,
+        max(request.max_pods, request.pods),
+        request.multiple,
+        None,
+        (),
+        request.rule,
+        merits=merits,
+    )
+    layers = [layer for layer in request.layers if layer[0] < domain.tiers]
     room_left = usable_room[first:end].copy()
     for _ in range(tries):
         placement = place_in_multiples(domain, room_left, inner_request)
-        if isinstance(placement, Refusal) or placement.pods < ask.pods:
+        if isinstance(placement, Refusal) or placement.pods < request.pods:
             return None
         counts = np.zeros(len(room_left), np.int32)
         for host, pods in placement.slots:
             counts[host] = pods
-        if not _limit_cut_runs(domain, room_left, counts, layers, ask.pods):
+        if not _limit_cut_runs(domain, room_left, counts, layers, request.pods):
             slots = [(host + first, pods) for host, pods in placement.slots]
             used = sum(
                 len(np.unique(domain.switch_of[lower_tier][counts > 0])) for lower_tier in range(1, domain.tiers + 1)
             )
-            return used, placement_of(fabric, slots, replace(ask, layers=()))
+            return used, placement_of(fabric, slots, replace(request, layers=()))
     return None
 
 
@@ -128,19 +137,19 @@ def _limit_room(room: Room, max_pods: int) -> Room:
     return limited
 
 
-def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
+def _room_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
     """Return the room of each host rounded down to the multiple, and of each innermost switch rounded down to whole
     runs.
 
-    room: as for plan(). ask: with at least one layer. If the gang has a short last run, only the room of each host is
-    rounded.
+    room: as for plan(). request: with at least one layer. If the gang has a short last run, only the room of each host
+    is rounded.
     """
-    tier, size = ask.layers[-1]
-    usable = room // ask.multiple * ask.multiple
+    tier, size = request.layers[-1]
+    usable = room // request.multiple * request.multiple
     units = np.add.reduceat(usable, fabric.starts[tier]) // size
-    for outer, run_size in reversed(ask.layers[:-1]):
+    for outer, run_size in reversed(request.layers[:-1]):
         _round_down_groups(units, fabric.switch_of[tier][fabric.starts[outer]], run_size // size)
-    if ask.pods % size:
+    if request.pods % size:
         return usable  # the last run is short, and may be anywhere
     before_host = np.cumsum(usable, dtype=np.int64) - usable
     before = before_host - before_host[fabric.starts[tier]][fabric.switch_of[tier]]
@@ -166,25 +175,25 @@ def _round_down_groups(units: Room, starts: npt.NDArray[np.int32], multiple: int
 _subfabric_under = lru_cache(maxsize=512)(fabric_under)
 
 
-def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+def place_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
     """Place a gang so that each run of each of its layers is under one switch.
 
-    Place all pods, else exactly `ask.least` of them, else return a Refusal. `ask.least`, at least 1, is rounded up to a
-    whole multiple of pods on a host, but not above `ask.pods`. room: as for plan(). A layer of tier 0, or of a tier
-    that is not below the widest tier allowed, has no effect; without any other layer the gang is placed by
-    place_in_multiples(). Runs that members have begun are completed first. Several ways are tried; of their placements
-    the one in the lowest domain is returned, then the one with the cheapest ring.
+    Place all pods, else exactly `request.min_pods` of them, else return a Refusal. `request.min_pods`, at least 1, is
+    rounded up to a whole multiple of pods on a host, but not above `request.pods`. room: as for plan(). A layer of tier
+    0, or of a tier that is not below the widest tier allowed, has no effect; without any other layer the gang is placed
+    by place_in_multiples(). Runs that members have begun are completed first. Several ways are tried; of their
+    placements the one in the lowest domain is returned, then the one with the cheapest ring.
     """
-    ask = _with_narrow_layers(fabric, ask)
-    if not ask.layers:
-        return place_in_multiples(fabric, room, ask)
-    tier, size = ask.layers[0]
+    request = _with_narrow_layers(fabric, request)
+    if not request.layers:
+        return place_in_multiples(fabric, room, request)
+    tier, size = request.layers[0]
     answer: Placement | Refusal = Refusal(
         RefusalReason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}"
     )
-    least = -(-max(ask.least, 1) // ask.multiple) * ask.multiple
-    for pods in dict.fromkeys((ask.pods, min(ask.pods, least))):
-        candidates = list(_place_layers(fabric, room, replace(ask, pods=pods, least=pods)))
+    min_pods = -(-max(request.min_pods, 1) // request.multiple) * request.multiple
+    for pods in dict.fromkeys((request.pods, min(request.pods, min_pods))):
+        candidates = list(_place_layers(fabric, room, replace(request, pods=pods, min_pods=pods)))
         placements = [each for each in candidates if isinstance(each, Placement)]
         if placements:
             return (
@@ -196,27 +205,27 @@ def place_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal
     return answer
 
 
-def placements_in_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
+def placements_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[Placement]:
     """Yield the placements among which place_in_layers() chooses, for a caller that compares them by another price.
 
-    room: as for plan(). They place all of `ask.pods`, or fewer if no layer of the ask has an effect; nothing is yielded
-    if the gang finds no place.
+    room: as for plan(). They place all of `request.pods`, or fewer if no layer of the request has an effect; nothing is
+    yielded if the gang finds no place.
     """
-    for each in _results_of_all_ways(fabric, room, ask):
+    for each in _results_of_all_ways(fabric, room, request):
         if isinstance(each, Placement):
             yield each
 
 
-def room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
+def room_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
     """Return how many pods each switch of the outermost layer's tier holds in whole runs of the inner layers.
 
-    room: as for plan(). ask: with at least one layer.
+    room: as for plan(). request: with at least one layer.
     """
-    pods, lower_tier = room // ask.multiple * ask.multiple, 0
-    for tier, size in reversed(ask.layers[1:]):
+    pods, lower_tier = room // request.multiple * request.multiple, 0
+    for tier, size in reversed(request.layers[1:]):
         pods = np.add.reduceat(pods, _starts(fabric, lower_tier, tier)) // size * size
         lower_tier = tier
-    return np.add.reduceat(pods, _starts(fabric, lower_tier, ask.layers[0][0])).astype(np.int32)
+    return np.add.reduceat(pods, _starts(fabric, lower_tier, request.layers[0][0])).astype(np.int32)
 
 
 def _starts(fabric: Fabric, lower_tier: int, tier: int) -> npt.NDArray[np.int32]:
@@ -225,41 +234,41 @@ def _starts(fabric: Fabric, lower_tier: int, tier: int) -> npt.NDArray[np.int32]
     return first
 
 
-def _with_narrow_layers(fabric: Fabric, ask: Ask) -> Ask:
-    """Return the ask with only those layers whose tier is at least 1 and below the widest tier allowed."""
-    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    return replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
+def _with_narrow_layers(fabric: Fabric, request: PlacementRequest) -> PlacementRequest:
+    """Return the request with only those layers whose tier is at least 1 and below the widest tier allowed."""
+    widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
+    return replace(request, layers=tuple(layer for layer in request.layers if 0 < layer[0] < widest))
 
 
-def _results_of_all_ways(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+def _results_of_all_ways(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[Placement | Refusal]:
     """Yield the result, a Placement or a Refusal, of each way to place a gang: in its layers if it has any, else in
     multiples.
 
     room: as for plan(). At least one result is yielded.
     """
-    ask = _with_narrow_layers(fabric, ask)
-    if ask.layers:
-        yield from _place_layers(fabric, room, ask)
+    request = _with_narrow_layers(fabric, request)
+    if request.layers:
+        yield from _place_layers(fabric, room, request)
     else:
-        yield place_in_multiples(fabric, room, ask)
+        yield place_in_multiples(fabric, room, request)
 
 
-def _place_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+def _place_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[Placement | Refusal]:
     """Yield the result, a Placement or a Refusal, of each way to place a gang in layers.
 
-    room: as for plan(). ask: with at least one layer that has an effect. The ways are whole runs, and shares of
+    room: as for plan(). request: with at least one layer that has an effect. The ways are whole runs, and shares of
     switches from the outermost layer inwards. If neither succeeds, shares with incomplete inner runs are tried, too.
     The last result may be a Refusal.
     """
-    by_runs = None if ask.anchors else place_in_whole_runs(fabric, room, ask)
+    by_runs = None if request.anchors else place_in_whole_runs(fabric, room, request)
     if by_runs is not None:
         yield by_runs
-    shared = _place_by_switch(fabric, room, ask, room_in_whole_runs(fabric, room, ask))
+    shared = _place_by_switch(fabric, room, request, room_in_whole_runs(fabric, room, request))
     yield shared
-    inner_sizes = [ask.multiple, *(size for _, size in ask.layers[1:])]
-    if by_runs is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner_sizes):
-        switch_room = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
-        yield _place_by_switch(fabric, room, ask, switch_room)
+    inner_sizes = [request.multiple, *(size for _, size in request.layers[1:])]
+    if by_runs is None and isinstance(shared, Refusal) and any(request.pods % size for size in inner_sizes):
+        switch_room = np.add.reduceat(room, fabric.starts[request.layers[0][0]]).astype(np.int32)
+        yield _place_by_switch(fabric, room, request, switch_room)
 
 
 def _placement_sort_key(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
@@ -267,25 +276,25 @@ def _placement_sort_key(fabric: Fabric, placement: Placement) -> tuple[int, int,
     return -placement.pods, placement.tier, ring_cost(fabric, [host for host, _ in placement.slots]).total
 
 
-def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
+def _place_by_switch(fabric: Fabric, room: Room, request: PlacementRequest, switch_room: Room) -> Placement | Refusal:
     """Share the pods among the switches of the outermost layer, then place each share under its switch.
 
     room: as for plan(). switch_room: pods that each switch of that layer holds, in whole runs if incomplete inner runs
     are not allowed. Return a Refusal if the shares, or the pods under one of the switches, find no room.
     """
-    tier, size = ask.layers[0]
+    tier, size = request.layers[0]
     anchored = Counter[int]()
-    for host, pods in ask.anchors:
+    for host, pods in request.anchors:
         anchored[int(fabric.switch_of[tier][host])] += pods
     switch_room = switch_room.copy()
-    counts = Counter(complete_multiples(anchored.elements(), size, ask.pods, switch_room))
-    pods = ask.pods - counts.total()
+    counts = Counter(complete_multiples(anchored.elements(), size, request.pods, switch_room))
+    pods = request.pods - counts.total()
     if pods:
-        widest = None if ask.widest_tier is None else ask.widest_tier - tier + 1
+        widest = None if request.widest_tier is None else request.widest_tier - tier + 1
         starts = fabric.starts[tier]
-        merits = tuple(np.add.reduceat(np.where(room > 0, merit, 0), starts) for merit in ask.merits)
+        merits = tuple(np.add.reduceat(np.where(room > 0, merit, 0), starts) for merit in request.merits)
         members = tuple(sorted((anchored + counts).items()))
-        outer_ask = Ask(pods, pods, max(pods, ask.most), size, widest, members, merits=merits)
+        outer_ask = PlacementRequest(pods, pods, max(pods, request.max_pods), size, widest, members, merits=merits)
         outer_placement = place_in_multiples(_fabric_above(fabric, tier), switch_room, outer_ask)
         if isinstance(outer_placement, Refusal):
             return outer_placement
@@ -294,11 +303,11 @@ def _place_by_switch(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
         return Refusal(RefusalReason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
-        part = _place_inside_switch(fabric, room, ask, tier, switch, count)
+        part = _place_inside_switch(fabric, room, request, tier, switch, count)
         if isinstance(part, Refusal):
             return part
         slots += part
-    return placement_of(fabric, slots, ask)
+    return placement_of(fabric, slots, request)
 
 
 def _switches_with_short_run(pods: Counter[int], size: int) -> int:
@@ -310,17 +319,19 @@ def _switches_with_short_run(pods: Counter[int], size: int) -> int:
 
 
 def _place_inside_switch(
-    fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int
+    fabric: Fabric, room: Room, request: PlacementRequest, tier: int, switch: int, pods: int
 ) -> list[tuple[int, int]] | Refusal:
-    """Place `pods` pods under one switch, with all layers of `ask` but the outermost one.
+    """Place `pods` pods under one switch, with all layers of `request` but the outermost one.
 
     room: as for plan(). tier, switch: the tier of the outermost layer and the number of the switch. Return (host id of
     the whole fabric, pods), or a Refusal. The first way that succeeds is taken.
     """
     first, end = fabric.span(tier, switch)
-    inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
-    merits = tuple(merit[first:end] for merit in ask.merits)
-    inner_request = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], merits)
+    inner_anchors = tuple((host - first, count) for host, count in request.anchors if first <= host < end)
+    merits = tuple(merit[first:end] for merit in request.merits)
+    inner_request = PlacementRequest(
+        pods, pods, pods, request.multiple, None, inner_anchors, request.rule, request.layers[1:], merits
+    )
     # Inside a switch the first way that succeeds is good enough; trying all ways for many switches is slow.
     answer: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
     for answer in _results_of_all_ways(_subfabric_under(fabric, tier, switch), room[first:end], inner_request):

@@ -33,7 +33,7 @@ from turnout.scheduler_ext.planner.request import (
 )
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import is_complete, place_mesh
-from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
+from turnout.topology.model import Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import (
     anchors_refusal,
     complete_multiples,
@@ -73,19 +73,25 @@ class Work:
         return self.max_steps - self.spent_steps
 
 
-def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
+def place_shape(
+    fabric: Fabric, room: Rows, shape_request: PlacementRequest, gang: Gang, ranks_a_pod: int
+) -> Placement | Refusal:
     """Place the pods of one shape as their gang wishes: in holes, as a mesh, in runs of ranks, evenly or in multiples.
 
-    room: pods of the shape that each host takes. ask: how many pods, and near which hosts. ranks_a_pod: the
-    accelerators of one pod, >= 1. Returns a refusal if fewer pods than the min of `ask` find a host.
+    room: pods of the shape that each host takes. shape_request: how many pods, and near which hosts. ranks_a_pod: the
+    accelerators of one pod, >= 1. Returns a refusal if fewer pods than the min of `shape_request` find a host.
     """
     if gang.fills_holes:
-        return place_in_smallest_holes(fabric, room, ask)
-    if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
-        return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
+        return place_in_smallest_holes(fabric, room, shape_request)
+    if gang.mesh and not shape_request.anchors and is_complete(gang.mesh, shape_request.pods, ranks_a_pod):
+        return place_mesh(fabric, room, replace(shape_request, layers=gang.layers), gang.mesh, ranks_a_pod)
     if gang.layers:
-        return place_in_layers(fabric, room, replace(ask, layers=gang.layers))
-    return place_balanced(fabric, room, ask) if gang.balanced else place_in_multiples(fabric, room, ask)
+        return place_in_layers(fabric, room, replace(shape_request, layers=gang.layers))
+    return (
+        place_balanced(fabric, room, shape_request)
+        if gang.balanced
+        else place_in_multiples(fabric, room, shape_request)
+    )
 
 
 MAX_SHAPES_TOGETHER = 8  # shapes that are placed at any number of steps
@@ -294,11 +300,11 @@ def _place_batch(
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    ask = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
-    found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
+    shape_request = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
+    found = place_shape(fabric, room, shape_request, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         # The others have no place. Those that complete what has begun have one, if it is within the required level.
-        are_within = anchors_refusal(fabric, ask.widest_tier, [*anchors, *first]) is None
+        are_within = anchors_refusal(fabric, shape_request.widest_tier, [*anchors, *first]) is None
         return first if first and are_within and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
@@ -330,7 +336,9 @@ def _hosts_beside_members(
     return complete_multiples([*running, *nominated.values()], request.gang.multiple, pods, room)
 
 
-def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
+def _shape_request(
+    request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]
+) -> PlacementRequest:
     """Return the packing request for some pods of a batch.
 
     pods: to be placed. min_pods: pods that must find a place. anchor_hosts: hosts of the members that the pods stay
@@ -342,7 +350,7 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
     group_tier = None if batch.gang_group is None else batch.gang_group.tier
     widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
-    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule)
+    return PlacementRequest(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule)
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:

@@ -26,7 +26,7 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]
 Merits = tuple[
     NDArray[np.signedinteger], ...
-]  # tables by row that decide between equally good rows: `Ask.merits` of topology/model.py
+]  # tables by row that decide between equally good rows: `PlacementRequest.merits` of topology/model.py
 # Returns the free room of each row as one number when the given pods are there too.
 FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnout.topology.fabric import build
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Ask, Entry, Refusal
+from turnout.topology.model import Entry, PlacementRequest, Refusal
 from turnout.topology.place import place_balanced, place_in_multiples
 
 
@@ -45,13 +45,13 @@ def every_way(room, pods, multiple):
             yield counts
 
 
-def least_share(fabric, room, ask, tier, most_used):
+def least_share(fabric, room, request, tier, most_used):
     """The smallest largest share of all ways in a domain of a tier on no more switches."""
     before = np.zeros(len(room), int)
-    for host, pods in ask.anchors:
+    for host, pods in request.anchors:
         before[host] += pods
     shares = []
-    for counts in every_way(room, ask.pods, ask.multiple):
+    for counts in every_way(room, request.pods, request.multiple):
         hosts = [host for host, pods in enumerate(counts + before) if pods]
         own = used(fabric, hosts)
         if len({domain_of(fabric, tier, host) for host in hosts}) == 1 and own[0] <= most_used[0]:
@@ -71,26 +71,28 @@ def scenes(draw):
     anchors = draw(st.dictionaries(st.integers(0, count - 1), st.integers(1, 2).map(lambda n: n * multiple),
                                    max_size=2))  # fmt: skip
     pods = draw(st.integers(1, 10))
-    return fabric, room, Ask(pods, pods, pods, multiple, None, tuple(sorted(anchors.items())))
+    return fabric, room, PlacementRequest(pods, pods, pods, multiple, None, tuple(sorted(anchors.items())))
 
 
 @given(scenes())
 def test_equal_shares_cost_no_switch_and_are_as_small_as_they_can_be(scene):
-    fabric, room, ask = scene
-    plain, even = place_in_multiples(fabric, room, ask), place_balanced(fabric, room, ask)
+    fabric, room, request = scene
+    plain, even = place_in_multiples(fabric, room, request), place_balanced(fabric, room, request)
     assert isinstance(plain, Refusal) is isinstance(even, Refusal)
     if isinstance(plain, Refusal):
         return
     assert (even.pods, even.tier) == (plain.pods, plain.tier)
-    if plain.pods < ask.pods or plain.tier < 2:
+    if plain.pods < request.pods or plain.tier < 2:
         return
-    anchored = [host for host, _ in ask.anchors]
+    anchored = [host for host, _ in request.anchors]
     most_used, own = (used(fabric, {*anchored, *hosts_of(each)}) for each in (plain, even))
     assert own[0] <= most_used[0]
     assert sum(own) <= sum(most_used)
-    counts = np.bincount([*hosts_of(even), *(host for host, n in ask.anchors for _ in range(n))], minlength=len(room))
-    if ask.pods % ask.multiple == 0:  # where the rest of the multiples goes is not tried in every way
-        assert largest_share(fabric, counts) == least_share(fabric, room, ask, plain.tier, most_used)
+    counts = np.bincount(
+        [*hosts_of(even), *(host for host, n in request.anchors for _ in range(n))], minlength=len(room)
+    )
+    if request.pods % request.multiple == 0:  # where the rest of the multiples goes is not tried in every way
+        assert largest_share(fabric, counts) == least_share(fabric, room, request, plain.tier, most_used)
     placed = np.bincount(hosts_of(even), minlength=len(room))
     assert (placed <= room).all()
-    assert sum(n % ask.multiple != 0 for n in placed) <= (ask.pods % ask.multiple > 0)
+    assert sum(n % request.multiple != 0 for n in placed) <= (request.pods % request.multiple > 0)

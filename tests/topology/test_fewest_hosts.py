@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, room
-from turnout.topology.model import Ask
+from turnout.topology.model import PlacementRequest
 from turnout.topology.place import plan
 
 LEAVES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=4)
@@ -41,7 +41,9 @@ def holes_after(leaves, share):
     pytest.param([[3], [1, 1, 1], [2, 1]], 5, 2, id="an equal leaf is taken instead, for its part"),
 ])  # fmt: skip
 def test_equal_leaves_are_compared_by_their_hosts(leaves, pods, hosts):
-    found = plan(fabric([len(each) for each in leaves]), room(*itertools.chain(*leaves)), Ask(pods, pods, pods))
+    found = plan(
+        fabric([len(each) for each in leaves]), room(*itertools.chain(*leaves)), PlacementRequest(pods, pods, pods)
+    )
     assert len(found.slots) == hosts
 
 
@@ -52,7 +54,7 @@ def test_no_plan_that_leaves_the_same_holes_of_leaves_uses_fewer_hosts(leaves, d
         return
     pods = data.draw(st.integers(1, total))
     built = fabric([len(each) for each in leaves])
-    found = plan(built, room(*itertools.chain(*leaves)), Ask(pods, pods, pods))
+    found = plan(built, room(*itertools.chain(*leaves)), PlacementRequest(pods, pods, pods))
     taken = Counter()
     for host, count in found.slots:
         taken[int(built.switch_of[1][host])] += count
@@ -62,5 +64,5 @@ def test_no_plan_that_leaves_the_same_holes_of_leaves_uses_fewer_hosts(leaves, d
         if sum(map(bool, share)) == sum(map(bool, own)) and holes_after(leaves, share) == holes_after(leaves, own)
     ]  # fmt: skip
     assert own in equal
-    least = min(sum(fewest(hosts, pods) for hosts, pods in zip(leaves, share, strict=True)) for share in equal)
-    assert len(found.slots) == least
+    min_pods = min(sum(fewest(hosts, pods) for hosts, pods in zip(leaves, share, strict=True)) for share in equal)
+    assert len(found.slots) == min_pods

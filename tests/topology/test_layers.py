@@ -11,7 +11,7 @@ from hack.bench.placement import exact, layered
 from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build, fabric_under, ring_cost
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.model import Entry, Placement, PlacementRequest
 from turnout.topology.slices import place_in_layers
 
 FEW = settings(max_examples=scaled(30), deadline=None)
@@ -21,28 +21,28 @@ FEW = settings(max_examples=scaled(30), deadline=None)
 @given(st.integers(10_000, 90_000))
 def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
     fabric, room, pods, layers = layered.draw(seed)
-    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
-    least = exact.optimum(fabric, room, pods, 5.0, layers)
-    assert (least is None) == (not isinstance(found, Placement))
-    if least is None:
+    found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
+    min_pods = exact.optimum(fabric, room, pods, 5.0, layers)
+    assert (min_pods is None) == (not isinstance(found, Placement))
+    if min_pods is None:
         return
     hosts = hosts_of(found)
     assert len(hosts) == pods
     assert (np.bincount(hosts, minlength=len(room)) <= room).all()
     for tier, size in layers:
         assert not (np.bincount(fabric.switch_of[tier][hosts]) % size).any()
-    assert ring_cost(fabric, hosts).total <= 1.6 * least + 1
+    assert ring_cost(fabric, hosts).total <= 1.6 * min_pods + 1
 
 
-@pytest.mark.parametrize(("seed", "least", "most"), [
+@pytest.mark.parametrize(("seed", "min_pods", "max_pods"), [
     pytest.param(477, 18, 20, id="spines cost too: it had 28, on eight of them"),
     pytest.param(453, 9, 10, id="shared from the top down it is cheaper: it had 12"),
     pytest.param(163, 6, 7, id="so is this one: it had 8"),
 ])  # fmt: skip
-def test_the_cheaper_of_two_ways_is_taken(seed, least, most):
+def test_the_cheaper_of_two_ways_is_taken(seed, min_pods, max_pods):
     fabric, room, pods, layers = layered.draw(seed)
-    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
-    assert least <= ring_cost(fabric, hosts_of(found)).total <= most
+    found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
+    assert min_pods <= ring_cost(fabric, hosts_of(found)).total <= max_pods
 
 
 @pytest.mark.parametrize(("pods", "layers", "counts"), [
@@ -52,7 +52,7 @@ def test_the_cheaper_of_two_ways_is_taken(seed, least, most):
 ])  # fmt: skip
 def test_how_many_are_under_each_leaf(pods, layers, counts):
     fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
-    found = place_in_layers(fabric, np.ones(16, np.int32), Ask(pods, pods, pods, layers=layers))
+    found = place_in_layers(fabric, np.ones(16, np.int32), PlacementRequest(pods, pods, pods, layers=layers))
     under_leaf = np.bincount(fabric.switch_of[1][hosts_of(found)])
     assert sorted(under_leaf[under_leaf > 0].tolist(), reverse=True) == counts
 
@@ -71,14 +71,14 @@ def test_where_members_come_back_to_a_gang_in_runs_of_four(held, free, pods, fit
             anchors += [(len(entries), 1)] if at < taken else []
             room.append(int(at >= taken))
             entries.append(Entry(f"n{leaf}-{at}", (f"l{leaf}",), len(entries) + 1))
-    ask = Ask(pods, pods, pods, anchors=tuple(anchors), layers=((1, 4),))
-    assert isinstance(place_in_layers(build(entries), np.array(room, np.int32), ask), Placement) is fits
+    request = PlacementRequest(pods, pods, pods, anchors=tuple(anchors), layers=((1, 4),))
+    assert isinstance(place_in_layers(build(entries), np.array(room, np.int32), request), Placement) is fits
 
 
 def test_a_run_that_members_have_begun_is_completed_first():
     fabric = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
     room = np.array([0, 0, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
-    found = place_in_layers(fabric, room, Ask(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
+    found = place_in_layers(fabric, room, PlacementRequest(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
     assert np.bincount(fabric.switch_of[1][hosts_of(found)]).tolist() in ([2, 4], [2, 0, 4])
 
 
@@ -106,7 +106,7 @@ def tree(*spines):
 ])  # fmt: skip
 def test_the_lowest_domain_that_holds_all_runs_is_taken(spines, pods, layers, slots):
     fabric, room = tree(*spines, [[1]])
-    assert dict(place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers)).slots) == slots
+    assert dict(place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers)).slots) == slots
 
 
 def keeps_runs(fabric, counts, layers):
@@ -138,7 +138,7 @@ def small(draw):
 def test_no_lower_domain_holds_all_runs(scene):
     fabric, room, pods, layers = scene
     layers = tuple(layer for layer in layers if layer[0] < fabric.tiers)
-    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
     ways = [np.array(counts) for counts in itertools.product(*(range(min(free, pods) + 1) for free in room.tolist()))
             if sum(counts) == pods]  # fmt: skip
     lowest = min((tier_of(fabric, way) for way in ways if keeps_runs(fabric, way, layers)), default=None)

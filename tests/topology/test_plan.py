@@ -10,13 +10,13 @@ from tests.kit.lines_run import lines_run
 from tests.topology.world import fabric, guide_table, room
 from turnout.topology.fabric import EMPTY, build, ring_cost, with_unmapped_hosts
 from turnout.topology.map_formats import read_text
-from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
+from turnout.topology.model import DistanceRule, Entry, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import place_in_multiples, plan
 from turnout.topology.rank_order import assign_ranks, fill_gaps, in_rank_order, rank_order_keys
 
 
-def ask(pods, **wish):
-    return Ask(pods, wish.pop("least", pods), wish.pop("most", pods), **wish)
+def request(pods, **wish):
+    return PlacementRequest(pods, wish.pop("min_pods", pods), wish.pop("max_pods", pods), **wish)
 
 
 # Two spines: hosts 0-3 in two leaves of two, hosts 4-8 in leaves of two and three.
@@ -26,69 +26,103 @@ SMALL = fabric([2, 2], [2, 3])
 @pytest.mark.parametrize(
     ("rooms", "wish", "slots", "tier"),
     [
-        pytest.param([8, 8, 8, 8, 8, 8, 8, 8, 8], ask(8), [(0, 8)], 0, id="one host that holds all is nearest"),
-        pytest.param([8, 5, 8, 8, 8, 8, 8, 8, 8], ask(5), [(1, 5)], 0, id="the tightest host"),
-        pytest.param([4, 4, 4, 4, 4, 4, 4, 4, 4], ask(8), [(0, 4), (1, 4)], 1, id="the lowest domain: a leaf"),
-        pytest.param([4, 4, 4, 1, 4, 4, 4, 4, 4], ask(5), [(2, 4), (3, 1)], 1, id="the tightest leaf"),
+        pytest.param([8, 8, 8, 8, 8, 8, 8, 8, 8], request(8), [(0, 8)], 0, id="one host that holds all is nearest"),
+        pytest.param([8, 5, 8, 8, 8, 8, 8, 8, 8], request(5), [(1, 5)], 0, id="the tightest host"),
+        pytest.param([4, 4, 4, 4, 4, 4, 4, 4, 4], request(8), [(0, 4), (1, 4)], 1, id="the lowest domain: a leaf"),
+        pytest.param([4, 4, 4, 1, 4, 4, 4, 4, 4], request(5), [(2, 4), (3, 1)], 1, id="the tightest leaf"),
         pytest.param(
-            [4, 4, 4, 4, 4, 4, 4, 4, 4], ask(8, most=12), [(6, 4), (7, 4)], 1, id="room to grow before the tightest"
+            [4, 4, 4, 4, 4, 4, 4, 4, 4],
+            request(8, max_pods=12),
+            [(6, 4), (7, 4)],
+            1,
+            id="room to grow before the tightest",
         ),
         pytest.param(
-            [1, 1, 1, 1, 2, 2, 2, 0, 0], ask(4, most=6), [(4, 2), (5, 2)], 1, id="room to grow one tier up, if not here"
+            [1, 1, 1, 1, 2, 2, 2, 0, 0],
+            request(4, max_pods=6),
+            [(4, 2), (5, 2)],
+            1,
+            id="room to grow one tier up, if not here",
         ),
         pytest.param(
-            [2, 2, 0, 1, 2, 2, 1, 1, 0], ask(4, most=6), [(4, 2), (5, 2)], 1, id="that room before the tighter spine"
+            [2, 2, 0, 1, 2, 2, 1, 1, 0],
+            request(4, max_pods=6),
+            [(4, 2), (5, 2)],
+            1,
+            id="that room before the tighter spine",
         ),
         pytest.param(
-            [1, 1, 1, 1, 1, 1, 1, 1, 0], ask(3), [(0, 1), (1, 1), (2, 1)], 2, id="the tightest spine, or the first"
+            [1, 1, 1, 1, 1, 1, 1, 1, 0], request(3), [(0, 1), (1, 1), (2, 1)], 2, id="the tightest spine, or the first"
         ),
         pytest.param(
-            [1, 1, 1, 0, 1, 1, 1, 1, 1], ask(4), [(6, 1), (7, 1), (8, 1), (4, 1)], 2, id="fewest leaves before tightest"
+            [1, 1, 1, 0, 1, 1, 1, 1, 1],
+            request(4),
+            [(6, 1), (7, 1), (8, 1), (4, 1)],
+            2,
+            id="fewest leaves before tightest",
         ),
         pytest.param(
             [3, 1, 3, 2, 0, 0, 0, 0, 0],
-            ask(6),
+            request(6),
             [(2, 3), (3, 2), (1, 1)],
             2,
             id="a small hole is used up, large ones stay",
         ),
         pytest.param(
             [2, 2, 2, 2, 2, 2, 2, 2, 2],
-            ask(14),
+            request(14),
             [(0, 2), (1, 2), (2, 2), (3, 2), (6, 2), (7, 2), (8, 2)],
             3,
             id="the whole fabric at last; the home of most pods first, the rest has the highest ranks",
         ),
-        pytest.param([7, 7, 4, 5, 0, 0, 0, 0, 0], ask(6, multiple=2), [(0, 6)], 0, id="in pairs a host of 7 holds 6"),
+        pytest.param(
+            [7, 7, 4, 5, 0, 0, 0, 0, 0], request(6, multiple=2), [(0, 6)], 0, id="in pairs a host of 7 holds 6"
+        ),
         pytest.param(
             [3, 3, 4, 0, 5, 1, 0, 0, 0],
-            ask(6, multiple=2),
+            request(6, multiple=2),
             [(2, 4), (0, 2)],
             2,
             id="no host gets an odd number, and of two equal leaves the one with more hosts is left partly free",
         ),
         pytest.param(
-            [2, 0, 2, 0, 2, 0, 2, 0, 0], ask(7, multiple=2, least=6), [(0, 2), (2, 2), (4, 2)], 3, id="odd one out"
+            [2, 0, 2, 0, 2, 0, 2, 0, 0],
+            request(7, multiple=2, min_pods=6),
+            [(0, 2), (2, 2), (4, 2)],
+            3,
+            id="odd one out",
         ),
         pytest.param(
-            [2, 2, 0, 0, 4, 4, 0, 0, 0], ask(20, least=10), [(4, 4), (5, 4), (0, 2), (1, 2)], 3, id="as many as fit"
+            [2, 2, 0, 0, 4, 4, 0, 0, 0],
+            request(20, min_pods=10),
+            [(4, 4), (5, 4), (0, 2), (1, 2)],
+            3,
+            id="as many as fit",
         ),
         pytest.param(
             [2, 2, 2, 0, 4, 4, 0, 0, 0],
-            ask(20, least=6, widest_tier=2),
+            request(20, min_pods=6, widest_tier=2),
             [(4, 4), (5, 4)],
             1,
             id="as many as a spine holds",
         ),
         pytest.param(
-            [0, 4, 4, 4, 4, 4, 4, 4, 4], ask(4, anchors=((0, 4),)), [(1, 4)], 1, id="members placed pull the rest near"
+            [0, 4, 4, 4, 4, 4, 4, 4, 4],
+            request(4, anchors=((0, 4),)),
+            [(1, 4)],
+            1,
+            id="members placed pull the rest near",
         ),
         pytest.param(
-            [0, 2, 1, 1, 8, 8, 8, 8, 8], ask(4, anchors=((0, 4),)), [(1, 2), (2, 1), (3, 1)], 2, id="their leaf first"
+            [0, 2, 1, 1, 8, 8, 8, 8, 8],
+            request(4, anchors=((0, 4),)),
+            [(1, 2), (2, 1), (3, 1)],
+            2,
+            id="their leaf first",
         ),
         pytest.param(
             [0, 0, 8, 8, 0, 8, 8, 8, 8],
-            ask(8, anchors=((0, 1), (4, 1))),
+            request(8, anchors=((0, 1), (4, 1))),
             [(5, 8)],
             3,
             id="between two spines, a member's leaf",
@@ -121,7 +155,7 @@ def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods,
     rooms = room(*[1] * len(paths))
     if pods == 2:
         rooms[tree.index["h4"]] = rooms[tree.index["h5"]] = 0  # no spine holds two
-    answer = plan(tree, rooms, ask(pods))
+    answer = plan(tree, rooms, request(pods))
     assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {(best,)}
 
 
@@ -134,46 +168,48 @@ def test_a_core_is_chosen_by_switches_that_a_gang_can_use_at_once():
             paths += [(core, f"s{spine}", f"l{leaf}") for leaf in range(len(leaves))]
             rooms += leaves
     tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
-    answer = plan(tree, room(*rooms), ask(20))
+    answer = plan(tree, room(*rooms), request(20))
     assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {("b",)}
 
 
 @pytest.mark.parametrize(
     "wish",
     [
-        pytest.param({"pods": 0, "least": 0}, id="for nobody"),
-        pytest.param({"pods": 2, "least": 3}, id="for fewer than must start"),
-        pytest.param({"pods": 2, "least": -1}, id="for less than none to start"),
-        pytest.param({"pods": 2, "most": 1}, id="for more than there may be"),
+        pytest.param({"pods": 0, "min_pods": 0}, id="for nobody"),
+        pytest.param({"pods": 2, "min_pods": 3}, id="for fewer than must start"),
+        pytest.param({"pods": 2, "min_pods": -1}, id="for less than none to start"),
+        pytest.param({"pods": 2, "max_pods": 1}, id="for more than there may be"),
         pytest.param({"pods": 2, "multiple": 0}, id="in multiples of nothing"),
     ],
 )
 def test_what_cannot_be_asked(wish):
-    with pytest.raises(ValueError, match="an ask needs"):
-        ask(**wish)
-    assert ask(1, least=0) == Ask(1, 0, 1, 1, None, (), DistanceRule.ALL_TIERS)
+    with pytest.raises(ValueError, match="a request needs"):
+        request(**wish)
+    assert request(1, min_pods=0) == PlacementRequest(1, 0, 1, 1, None, (), DistanceRule.ALL_TIERS)
 
 
 @pytest.mark.parametrize(
     ("rooms", "wish", "reason", "found"),
     [
-        pytest.param([1] * 9, ask(10), RefusalReason.NO_ROOM, 9, id="nine slots for ten"),
-        pytest.param([1] * 9, ask(3, multiple=2), RefusalReason.NO_ROOM, 0, id="single slots for pairs"),
-        pytest.param([7] * 9, ask(3, multiple=2), RefusalReason.NO_ROOM, 54, id="three that must start, in pairs"),
-        pytest.param([0] * 9, ask(3, least=0), RefusalReason.NO_ROOM, 0, id="more workers, and no room for one"),
-        pytest.param([1] * 9, ask(4, widest_tier=1), RefusalReason.TIER_TOO_NARROW, 9, id="no leaf of four"),
-        pytest.param([1] * 9, ask(6, widest_tier=2), RefusalReason.TIER_TOO_NARROW, 9, id="no spine of six"),
-        pytest.param([1] * 9, ask(10, widest_tier=2), RefusalReason.NO_ROOM, 9, id="required or not, nine are nine"),
+        pytest.param([1] * 9, request(10), RefusalReason.NO_ROOM, 9, id="nine slots for ten"),
+        pytest.param([1] * 9, request(3, multiple=2), RefusalReason.NO_ROOM, 0, id="single slots for pairs"),
+        pytest.param([7] * 9, request(3, multiple=2), RefusalReason.NO_ROOM, 54, id="three that must start, in pairs"),
+        pytest.param([0] * 9, request(3, min_pods=0), RefusalReason.NO_ROOM, 0, id="more workers, and no room for one"),
+        pytest.param([1] * 9, request(4, widest_tier=1), RefusalReason.TIER_TOO_NARROW, 9, id="no leaf of four"),
+        pytest.param([1] * 9, request(6, widest_tier=2), RefusalReason.TIER_TOO_NARROW, 9, id="no spine of six"),
+        pytest.param(
+            [1] * 9, request(10, widest_tier=2), RefusalReason.NO_ROOM, 9, id="required or not, nine are nine"
+        ),
         pytest.param(
             [1] * 9,
-            ask(1, widest_tier=1, anchors=((0, 1), (2, 1))),
+            request(1, widest_tier=1, anchors=((0, 1), (2, 1))),
             RefusalReason.OFF_MAP,
             0,
             id="placed too far apart",
         ),
         pytest.param(
             [0, 0, 1, 1, 1, 1, 1, 1, 1],
-            ask(1, widest_tier=1, anchors=((0, 1),)),
+            request(1, widest_tier=1, anchors=((0, 1),)),
             RefusalReason.TIER_TOO_NARROW,
             7,
             id="leaf full",
@@ -190,23 +226,23 @@ def test_refusals(rooms, wish, reason, found):
 @pytest.mark.contract("CS-07", "DL-102")
 def test_an_empty_map_blocks_nobody_but_required_gangs():
     strange = with_unmapped_hosts(EMPTY, ["a", "b", "c"])
-    assert plan(strange, room(1, 1, 1), ask(2)) == Placement(((0, 1), (1, 1)), 2, 2)
-    assert plan(strange, room(1, 1, 1), ask(2, widest_tier=2)) == Refusal(RefusalReason.NO_MAP)
-    assert plan(EMPTY, room(), ask(1)) == Refusal(RefusalReason.NO_ROOM)
+    assert plan(strange, room(1, 1, 1), request(2)) == Placement(((0, 1), (1, 1)), 2, 2)
+    assert plan(strange, room(1, 1, 1), request(2, widest_tier=2)) == Refusal(RefusalReason.NO_MAP)
+    assert plan(EMPTY, room(), request(1)) == Refusal(RefusalReason.NO_ROOM)
 
 
 @pytest.mark.parametrize(
     ("rooms", "wish", "slots"),
     [
         pytest.param(
-            [1, 1, 1, 8], ask(3), [(0, 1), (1, 1), (2, 1)], id="mapped hosts, though one off the map holds all"
+            [1, 1, 1, 8], request(3), [(0, 1), (1, 1), (2, 1)], id="mapped hosts, though one off the map holds all"
         ),
-        pytest.param([1, 1, 1, 8], ask(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
-        pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
-        pytest.param([1, 1, 1, 2], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="all that there is off the map"),
-        pytest.param([0, 0, 1, 3], ask(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
-        pytest.param([0, 0, 1, 2], ask(3, anchors=((3, 1),)), [(2, 1), (3, 2)], id="beside it and on the map"),
-        pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
+        pytest.param([1, 1, 1, 8], request(8), [(3, 8)], id="a host off the map that holds all, where the map cannot"),
+        pytest.param([1, 1, 1, 3], request(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
+        pytest.param([1, 1, 1, 2], request(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="all that there is off the map"),
+        pytest.param([0, 0, 1, 3], request(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
+        pytest.param([0, 0, 1, 2], request(3, anchors=((3, 1),)), [(2, 1), (3, 2)], id="beside it and on the map"),
+        pytest.param([1, 1, 0, 3], request(9, min_pods=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
     ],
 )
 def test_hosts_off_the_map_come_last(rooms, wish, slots):
@@ -216,13 +252,13 @@ def test_hosts_off_the_map_come_last(rooms, wish, slots):
 
 def test_of_hosts_off_the_map_those_of_members_come_first():
     two = with_unmapped_hosts(fabric([2, 1]), ["x", "y"])
-    assert sorted(plan(two, room(1, 1, 0, 2, 1), ask(3, anchors=((3, 1),))).slots) == [(0, 1), (1, 1), (3, 1)]
+    assert sorted(plan(two, room(1, 1, 0, 2, 1), request(3, anchors=((3, 1),))).slots) == [(0, 1), (1, 1), (3, 1)]
 
 
 @pytest.mark.parametrize(("tree", "rooms", "wish", "pods"), [
-    pytest.param(EMPTY, [], ask(3, multiple=2), None, id="no host at all"),
+    pytest.param(EMPTY, [], request(3, multiple=2), None, id="no host at all"),
     pytest.param(with_unmapped_hosts(fabric([2, 1]), ["x"]), [0, 0, 0, 3],
-                 ask(3, multiple=2, anchors=((3, 2),)), [(3, 3)],
+                 request(3, multiple=2, anchors=((3, 2),)), [(3, 3)],
                  id="beside a member off the map"),
 ])  # fmt: skip
 def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
@@ -239,7 +275,7 @@ def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
 )
 def test_required_means_on_the_map(rooms, anchors, reason):
     strange = with_unmapped_hosts(fabric([2, 1]), ["x"])
-    assert plan(strange, room(*rooms), ask(2, widest_tier=3, anchors=anchors)) == Refusal(reason)
+    assert plan(strange, room(*rooms), request(2, widest_tier=3, anchors=anchors)) == Refusal(reason)
 
 
 @pytest.mark.contract("DL-104")
@@ -247,19 +283,21 @@ def test_leaf_only_sees_no_spine():
     """DL-104: two leaves of one spine are as far apart as any two."""
     tree = fabric([2, 1], [2, 2])
     rooms = room(0, 1, 1, 1, 0, 1, 0)
-    assert plan(tree, rooms, ask(2)).slots == ((1, 1), (2, 1))
+    assert plan(tree, rooms, request(2)).slots == ((1, 1), (2, 1))
     rooms = room(1, 1, 1, 1, 0, 0, 1)
-    assert plan(tree, rooms, ask(4)).tier == 3
-    spines = {int(tree.switch_of[2, host]) for host, _ in plan(tree, rooms, ask(3, rule=DistanceRule.LEAF_ONLY)).slots}
+    assert plan(tree, rooms, request(4)).tier == 3
+    spines = {
+        int(tree.switch_of[2, host]) for host, _ in plan(tree, rooms, request(3, rule=DistanceRule.LEAF_ONLY)).slots
+    }
     assert spines == {0}
-    assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), ask(2, widest_tier=2, rule=DistanceRule.LEAF_ONLY)).tier <= 2
+    assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), request(2, widest_tier=2, rule=DistanceRule.LEAF_ONLY)).tier <= 2
 
 
 @pytest.mark.contract("CS-05", "DL-101", "DL-103")
 def test_every_access_switch_of_the_guide_s_table_is_one_run():
     """CS-05: the plan of all ten nodes is a permutation of them in which each asw follows itself."""
     tree = build(read_text(guide_table()).entries)
-    answer = plan(tree, room(*[1] * 10), ask(10))
+    answer = plan(tree, room(*[1] * 10), request(10))
     hosts = [host for host, _ in answer.slots]
     assert sorted(hosts) == list(range(10))
     leaves = [int(tree.switch_of[1, host]) for host in hosts]
@@ -269,7 +307,7 @@ def test_every_access_switch_of_the_guide_s_table_is_one_run():
 
 def test_growth_stays_near_and_takes_what_there_is():
     def more(pods, **wish):
-        return ask(pods, least=0, anchors=((0, 4),), **wish)
+        return request(pods, min_pods=0, anchors=((0, 4),), **wish)
 
     rooms = room(0, 1, 4, 0, 8, 8, 8, 8, 8)
     assert plan(SMALL, rooms, more(3)).slots == ((1, 1), (2, 2))
@@ -298,12 +336,12 @@ def test_the_switch_of_the_highest_tier_with_most_members_is_home():
 def test_liking_decides_among_equals(rooms, pods, liked, anchors, slots):
     liking = np.zeros(9, np.int32)
     liking[liked] = 1
-    assert sorted(plan(SMALL, room(*rooms), ask(pods, anchors=anchors, merits=(liking,))).slots) == slots
+    assert sorted(plan(SMALL, room(*rooms), request(pods, anchors=anchors, merits=(liking,))).slots) == slots
 
 
 def test_hosts_without_room_are_not_liked():
     liking = np.array([0, 0, 0, 0, 1, 0, 0], np.int32)
-    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), ask(2, merits=(liking,)))
+    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), request(2, merits=(liking,)))
     assert [host for host, _ in found.slots] == [4, 5]
 
 
@@ -364,6 +402,6 @@ def test_ten_times_the_hosts_are_not_ten_times_the_work():
     for spines in (25, 250):
         tree = fabric(*[[8] * 25] * spines)
         rooms = np.arange(200 * spines, dtype=np.int32) * 7919 % 5
-        assert plan(tree, rooms, ask(512)).pods == 512
-        lines.append(lines_run(partial(plan, tree, rooms, ask(512))))
+        assert plan(tree, rooms, request(512)).pods == 512
+        lines.append(lines_run(partial(plan, tree, rooms, request(512))))
     assert lines[1] <= 6 * lines[0]

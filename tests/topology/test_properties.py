@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
 from turnout.topology.fabric import build, common_tier, ring_cost, with_unmapped_hosts
-from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
+from turnout.topology.model import DistanceRule, Entry, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.packing import choose_holes
 from turnout.topology.place import plan
 from turnout.topology.rank_order import assign_ranks, in_rank_order
@@ -17,58 +17,58 @@ from turnout.topology.rank_order import assign_ranks, in_rank_order
 
 @given(scenes())
 def test_a_placement_keeps_what_was_asked(scene):
-    built, rooms, ask = scene
-    answer = plan(built, rooms, ask)
+    built, rooms, request = scene
+    answer = plan(built, rooms, request)
     if isinstance(answer, Refusal):
         return
     hosts = [host for host, _ in answer.slots]
     assert len(set(hosts)) == len(hosts)
-    assert all(0 < pods <= rooms[host] and pods % ask.multiple == 0 for host, pods in answer.slots)
-    assert max(ask.least, 1) <= answer.pods <= ask.pods
+    assert all(0 < pods <= rooms[host] and pods % request.multiple == 0 for host, pods in answer.slots)
+    assert max(request.min_pods, 1) <= answer.pods <= request.pods
     assert answer.pods == sum(pods for _, pods in answer.slots)
-    members = hosts + [host for host, _ in ask.anchors]
+    members = hosts + [host for host, _ in request.anchors]
     assert answer.tier == common_tier(built, members)
-    if ask.widest_tier is not None:
-        assert answer.tier <= ask.widest_tier
+    if request.widest_tier is not None:
+        assert answer.tier <= request.widest_tier
         assert all(built.mapped[host] for host in members)
 
 
 @given(scenes())
 def test_a_refusal_is_true(scene):
-    built, rooms, ask = scene
-    answer = plan(built, rooms, ask)
+    built, rooms, request = scene
+    answer = plan(built, rooms, request)
     if isinstance(answer, Placement):
         return
-    required, least = ask.widest_tier is not None, max(ask.least, 1)
-    usable = rooms // ask.multiple * ask.multiple * (built.mapped if required else 1)
-    whole = ask.pods // ask.multiple * ask.multiple
-    members = [host for host, _ in ask.anchors]
+    required, min_pods = request.widest_tier is not None, max(request.min_pods, 1)
+    usable = rooms // request.multiple * request.multiple * (built.mapped if required else 1)
+    whole = request.pods // request.multiple * request.multiple
+    members = [host for host, _ in request.anchors]
     match answer.reason:
         case RefusalReason.NO_MAP:
             assert required
             assert not built.mapped.any()
         case RefusalReason.OFF_MAP:
             assert required
-            assert not built.mapped[members].all() or common_tier(built, members) > ask.widest_tier
+            assert not built.mapped[members].all() or common_tier(built, members) > request.widest_tier
         case RefusalReason.NO_ROOM:
-            assert usable.sum() < least or whole < least
+            assert usable.sum() < min_pods or whole < min_pods
         case RefusalReason.TIER_TOO_NARROW:
-            row = built.switch_of[min(ask.widest_tier, built.tiers)]
+            row = built.switch_of[min(request.widest_tier, built.tiers)]
             within = np.bincount(row, usable)
-            assert max(within[row[members]] if members else within) < least <= usable.sum()
+            assert max(within[row[members]] if members else within) < min_pods <= usable.sum()
 
 
 @given(scenes(anchored=False))
 def test_no_lower_domain_holds_the_gang_and_none_costs_less(scene):
     """Against every subset of switches: the tier is the lowest and, in it, the ring crosses the fewest switches."""
-    built, rooms, ask = scene
-    ask = Ask(min(ask.pods, int(rooms.sum()) or 1), 1, 30)
-    answer = plan(built, rooms, ask)
+    built, rooms, request = scene
+    request = PlacementRequest(min(request.pods, int(rooms.sum()) or 1), 1, 30)
+    answer = plan(built, rooms, request)
     mapped = rooms * built.mapped
-    if isinstance(answer, Refusal) or mapped.sum() < ask.pods:
+    if isinstance(answer, Refusal) or mapped.sum() < request.pods:
         return
     for tier in range(answer.tier):
-        assert np.bincount(built.switch_of[tier], mapped).max() < ask.pods
+        assert np.bincount(built.switch_of[tier], mapped).max() < request.pods
     paid = ring_cost(built, [host for host, pods in answer.slots for _ in range(pods)])
     leaves = np.bincount(built.switch_of[1], mapped).astype(int)
     if len(leaves) > 12:
@@ -81,7 +81,7 @@ def test_no_lower_domain_holds_the_gang_and_none_costs_less(scene):
         )
         for count in range(1, len(leaves) + 1)
         for chosen in itertools.combinations(range(len(leaves)), count)
-        if len({int(home[leaf]) for leaf in chosen}) == 1 and sum(leaves[leaf] for leaf in chosen) >= ask.pods
+        if len({int(home[leaf]) for leaf in chosen}) == 1 and sum(leaves[leaf] for leaf in chosen) >= request.pods
     )
     assert paid.total == cheapest
 
@@ -89,21 +89,27 @@ def test_no_lower_domain_holds_the_gang_and_none_costs_less(scene):
 @given(scenes(), st.randoms(use_true_random=False))
 def test_a_fabric_relabelled_gives_the_relabelled_answer(scene, dice):
     """New names that keep the order keep the ids; names that shuffle the siblings keep tier, number and price."""
-    built, rooms, ask = scene
+    built, rooms, request = scene
     renamed, where = relabelled(built, lambda name: f"new-{name}")
     assert where == list(range(len(built.hosts)))
-    assert plan(renamed, rooms, ask) == plan(built, rooms, ask)
+    assert plan(renamed, rooms, request) == plan(built, rooms, request)
     marks = {}
     shuffled, where = relabelled(built, lambda name: marks.setdefault(name, f"{dice.random():.6f}-{len(marks)}"))
     moved = np.zeros_like(rooms)
     moved[where] = rooms
-    there = tuple(sorted((where[host], pods) for host, pods in ask.anchors))
-    other = plan(shuffled, moved, Ask(ask.pods, ask.least, ask.most, ask.multiple, ask.widest_tier, there, ask.rule))
-    answer = plan(built, rooms, ask)
+    there = tuple(sorted((where[host], pods) for host, pods in request.anchors))
+    other = plan(
+        shuffled,
+        moved,
+        PlacementRequest(
+            request.pods, request.min_pods, request.max_pods, request.multiple, request.widest_tier, there, request.rule
+        ),
+    )
+    answer = plan(built, rooms, request)
     if isinstance(answer, Refusal):
         assert other == answer
         return
-    unseen = 2 if ask.rule is DistanceRule.LEAF_ONLY else built.tiers  # above the leaf that rule sees no difference
+    unseen = 2 if request.rule is DistanceRule.LEAF_ONLY else built.tiers  # above the leaf that rule sees no difference
     assert (min(other.tier, unseen), other.pods) == (min(answer.tier, unseen), answer.pods)
 
 
@@ -117,9 +123,9 @@ def relabelled(built, name):
 
 @given(scenes())
 def test_planning_twice_gives_one_answer_and_changes_nothing(scene):
-    built, rooms, ask = scene
+    built, rooms, request = scene
     before = rooms.copy()
-    assert plan(built, rooms, ask) == plan(built, rooms, ask)
+    assert plan(built, rooms, request) == plan(built, rooms, request)
     assert (rooms == before).all()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from turnout.topology.fabric import build, with_unmapped_hosts
-from turnout.topology.model import Ask, DistanceRule, Entry
+from turnout.topology.model import DistanceRule, Entry, PlacementRequest
 
 GUIDE_LINES = 10
 
@@ -57,10 +57,10 @@ def scenes(draw, anchored=True, max_room=5):
 def asks(draw, hosts, anchored=True):
     pods = draw(st.integers(1, 20))
     held = draw(st.dictionaries(st.integers(0, hosts - 1), st.integers(1, 3), max_size=3)) if anchored else {}
-    return Ask(
+    return PlacementRequest(
         pods=pods,
-        least=draw(st.integers(0, pods)),
-        most=pods + draw(st.integers(0, 6)),
+        min_pods=draw(st.integers(0, pods)),
+        max_pods=pods + draw(st.integers(0, 6)),
         multiple=draw(st.sampled_from([1, 1, 1, 2, 3])),
         widest_tier=draw(st.sampled_from([None, None, 1, 2, 3])),
         anchors=tuple(sorted(held.items())),

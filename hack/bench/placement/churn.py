@@ -22,7 +22,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.streams import Policy
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build, ring_cost
-from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.model import Entry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 SEEDS = range(3_001, 3_004)
@@ -76,7 +76,7 @@ def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> O
 
 
 def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
-    answer = plan(tree, room, Ask(pods, pods, pods))
+    answer = plan(tree, room, PlacementRequest(pods, pods, pods))
     return [host for host, count in answer.slots for _ in range(count)] if isinstance(answer, Placement) else None
 
 

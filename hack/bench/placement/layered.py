@@ -13,7 +13,7 @@ from hack.bench.placement.baselines import Room
 from hack.bench.support.outcome import Outcome, Target
 from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.model import Entry, Placement, PlacementRequest
 from turnout.topology.slices import place_in_layers
 
 _CLOSES_S = 5.0
@@ -31,7 +31,7 @@ def measure(count: int, repeats: int) -> Outcome:
     for seed in range(count):
         fabric, room, pods, layers = draw(seed)
         least = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
-        found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+        found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
         if isinstance(found, Placement):
             _check(fabric, room, found, pods, layers)
         if least is None:
@@ -95,6 +95,6 @@ def _p99_ms(repeats: int) -> float:
         if seed % 2:
             room = rng.integers(0, 4, len(fabric.hosts)).astype(np.int32)
         begun = time.perf_counter()
-        place_in_layers(fabric, room, Ask(512, 512, 512, layers=_DEEP))
+        place_in_layers(fabric, room, PlacementRequest(512, 512, 512, layers=_DEEP))
         taken.append((time.perf_counter() - begun) * 1e3)
     return float(np.percentile(taken, 99))

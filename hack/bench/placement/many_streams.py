@@ -8,7 +8,7 @@ from hack.bench.placement import baselines, streams
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Target
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Ask, Placement
+from turnout.topology.model import Placement, PlacementRequest
 from turnout.topology.place import plan
 
 SEEDS = range(1_001, 2_001)  # none of those of streams.txt
@@ -31,5 +31,5 @@ def measure(seeds: Iterable[int]) -> Outcome:
 
 
 def _ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    answer = plan(fabric, room, Ask(pods, pods, pods))
+    answer = plan(fabric, room, PlacementRequest(pods, pods, pods))
     return [host for host, count in answer.slots for _ in range(count)] if isinstance(answer, Placement) else None

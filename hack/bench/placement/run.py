@@ -34,7 +34,7 @@ from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 from turnout.topology.fabric import Fabric, build, ring_cost
-from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.model import Entry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 _CLOSES_S = 5.0  # CP-SAT's time for one instance
@@ -91,9 +91,9 @@ def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
 
 def ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """Return our host of each rank; None if the gang does not fit. Raises RuntimeError if a second plan differs."""
-    ask = Ask(pods, pods, pods)
-    answer = plan(fabric, room, ask)
-    if plan(fabric, room, ask) != answer:
+    shape_request = PlacementRequest(pods, pods, pods)
+    answer = plan(fabric, room, shape_request)
+    if plan(fabric, room, shape_request) != answer:
         raise RuntimeError("two answers to one question")
     return [host for host, count in answer.slots for _ in range(count)] if isinstance(answer, Placement) else None
 
@@ -225,7 +225,9 @@ def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
         scenes = [*few, ("empty", empty, 512), ("crumbs", crumbs, 512), ("whole nodes", nodes, 512)]
         for scene, room, pods in scenes:
             large = (pods, hosts) == (512, 50_000)
-            taken = _times_ms(partial(plan, fabric, room, Ask(pods, pods, pods)), often if large else repeats)
+            taken = _times_ms(
+                partial(plan, fabric, room, PlacementRequest(pods, pods, pods)), often if large else repeats
+            )
             p99 = float(np.percentile(taken, 99)) if large else None
             found.append((f"{pods} of {hosts:,}, {scene}", statistics.median(taken), p99))
     return found

@@ -19,7 +19,7 @@ from hack.bench.placement.mesh import annealed
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.mesh import Mesh, cheapest_order, count_outer_axes, hosts_of, mesh_price, place_mesh
-from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.model import Entry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 RANKS_A_POD = 8
@@ -61,8 +61,8 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
         mesh = LAYOUTS[seed % len(LAYOUTS)]
         fabric, room = _cluster(rng)
         pods = prod(size for _, size in mesh) // RANKS_A_POD
-        ring = plan(fabric, room, Ask(pods, pods, pods))
-        meshed = place_mesh(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
+        ring = plan(fabric, room, PlacementRequest(pods, pods, pods))
+        meshed = place_mesh(fabric, room, PlacementRequest(pods, pods, pods), mesh, RANKS_A_POD)
         if not isinstance(ring, Placement) or not isinstance(meshed, Placement):
             continue
         along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
