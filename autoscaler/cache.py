@@ -490,7 +490,7 @@ class Cache:
         bindable = (
             state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(worker_pods))
         )
-        if bindable >= state.job.bounds.least:
+        if bindable >= state.job.bounds.minimum:
             reasons = []
         reasons += [unbindable(pod, self._schedulers) for pod in other_role_pods if not pod.spec.node_name]
         return next(filter(None, reasons), "")

@@ -25,7 +25,7 @@ Owner = JobKey | str  # a job, or a namespace
 class Terms:
     """The terms on which workers were lent to a job."""
 
-    least: int  # its min, in workers, when nothing was lent, or a lower min since then
+    minimum: int  # its min, in workers, when nothing was lent, or a lower min since then
     sizes: Sizes  # its allowed sizes when nothing was lent, or since the min became lower
     annotations: Mapping[str, str]  # its last readable annotations
     resizable: bool  # it could be resized when nothing was lent
@@ -77,9 +77,9 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
     since_s = max(0.0, now_s - (_decode_or_none(data.get("at", ""), float) or now_s))
     return Memory(
         {
-            uid: Terms(least, Sizes(unit, doubles), _decode_annotations(texts), resizable)
-            for uid, (least, unit, doubles, resizable, texts) in terms.items()
-            if least > 0 and unit > 0
+            uid: Terms(minimum, Sizes(unit, doubles), _decode_annotations(texts), resizable)
+            for uid, (minimum, unit, doubles, resizable, texts) in terms.items()
+            if minimum > 0 and unit > 0
         },
         tuple(
             Strike(_owner(name), times, age_s + since_s, max(0.0, left_s - since_s))
@@ -104,7 +104,7 @@ def _encode_terms(terms: Terms) -> tuple[object, ...]:
     bytes.
     """
     texts = [terms.annotations.get(name, "") for name in _KEPT_ANNOTATIONS]
-    return terms.least, terms.sizes.unit, terms.sizes.doubles, terms.resizable, texts
+    return terms.minimum, terms.sizes.unit, terms.sizes.doubles, terms.resizable, texts
 
 
 def _decode_annotations(texts: Iterable[str]) -> dict[str, str]:

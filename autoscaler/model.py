@@ -166,12 +166,14 @@ class JobState:
     _last_hold: list[Step] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        job, workers, size, least = self.job, self.workers, self.job.replicas, self.job.bounds.least
+        job, workers, size, minimum = self.job, self.workers, self.job.replicas, self.job.bounds.minimum
         living = tuple([worker for worker in workers if not worker.leaving and worker.index < size])
         possibly_promised = workers if len(living) < len(workers) else ()
         bound = sum([worker.row is not None for worker in living])
-        lacks_others = any(count < most for count, (_, most) in zip(self.other_pods, job.other_roles, strict=False))
-        is_waiting = job.life is Life.LIVE and (bound + self.finished < least or lacks_others)
+        lacks_others = any(
+            count < maximum for count, (_, maximum) in zip(self.other_pods, job.other_roles, strict=False)
+        )
+        is_waiting = job.life is Life.LIVE and (bound + self.finished < minimum or lacks_others)
         pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
         why = None if is_waiting else _fixed_size_reason(job, next_size, len(workers), len(living), bound)
         hold_step = None if why is None else Step(job.key, size, size, *why)
@@ -181,13 +183,15 @@ class JobState:
         set_field("bound_workers", bound)
         set_field("is_waiting", is_waiting)
         set_field("queue_order", _queue_order(job))
-        set_field("evictable_rows", tuple([worker.row for worker in living[least:] if worker.row not in NO_ROOM_ROWS]))
+        set_field(
+            "evictable_rows", tuple([worker.row for worker in living[minimum:] if worker.row not in NO_ROOM_ROWS])
+        )
         set_field("pool", pool)
         set_field("next_size", next_size)
         set_field("next_growth", (pool, next_size - size))
-        set_field("next_gain", gain(job.curve, least, size, next_size))
+        set_field("next_gain", gain(job.curve, minimum, size, next_size))
         set_field("began_s", min([worker.since_s for worker in living], default=0.0))
-        set_field("can_shrink", job.elastic and not is_waiting and len(living) > least)
+        set_field("can_shrink", job.elastic and not is_waiting and len(living) > minimum)
         set_field("ready_to_grow", job.pause is Pause.NONE and len(workers) == size == bound)
         set_field("hold_step", hold_step)
         set_field("identity", object())
@@ -230,12 +234,12 @@ def _fixed_size_reason(job: Job, next_size: int, workers: int, living: int, boun
         return Reason.SUSPENDED, ""
     if job.refused:
         return Reason.REFUSED, job.refused
-    if job.bounds.least == job.bounds.most:
+    if job.bounds.minimum == job.bounds.maximum:
         return Reason.RIGID, ""
     if job.pause is not Pause.NONE or living != bound:
         return None
-    if next_size > job.most:
-        return Reason.AT_MAX, f"{size} of {job.most}"
+    if next_size > job.maximum:
+        return Reason.AT_MAX, f"{size} of {job.maximum}"
     if workers != size or bound != size:
         return Reason.NOT_READY, f"{bound} of {size} workers have a node"
     return None

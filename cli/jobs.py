@@ -43,15 +43,15 @@ class JobRow:
 class JobRequest(NamedTuple):
     """The user's choices for a new job.
 
-    least, most: numbers of workers of an elastic job; equal to workers for others.
+    minimum, maximum: numbers of workers of an elastic job; equal to workers for others.
     """
 
     name: str
     namespace: str
     image: str
     workers: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     gpus: int
     command: Sequence[str]
     gpu_resource: str = "nvidia.com/gpu"
@@ -215,8 +215,8 @@ def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
 
     Raises BadSubmission for a kind that cannot be submitted, or that cannot express `wish`.
     """
-    if not 1 <= wish.least <= wish.workers <= wish.most:
-        text = f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}"
+    if not 1 <= wish.minimum <= wish.workers <= wish.maximum:
+        text = f"--min {wish.minimum}, --workers {wish.workers}, --max {wish.maximum}"
         raise BadSubmission(f"{text}: 1 <= --min <= --workers <= --max is required")
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
@@ -236,20 +236,20 @@ def _role(wish: JobRequest, container: str, restart: str, replicas: int) -> dict
 
 
 def _fixed(wish: JobRequest, kind: str) -> None:
-    if wish.least != wish.most:
+    if wish.minimum != wish.maximum:
         raise BadSubmission(f"--min and --max: a job of kind {kind} has one size")
 
 
 def _fixed_most(wish: JobRequest, kind: str) -> None:
-    if wish.workers != wish.most:
+    if wish.workers != wish.maximum:
         raise BadSubmission(f"--max must not be above --workers for a job of kind {kind}")
 
 
 def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
-    """Return the spec of a PyTorchJob. It is elastic if `least` and `most` of the request differ."""
+    """Return the spec of a PyTorchJob. It is elastic if `minimum` and `maximum` of the request differ."""
     spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
-    if wish.least != wish.most:
-        spec["elasticPolicy"] = {"minReplicas": wish.least, "maxReplicas": wish.most}
+    if wish.minimum != wish.maximum:
+        spec["elasticPolicy"] = {"minReplicas": wish.minimum, "maxReplicas": wish.maximum}
     return spec
 
 
@@ -284,8 +284,8 @@ def _volcanojob(wish: JobRequest) -> dict[str, Any]:
     """Return the spec of a Volcano Job. Raises BadSubmission if its max is above its workers."""
     _fixed_most(wish, "VolcanoJob")
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
-    worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.least, "template": template}
-    return {"minAvailable": wish.least, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
+    worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.minimum, "template": template}
+    return {"minAvailable": wish.minimum, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
 
 
 _SPECS: Mapping[str, Callable[[JobRequest], dict[str, Any]]] = {

@@ -59,10 +59,10 @@ def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
     raise NoSuchJob(f"there is no {job_name.kind or 'job'} {name!r} in namespace {where}{hint}")
 
 
-def similar_keys(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
+def similar_keys(name: str, keys: Sequence[JobKey], maximum: int = 5) -> list[JobKey]:
     """Return the jobs with the most similar names."""
-    like = get_close_matches(name, sorted({key.name for key in keys}), n=most, cutoff=0.5)
-    return [key for each in like for key in keys if key.name == each][:most]
+    like = get_close_matches(name, sorted({key.name for key in keys}), n=maximum, cutoff=0.5)
+    return [key for each in like for key in keys if key.name == each][:maximum]
 
 
 def _is(kind: str, word: str) -> bool:
@@ -82,7 +82,7 @@ def rows(chain: Chain) -> list[Row]:
     queue_rows = [*_queue(chain.queue), *_quota(chain)]
     queue_rows += [("room", _room(chain.room)), ("gang", _gang(chain))]
     if chain.size is not None:
-        queue_rows += _size(chain.size, chain.gang.least, chain.gang.most)
+        queue_rows += _size(chain.size, chain.gang.minimum, chain.gang.maximum)
     queue_rows.append(("decision", _decision(chain)))
     queue_rows.append(("next", chain.advice))
     if chain.start is not None:
@@ -167,24 +167,24 @@ def _gang(chain: Chain) -> str:
     """Return in words how many members of a gang have a node, how many it needs, and what limits its nodes."""
     gang = chain.gang
     if chain.state == "waiting":
-        text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
-        if gang.bound < gang.existing < gang.least:
+        text = f"it needs {count(gang.minimum, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
+        if gang.bound < gang.existing < gang.minimum:
             text += f"; {gang.existing} exist"
         if chain.room.fits_when_empty < gang.missing:
             text += f", and not more than {chain.room.fits_when_empty} would fit if every job were gone"
     else:
-        text = f"{count(gang.bound, 'worker')} with a node; it needs {gang.least}"
-    text += f"; it may have {gang.most}" if gang.most > gang.least else ""
+        text = f"{count(gang.bound, 'worker')} with a node; it needs {gang.minimum}"
+    text += f"; it may have {gang.maximum}" if gang.maximum > gang.minimum else ""
     text += f"; {gang.finished} have ended well" if gang.finished else ""
     text += "".join(f"; {existing} of {replicas} of another role" for existing, replicas in gang.other_roles)
     text += "" if gang.tier is None else f"; all under one switch of tier {gang.tier}"
     return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
 
 
-def _size(size: SizeSection, least: int, most: int) -> list[Row]:
-    """Return the rows on a job's size, and on what lending gained or cost it. least, most: its min and max."""
+def _size(size: SizeSection, minimum: int, maximum: int) -> list[Row]:
+    """Return the rows on a job's size, and on what lending gained or cost it. minimum, maximum: its min and max."""
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
-    text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
+    text = f"{count(size.size, 'worker')} of {minimum} to {maximum}, {size.elastic} of them elastic; {larger}"
     if size.size != size.requested:
         text += f"; {size.requested} are asked for"
     if size.reapplied_size is not None:
@@ -289,9 +289,9 @@ class LimitedView:
         pods = list(pods)
         created_s = unix_s(job_state.job.created)
         messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
-        least, has = job_state.job.bounds.least, sum(bool(pod.spec.node_name) for pod in pods)
-        waits_s = max(0.0, now_s - created_s) if created_s is not None and has < least else None
-        return cls(str(job_state.job.key), least, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
+        minimum, has = job_state.job.bounds.minimum, sum(bool(pod.spec.node_name) for pod in pods)
+        waits_s = max(0.0, now_s - created_s) if created_s is not None and has < minimum else None
+        return cls(str(job_state.job.key), minimum, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
 
 
 def refusal(pod: Pod) -> str:
@@ -319,20 +319,20 @@ def limited_rows(view: LimitedView) -> list[Row]:
     return found
 
 
-def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
+def repair_of_job(pods: Sequence[Pod], minimum: int) -> str | None:
     """Return a sentence on the repair of a broken gang.
 
-    None unless some, but fewer than `least`, of its pods run and others wait. pods: existing pods. least: number of
+    None unless some, but fewer than `minimum`, of its pods run and others wait. pods: existing pods. minimum: number of
     pods that must run together.
     """
     living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     running = [pod for pod in living if pod.spec.node_name]
-    if not 0 < len(running) < least or len(running) == len(living):
+    if not 0 < len(running) < minimum or len(running) == len(living):
         return None
     faults: list[str] = []
     repairs = [found for pod in living if (found := repair_of(pod.metadata.annotations or {}, faults)) is not None]
     repair = most_patient(repairs)
-    holds = f"{len(running)} of the {least} that must run together have a node"
+    holds = f"{len(running)} of the {minimum} that must run together have a node"
     if repair.remedy is Remedy.WAIT:
         how = "none of them moves" if repairs else f"none of them moves, since no pod says {labels.REPAIR}"
         return f"{holds}, and the rest waits for room near them: {how}"

@@ -88,18 +88,20 @@ def moment_s(annotations: Annotations, key: str) -> float | None:
     return time_s
 
 
-def bounds(annotations: Annotations, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_field: str = "") -> Bounds:
+def bounds(
+    annotations: Annotations, minimum: int, maximum: int, sizes: Sizes = ANY_SIZE, fixed_field: str = ""
+) -> Bounds:
     """Return the min and the max of a job: each from its annotation, else from the fields of the job.
 
-    least, most: the min and the max in the fields, in workers. sizes: the sizes that the job can have; if min < max,
-    the min must be one of them. fixed_field: the name of the field that sets the bounds, if annotations may only narrow
-    them; else "". Raises BadJob if a bound is unreadable, not allowed, or if the min is above the max.
+    minimum, maximum: the min and the max in the fields, in workers. sizes: the sizes that the job can have; if min <
+    max, the min must be one of them. fixed_field: the name of the field that sets the bounds, if annotations may only
+    narrow them; else "". Raises BadJob if a bound is unreadable, not allowed, or if the min is above the max.
     """
-    low, high = count(annotations, labels.MIN_WORKERS) or least, count(annotations, labels.MAX_WORKERS) or most
-    if fixed_field and not least <= low <= high <= most:
-        raise BadJob(f"annotations ask for {low}..{high} workers, and {fixed_field} allows {least}..{most}")
+    low, high = count(annotations, labels.MIN_WORKERS) or minimum, count(annotations, labels.MAX_WORKERS) or maximum
+    if fixed_field and not minimum <= low <= high <= maximum:
+        raise BadJob(f"annotations ask for {low}..{high} workers, and {fixed_field} allows {minimum}..{maximum}")
     if not 1 <= low <= high:
-        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= least <= most is needed")
+        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= minimum <= maximum is needed")
     if low < high and not sizes.allows(low):
         steps = "powers of two" if sizes.doubles and sizes.unit == 1 else f"multiples of {sizes.unit}"
         raise BadJob(f"the least workers are {low}: this job has sizes that are {steps}")

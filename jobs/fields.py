@@ -148,17 +148,17 @@ class ObjectPart:
         self.fault(key, text, f"it must be one of {', '.join(_words(words))}")
         return default
 
-    def count(self, key: str, default: int, least: int = 0, most: int = MAX_PODS) -> int:
-        """Return the whole number in the field `key`, from `least` to `most`, both included.
+    def count(self, key: str, default: int, minimum: int = 0, maximum: int = MAX_PODS) -> int:
+        """Return the whole number in the field `key`, from `minimum` to `maximum`, both included.
 
         Return the default if the field is absent, or if any other value in it is a fault.
         """
         value = self.value.get(key)
         if value is None:
             return default
-        if _is_whole(value) and least <= value <= most:
+        if _is_whole(value) and minimum <= value <= maximum:
             return int(value)
-        self.fault(key, value, f"it must be a whole number from {least} to {most}")
+        self.fault(key, value, f"it must be a whole number from {minimum} to {maximum}")
         return default
 
     def count_in_text(self, key: str, default: int) -> int:
@@ -329,10 +329,10 @@ def _fits(info: inspect.Type, value: Any) -> bool:
     The fields of an object and the items of a list are not checked.
     """
     match info:
-        case inspect.ListType(max_length=most):
-            return isinstance(value, list) and (most is None or len(value) <= most)
-        case inspect.IntType(ge=least, le=most):
-            return _is_whole(value) and (least is None or value >= least) and (most is None or value <= most)
+        case inspect.ListType(max_length=maximum):
+            return isinstance(value, list) and (maximum is None or len(value) <= maximum)
+        case inspect.IntType(ge=minimum, le=maximum):
+            return _is_whole(value) and (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
         case inspect.EnumType(cls=cls):
             return value in _words(cls)
     return isinstance(value, _PYTHON_TYPES.get(type(info), object))
@@ -351,12 +351,12 @@ def _words(cls: type[Enum]) -> list[str]:
 def _expected(info: inspect.Type) -> str:
     """Return a phrase about the values that a type allows, such as "one of A, B", for an error message."""
     match info:
-        case inspect.IntType(ge=least, le=most):
-            return f"a whole number from {least} to {most}"
+        case inspect.IntType(ge=minimum, le=maximum):
+            return f"a whole number from {minimum} to {maximum}"
         case inspect.EnumType(cls=cls):
             return f"one of {', '.join(filter(None, _words(cls)))}"
-        case inspect.ListType(max_length=most):
-            return "a list" if most is None else f"a list of at most {most} items"
+        case inspect.ListType(max_length=maximum):
+            return "a list" if maximum is None else f"a list of at most {maximum} items"
         case inspect.StrType():
             return "a text"
         case inspect.BoolType():

@@ -265,8 +265,8 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
     """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
     if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):
-        least = int(bounds[1])
-        return (least, least, None) if bounds[2] is None else (least, None, int(bounds[2]))
+        minimum = int(bounds[1])
+        return (minimum, minimum, None) if bounds[2] is None else (minimum, None, int(bounds[2]))
     if re.fullmatch(r"[1-9][0-9]{0,5}", env.get("WORLD_SIZE", "")):
         procs = env.get("PET_NPROC_PER_NODE", "")
         per_node = int(procs) if re.fullmatch(r"[1-9][0-9]{0,3}", procs) else 1

@@ -44,12 +44,12 @@ class JobKey(NamedTuple):
 class Bounds:
     """The min and the max of a job's workers."""
 
-    least: int  # workers, >= 1
-    most: int  # workers, >= least
+    minimum: int  # workers, >= 1
+    maximum: int  # workers, >= minimum
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise ValueError(f"bounds need 1 <= least <= most, not {self.least}..{self.most}")
+        if not 1 <= self.minimum <= self.maximum:
+            raise ValueError(f"bounds need 1 <= minimum <= maximum, not {self.minimum}..{self.maximum}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +158,14 @@ class Job:
     @property
     def elastic(self) -> bool:
         """True if the autoscaler may change the size: a live job with min < max that is not refused."""
-        return not self.refused and self.bounds.least < self.bounds.most and self.life is Life.LIVE
+        return not self.refused and self.bounds.minimum < self.bounds.maximum and self.life is Life.LIVE
 
     @property
-    def most(self) -> int:
+    def maximum(self) -> int:
         """Return the largest size that the job should have now: its max, or the size that a person set, in bounds."""
-        return self.bounds.most if self.wish is None else max(self.bounds.least, min(self.wish, self.bounds.most))
+        return (
+            self.bounds.maximum if self.wish is None else max(self.bounds.minimum, min(self.wish, self.bounds.maximum))
+        )
 
     def paused(self, now_s: float) -> Pause:
         """Return the changes that are forbidden now. now_s: seconds since 1970."""

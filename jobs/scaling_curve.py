@@ -67,12 +67,16 @@ def _power(low: int, slow: float, high: int, fast: float) -> float:
 
 
 @lru_cache(maxsize=65_536)
-def gain(curve: Curve, least: int, size: int, larger: int) -> Gain:
+def gain(curve: Curve, minimum: int, size: int, larger: int) -> Gain:
     """Return the worth of growing from `size` to `larger` workers.
 
-    curve: of the job, () for the default curve. least: the min of the job, in workers, >= 1. size: >= 1. If `larger` is
-    not above `size`, the gain of each worker is 0.
+    curve: of the job, () for the default curve. minimum: the min of the job, in workers, >= 1. size: >= 1. If `larger`
+    is not above `size`, the gain of each worker is 0.
     """
-    min_worker_speed, speed_now, larger_speed = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
+    min_worker_speed, speed_now, larger_speed = (
+        speed(curve, minimum) / minimum,
+        speed(curve, size),
+        speed(curve, larger),
+    )
     per_worker = (larger_speed - speed_now) / (larger - size) / min_worker_speed if larger > size else 0.0
     return Gain(larger_speed / speed_now - 1, per_worker)

@@ -70,7 +70,7 @@ class Options:
     partitions: int = 200  # of Spark, 1 to MAX_PARTITIONS
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
+        for name, value, minimum, maximum in (
             ("workers", self.workers, 1, MAX_WORKERS),
             ("log-interval", self.log_interval, 1, 1 << 40),
             ("num-docs", 1 if self.num_docs is None else self.num_docs, 1, 1 << 60),
@@ -81,8 +81,8 @@ class Options:
             ("index", self.index, 0, self.indexes - 1),
             ("partitions", self.partitions, 1, MAX_PARTITIONS),
         ):
-            if not least <= value <= most:
-                raise BadOption(f"--{name} is {value}, must be from {least} to {most}")
+            if not minimum <= value <= maximum:
+                raise BadOption(f"--{name} is {value}, must be from {minimum} to {maximum}")
         if not self.inputs or not all(self.inputs):
             raise BadOption("--input names no file between two commas, or none at all")
         if not self.output_prefix:

@@ -133,6 +133,6 @@ def test_the_colossalai_runner_shadows_nothing():
 def test_the_floor_is_the_oldest_of_what_a_trainer_may_have():
     oldest = pinned("launcher-floor.txt")
     for requirement in asked("launcher")[len(asked()) :]:
-        (least,) = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
-        assert oldest[canonicalize_name(requirement.name)] == least, requirement
+        (minimum,) = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
+        assert oldest[canonicalize_name(requirement.name)] == minimum, requirement
     assert oldest["torch"].release[:2] == OLDEST_TORCH

@@ -9,7 +9,7 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to `PlacementRequest.max_pods`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `PlacementRequest.merits`: the scheduler extender prefers hosts that the pods prefer, then
+8. the hosts with the greatest `PlacementRequest.merits`: the scheduler extender prefers hosts that pods prefer, then
    hosts with the least room besides whole pods;
 9. the least room of the switches above the domain;
 10. fabric order.

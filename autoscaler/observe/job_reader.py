@@ -101,7 +101,7 @@ class JobReader:
         return {
             uid: trimmed(terms)
             for uid, job in jobs.items()
-            if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
+            if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.minimum or uid in growing)
         }
 
     def restore_terms(self, uid: str, terms: Terms) -> None:
@@ -133,16 +133,16 @@ class JobReader:
         """
         known = self._terms.get(job.uid)
         annotations = raw["metadata"].get("annotations") or {}
-        if known is None or job.replicas <= known.least:
-            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, annotations, not job.refused)
+        if known is None or job.replicas <= known.minimum:
+            self._terms[job.uid] = Terms(job.bounds.minimum, job.sizes, annotations, not job.refused)
             return job
         if job.refused and known.resizable:  # its workers can be taken, and it gets no more
-            job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
-        if job.bounds.least <= known.least:
-            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, annotations, known.resizable)
+            job = replace(job, refused="", bounds=Bounds(job.bounds.minimum, max(job.bounds.minimum, job.replicas)))
+        if job.bounds.minimum <= known.minimum:
+            self._terms[job.uid] = Terms(job.bounds.minimum, job.sizes, annotations, known.resizable)
             return job
         self._terms[job.uid] = replace(known, annotations=annotations)
-        return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
+        return replace(job, bounds=Bounds(known.minimum, job.bounds.maximum), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
         """Return (job, object) as its last readable annotations give them, for a job with lent workers.
@@ -160,9 +160,9 @@ class JobReader:
             )
         except Exception:  # the spec is at fault, too
             return None
-        max_workers = max(job.bounds.least, min(job.replicas, job.bounds.most))
-        lent = job.replicas > job.bounds.least
-        return (replace(job, bounds=Bounds(job.bounds.least, max_workers)), readable) if lent else None
+        max_workers = max(job.bounds.minimum, min(job.replicas, job.bounds.maximum))
+        lent = job.replicas > job.bounds.minimum
+        return (replace(job, bounds=Bounds(job.bounds.minimum, max_workers)), readable) if lent else None
 
 
 def _with_annotations(raw: Object, annotations: Mapping[str, str], drop_others: bool = False) -> Object:

@@ -61,8 +61,8 @@ class NativeGroup:
 def read_native_group(raw: Mapping[str, Any]) -> NativeGroup | None:
     """Return a native PodGroup; None if it has no gang policy, or its minCount cannot be read. raw: its object."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
-    least = native_min(spec.get("schedulingPolicy"))
-    if least is None:
+    minimum = native_min(spec.get("schedulingPolicy"))
+    if minimum is None:
         return None
     annotations, owner_references = meta.get("annotations") or {}, meta.get("ownerReferences") or []
     return NativeGroup(
@@ -70,7 +70,7 @@ def read_native_group(raw: Mapping[str, Any]) -> NativeGroup | None:
         meta["name"],
         meta.get("uid", ""),
         meta.get("resourceVersion", ""),
-        least,
+        minimum,
         _read_count(annotations.get(labels.STATED_MIN_COUNT)),
         _read_count(annotations.get(labels.WROTE_MIN_COUNT)),
         tuple(str(ref.get("uid", "")) for ref in owner_references[:_MAX_OWNERS]),

@@ -106,11 +106,11 @@ class Shares:
     def count_min(self, state: JobState, times: int) -> None:
         """Add a job's min, other roles included, to the demand of its queue. times: 1, or -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
-        least = Counter[str]()
-        for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
+        minimum = Counter[str]()
+        for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
             for resource, amount in shape.requests:
-                least[resource] += amount * pods
-        request = tuple(sorted(least.items())), state.is_waiting
+                minimum[resource] += amount * pods
+        request = tuple(sorted(minimum.items())), state.is_waiting
         mins[request] += times
         if not mins[request]:
             del mins[request]
@@ -128,10 +128,10 @@ class Shares:
         for queue, mins in self._mins.items():
             sums = demand.setdefault(queue, Counter())
             limit = capability.get(queue)
-            for (least, is_waiting), times in mins.items():
-                if limit is not None and is_waiting and not _is_within(least, limit, total):
+            for (minimum, is_waiting), times in mins.items():
+                if limit is not None and is_waiting and not _is_within(minimum, limit, total):
                     continue
-                for resource, amount in least:
+                for resource, amount in minimum:
                     sums[resource] += amount * times
         return demand
 
@@ -159,13 +159,13 @@ class Shares:
         return before != self.queue_of_namespace
 
 
-def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
+def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
     """Return True if a min fits the limit of a queue and the total of all nodes. A missing limit allows any amount.
 
-    least: (resource, amount) of the min.
+    minimum: (resource, amount) of the min.
     """
     return all(
-        amount <= limit.get(resource, amount) and amount <= total.get(resource, amount) for resource, amount in least
+        amount <= limit.get(resource, amount) and amount <= total.get(resource, amount) for resource, amount in minimum
     )
 
 

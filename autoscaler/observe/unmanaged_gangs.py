@@ -42,7 +42,7 @@ class PodGroupState:
     queue: str  # as its spec names it, "" for none
     priority_class: str  # name of its PriorityClass, "" for none
     is_waiting: bool  # by its phase, which is "" before a scheduler has seen it
-    least: int | None  # members that start together, >= 1; None if it does not say
+    minimum: int | None  # members that start together, >= 1; None if it does not say
     shape: PodShape | None  # shape of one member by minResources, None if it does not say
     is_owned: bool = False  # it has an owner that creates its pods, and a scheduler has given it a phase
 
@@ -50,7 +50,7 @@ class PodGroupState:
 def read_pod_group(dialect: Dialect, raw: Object) -> PodGroupState:
     """Return the state of a PodGroup of one dialect. Unreadable fields count as missing. raw: its object."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    least = _stated_min(dialect, spec)
+    minimum = _stated_min(dialect, spec)
     return PodGroupState(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
@@ -59,20 +59,20 @@ def read_pod_group(dialect: Dialect, raw: Object) -> PodGroupState:
         str(spec.get("queue") or ""),
         str(spec.get("priorityClassName") or ""),
         (status.get("phase") or "") in _WAITING,
-        least,
-        None if least is None else _member_share(spec.get("minResources"), least),
+        minimum,
+        None if minimum is None else _member_share(spec.get("minResources"), minimum),
         bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
 
 
 def _stated_min(dialect: Dialect, spec: Object) -> int | None:
     """Return how many members start together as the PodGroup states it, >= 1; None if it states no such number."""
-    least: Any = spec.get("minMember")
+    minimum: Any = spec.get("minMember")
     if dialect is Dialect.NATIVE:
-        least = native_min(spec.get("schedulingPolicy"))
+        minimum = native_min(spec.get("schedulingPolicy"))
     elif dialect is Dialect.KAI:
-        least = kai.read_pod_group(least, None, spec.get("subGroups"), None).least
-    return least if type(least) is int and 0 < least <= _MAX_MEMBERS else None
+        minimum = kai.read_pod_group(minimum, None, spec.get("subGroups"), None).min_pods
+    return minimum if type(minimum) is int and 0 < minimum <= _MAX_MEMBERS else None
 
 
 def _member_share(min_resources: Any, members: int) -> PodShape | None:
@@ -240,15 +240,15 @@ class UnmanagedGangs:
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
         unbound = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
-        least = _least(group, members)
-        lacking = least - len(bound)
+        minimum = _least(group, members)
+        lacking = minimum - len(bound)
         shapes = _lacking_shapes(group, unbound, lacking)
         if not shapes:
             return None
         job_key = self._job_key(key, group, unbound[0][0] if unbound else None)
         job = _job(job_key, group, unbound, len(bound), shapes, lookups)
         workers = tuple(Worker(index, lookups.row(pod.spec.node_name)) for index, pod in enumerate(bound))
-        why = self._unbindable(group, [pod for pod, _ in unbound], lacking, max(0, least - len(members)))
+        why = self._unbindable(group, [pod for pod, _ in unbound], lacking, max(0, minimum - len(members)))
         return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
     def _unbindable(self, group: PodGroupState | None, unbound: list[Pod], lacking: int, to_come: int) -> str:
@@ -336,8 +336,8 @@ def _job(
 
 def _least(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> int:
     """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
-    if group is not None and group.least is not None:
-        return group.least
+    if group is not None and group.minimum is not None:
+        return group.minimum
     memberships = [membership(pod) for pod, _ in members]
     counts = [each.min_members or each.total for each in memberships]
     return max([count for count in counts if count] or [len(members)])

@@ -475,7 +475,7 @@ class RunningJob:
 
     def leave(self, free_room: FreeRoom, charges: PodCharges) -> None:
         """Give back what the job holds at its end. charges: not used, as the workers are known."""
-        workers_left = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
+        workers_left = self.state.living[: self.state.job.bounds.minimum] if self.lent else self.state.living
         free_room.release(
             self.state.pool,
             [worker.row for worker in workers_left if worker.row is not None and worker.row != UNKNOWN_NODE],

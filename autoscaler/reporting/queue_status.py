@@ -100,7 +100,12 @@ def _job_entry(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any
     A job whose size changes has its new size, too; a job without a step in `decided` has no reason.
     """
     job, step = state.job, decided.get(state.job.key)
-    entry: dict[str, Any] = {"job": str(job.key), "has": state.bound_workers, "min": job.bounds.least, "max": job.most}
+    entry: dict[str, Any] = {
+        "job": str(job.key),
+        "has": state.bound_workers,
+        "min": job.bounds.minimum,
+        "max": job.maximum,
+    }
     if step is not None:
         entry["reason"] = step.reason.value
         if step.changes:
@@ -110,7 +115,7 @@ def _job_entry(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any
 
 def _elastic_workers(state: JobState) -> int:
     """Return how many workers above the min of a job have a node."""
-    return max(0, state.bound_workers - state.job.bounds.least)
+    return max(0, state.bound_workers - state.job.bounds.minimum)
 
 
 # Volcano task priorities of the worker with index 0, of the other workers of the min, and of elastic workers.
@@ -126,13 +131,13 @@ class Mark:
     notes: tuple[tuple[str, str], ...]  # (annotation, value), by annotation
 
 
-def worker_annotations(index: int, least: int) -> dict[str, str]:
+def worker_annotations(index: int, minimum: int) -> dict[str, str]:
     """Return annotation -> value for a worker: its eviction order, and whether it may be evicted (above the min).
 
-    index: of the worker, from 0. least: the min of its job, in workers.
+    index: of the worker, from 0. minimum: the min of its job, in workers.
     """
-    elastic = "true" if index >= least else "false"
-    order = FIRST if index == 0 else MIN if index < least else ELASTIC
+    elastic = "true" if index >= minimum else "false"
+    order = FIRST if index == 0 else MIN if index < minimum else ELASTIC
     return {
         labels.VOLCANO_TASK_PRIORITY: order,
         labels.VOLCANO_PREEMPTABLE: elastic,
@@ -176,7 +181,7 @@ def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterato
             continue
         missing = {
             key: value
-            for key, value in worker_annotations(index, state.job.bounds.least).items()
+            for key, value in worker_annotations(index, state.job.bounds.minimum).items()
             if present.get(key) != value
         }
         if missing:

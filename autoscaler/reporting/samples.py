@@ -260,5 +260,5 @@ def _state(state: JobState) -> str:
 
 def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
     """Return (GPUs of the running workers up to the min, GPUs of those above it)."""
-    worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
-    return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
+    worker_gpus, minimum, bound = gpus_of(state.job.shape, gpus), state.job.bounds.minimum, state.bound_workers
+    return (worker_gpus * bound, 0) if bound <= minimum else (worker_gpus * minimum, worker_gpus * (bound - minimum))

@@ -82,9 +82,11 @@ def usage_rates(
         held_gpus[holder] = amount
         in_jobs[job.queue] += amount
         if each.evictable_rows:
-            worker_gpus, least = gpus_of(job.shape, gpus), job.bounds.least
+            worker_gpus, minimum = gpus_of(job.shape, gpus), job.bounds.minimum
             elastic[holder] = len(each.evictable_rows) * worker_gpus
-            won[job.queue] += gain(job.curve, least, least, max(least, each.bound_workers)).share * least * worker_gpus
+            won[job.queue] += (
+                gain(job.curve, minimum, minimum, max(minimum, each.bound_workers)).share * minimum * worker_gpus
+            )
     for name, queue in leaf_queues(observation.queues):
         if (rest := total(queue.used, gpus) - in_jobs[name]) > 0:
             held_gpus[UsedBy(name)] = rest
@@ -272,7 +274,7 @@ class _Wants:
             case Reason.WAITS_FOR_ROOM:
                 self.awaited += missing_gpus(each, gpus)
             case Reason.ROOM_SETTLES | Reason.COOLDOWN:
-                self.settling += max(0, each.job.most - each.job.replicas) * worker_gpus
+                self.settling += max(0, each.job.maximum - each.job.replicas) * worker_gpus
             case Reason.HEADROOM_KEPT:
                 self.headroom_kept = True
             case Reason.NEEDS_MORE:

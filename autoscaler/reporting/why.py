@@ -86,8 +86,8 @@ class ResourceNeed:
 class GangSection:
     """The section about the gang of a job. Counts are in workers."""
 
-    least: int  # its min
-    most: int  # its max
+    minimum: int  # its min
+    maximum: int  # its max
     existing: int  # that exist as pods
     bound: int  # that have a node
     finished: int  # that have succeeded
@@ -227,14 +227,14 @@ def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterCo
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:
     """Return the GPUs that a job holds: up to its min with all other roles, and above the min."""
-    worker_gpus, least = state.job.shape.gpus(gpus), state.job.bounds.least
+    worker_gpus, minimum = state.job.shape.gpus(gpus), state.job.bounds.minimum
     other_gpus = sum(
         count * shape.gpus(gpus) for count, (shape, _) in zip(state.other_pods, state.job.other_roles, strict=False)
     )
     return Holder(
         str(state.job.key),
-        min(state.bound_workers, least) * worker_gpus + other_gpus,
-        max(0, state.bound_workers - least) * worker_gpus,
+        min(state.bound_workers, minimum) * worker_gpus + other_gpus,
+        max(0, state.bound_workers - minimum) * worker_gpus,
     )
 
 
@@ -275,10 +275,10 @@ def _gang_section(state: JobState, existing: int) -> GangSection:
     other_roles = zip(
         state.other_pods or (0,) * len(job.other_roles), (replicas for _, replicas in job.other_roles), strict=False
     )
-    missing = max(0, job.bounds.least - state.bound_workers - state.finished)
+    missing = max(0, job.bounds.minimum - state.bound_workers - state.finished)
     return GangSection(
-        job.bounds.least,
-        job.most,
+        job.bounds.minimum,
+        job.maximum,
         existing,
         state.bound_workers,
         state.finished,
@@ -297,8 +297,8 @@ def _size_section(state: JobState, policy: Policy, now_s: float) -> SizeSection:
     return SizeSection(
         state.bound_workers,
         job.replicas,
-        larger if larger <= job.most else None,
-        max(0, state.bound_workers - job.bounds.least),
+        larger if larger <= job.maximum else None,
+        max(0, state.bound_workers - job.bounds.minimum),
         balance_s(job, policy, now_s),
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,
@@ -339,15 +339,15 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
     """
     if not state.is_waiting or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
         return None
-    least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
+    minimum, tier = state.job.bounds.minimum - state.finished, state.job.spread.tier
     if tier is not None and not observation.room.switches:
         return _without_map(tier, cluster.map_read)
     max_workers = max_together(state, observation, cluster.gangs.values())
-    if max_workers < least and step.reason is Reason.NEEDS_MORE:
-        return _no_place(least, max_workers, tier)
+    if max_workers < minimum and step.reason is Reason.NEEDS_MORE:
+        return _no_place(minimum, max_workers, tier)
     existing = members(state, cluster)
-    if existing < least and (existing or state.job.foreign):
-        return _incomplete(least, existing)
+    if existing < minimum and (existing or state.job.foreign):
+        return _incomplete(minimum, existing)
     return None
 
 
@@ -410,14 +410,14 @@ def _without_map(tier: int, map_read: bool) -> Cause:
     return Meaning(means, advice), Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}")
 
 
-def _no_place(least: int, max_workers: int, tier: int | None) -> Cause:
+def _no_place(minimum: int, max_workers: int, tier: int | None) -> Cause:
     """Return the cause of a job that cannot start even on empty nodes. tier: of the switch that must hold it; None for
     any place.
 
-    least: workers that it needs together. max_workers: workers that the best place holds.
+    minimum: workers that it needs together. max_workers: workers that the best place holds.
     """
     where = "these nodes hold" if tier is None else f"a switch of tier {tier} holds"
-    needs = f"it needs {least} workers together, and {where} {max_workers} at most"
+    needs = f"it needs {minimum} workers together, and {where} {max_workers} at most"
     never = f"It can never start as it is: {needs}, even if all else were gone."
     if tier is None:
         help_ = "Lower its min, make its workers smaller, or add nodes: that other jobs end does not help."
@@ -425,20 +425,20 @@ def _no_place(least: int, max_workers: int, tier: int | None) -> Cause:
     advice = "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help."
     return (
         Meaning(never, advice),
-        Estimate(NEVER, NEVER, NEVER, f"never: {where} {max_workers} of its {least} workers at most"),
+        Estimate(NEVER, NEVER, NEVER, f"never: {where} {max_workers} of its {minimum} workers at most"),
     )
 
 
-def _incomplete(least: int, existing: int) -> Cause:
+def _incomplete(minimum: int, existing: int) -> Cause:
     """Return the cause of a job with fewer pods than its gang needs.
 
-    least: pods that it needs. existing: pods that exist, fewer.
+    minimum: pods that it needs. existing: pods that exist, fewer.
     """
-    missing_text = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
-    existing_text = f"{existing} of the {least} that must start together exist"
+    missing_text = f"{minimum - existing} more member{'' if minimum - existing == 1 else 's'}"
+    existing_text = f"{existing} of the {minimum} that must start together exist"
     meaning = f"It waits for {missing_text}: {existing_text}, so its scheduler holds them."
     advice = "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min."
-    because = f"not before {missing_text} {'exists' if least - existing == 1 else 'exist'}"
+    because = f"not before {missing_text} {'exists' if minimum - existing == 1 else 'exist'}"
     return Meaning(meaning, advice), Estimate(NEVER, NEVER, NEVER, because)
 
 

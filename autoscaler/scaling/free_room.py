@@ -112,7 +112,7 @@ def lacking_pods(state: JobState) -> list[tuple[PodShape, int]]:
 
     Its workers come first, then its other roles. Finished workers count as present.
     """
-    lacking = [(state.job.shape, state.job.bounds.least - state.bound_workers - state.finished)]
+    lacking = [(state.job.shape, state.job.bounds.minimum - state.bound_workers - state.finished)]
     other_roles = zip(state.job.other_roles, state.other_pods or (0,) * len(state.job.other_roles), strict=False)
     lacking += [(shape, replicas - bound) for (shape, replicas), bound in other_roles]
     return [(shape, pods) for shape, pods in lacking if pods > 0]

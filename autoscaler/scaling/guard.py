@@ -98,9 +98,11 @@ def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str
 def _release_step(state: JobState) -> Step:
     """Return the step of a job when an admin takes back all lent room: to its min, also if its owner has paused it."""
     job = state.job
-    if not job.elastic or job.replicas <= job.bounds.least:
+    if not job.elastic or job.replicas <= job.bounds.minimum:
         return state.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
-    return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
+    return Step(
+        job.key, job.bounds.minimum, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent"
+    )
 
 
 def _will_leave(state: JobState, policy: Policy, now_s: float) -> bool:
@@ -138,7 +140,7 @@ def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | No
     if len(state.living) == state.bound_workers or not may_give(state, now_s):
         return None
     overdue = [worker for worker in state.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
-    size = max(job.bounds.least, job.sizes.round_down(state.bound_workers))
+    size = max(job.bounds.minimum, job.sizes.round_down(state.bound_workers))
     if not overdue or size >= job.replicas:
         return None
     detail = f"{len(overdue)} workers without a node for more than {policy.pending_s:g} s"

@@ -237,7 +237,7 @@ def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
     """
     job, living = state.job, state.living
     size = len(living) if size_left is None else size_left
-    while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
+    while (smaller := job.sizes.smaller(size)) >= job.bounds.minimum:
         leaving = living[smaller:size]
         size = smaller
         yield _Victim(state, tuple(worker.row for worker in leaving if worker.row not in (None, UNKNOWN_NODE)), size)

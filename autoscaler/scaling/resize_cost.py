@@ -32,7 +32,7 @@ def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
 
     restarts: 2 for the growth and a later shrink, 1 if the growth itself is free.
     """
-    share = gain(job.curve, job.bounds.least, job.replicas, larger).share
+    share = gain(job.curve, job.bounds.minimum, job.replicas, larger).share
     return share * policy.payback_s >= restarts * restart_s(job, policy)
 
 
@@ -55,11 +55,11 @@ def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: flo
     It is the seconds that lending has won a job, minus its restarts; 0 for a job that was never resized. cost_s: of one
     restart, in seconds. now_s: seconds since 1970.
     """
-    past, least = job.resize_budget, job.bounds.least
+    past, minimum = job.resize_budget, job.bounds.minimum
     if not past.resized_s:
         return 0.0
     since_s = max(0.0, now_s - past.resized_s)
-    speed_up_share = gain(curve, least, least, max(least, job.replicas)).share
+    speed_up_share = gain(curve, minimum, minimum, max(minimum, job.replicas)).share
     pause_s = 0.0 if past.at_start else cost_s
     return past.gained_s + max(0.0, since_s - pause_s) * speed_up_share + since_s * policy.restart_budget_share
 
@@ -121,11 +121,11 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
     now_s: seconds since 1970.
     """
-    limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
+    limit = {job.maximum: "AtMax", job.bounds.minimum: "AtMin"}.get(step.target, "")
     rows = (
         ("AbleToScale", True, step.reason.value, step.detail),
         ("ScalingActive", True, "ValidMetricFound", f"queue {job.queue}"),
-        ("ScalingLimited", bool(limit), limit or "WithinBounds", f"{job.bounds.least} to {job.most} workers"),
+        ("ScalingLimited", bool(limit), limit or "WithinBounds", f"{job.bounds.minimum} to {job.maximum} workers"),
     )
     return [
         {

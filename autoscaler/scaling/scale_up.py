@@ -217,7 +217,7 @@ def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.ready_to_grow and _not_ready_reason(each, now_s) is not None:
         return None
-    while larger <= min(job.most, each.size_before) and room.take((each.pool, larger - size), at_start=True):
+    while larger <= min(job.maximum, each.size_before) and room.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
     if size == job.replicas:
         return None
@@ -287,7 +287,7 @@ def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bo
     The present size if the job does not grow.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
-    while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
+    while larger <= job.maximum and gain(job.curve, job.bounds.minimum, size, larger).per_worker >= policy.least_gain:
         if not room.take((each.pool, larger - size), at_start):
             break
         size, larger = larger, job.sizes.larger(larger)
@@ -303,8 +303,8 @@ def _not_ready_reason(state: JobState, now_s: float) -> _HoldReason | None:
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
             return Reason.PAUSED, paused.value
-        if state.next_size > job.most:
-            return Reason.AT_MAX, f"{job.replicas} of {job.most}"
+        if state.next_size > job.maximum:
+            return Reason.AT_MAX, f"{job.replicas} of {job.maximum}"
     if len(state.workers) != job.replicas or state.bound_workers != job.replicas:
         return Reason.NOT_READY, f"{state.bound_workers} of {job.replicas} workers have a node"
     return None

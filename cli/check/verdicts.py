@@ -181,17 +181,17 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     kube-scheduler's configuration cannot be read from the API server, so the extender's metrics are used.
     """
     nodes = len(facts.nodes or ())
-    most = 0.0
+    maximum = 0.0
     for page in filter(None, facts.pages.values()):
         buckets = _samples(page, "turnout_extender_answer_nodes_bucket")
         steps = sorted((float(labels["le"]), value) for _, labels, value in buckets if labels["verb"] == "prioritize")
         before = 0.0
         for bound, count in steps:
             if count > before:
-                most = max(most, bound)
+                maximum = max(maximum, bound)
             before = count
-    if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
-        text = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
+    if nodes > SAMPLED_FROM and 0 < maximum < nodes / 2:
+        text = f"kube-scheduler offers at most {maximum:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
         yield CheckLine(Level.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
 
 

@@ -66,17 +66,17 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
 
 
-def _from_0(most: int) -> Any:
-    return lambda text: _number(text, 0, most)
+def _from_0(maximum: int) -> Any:
+    return lambda text: _number(text, 0, maximum)
 
 
-def _from_1(most: int) -> Any:
-    return lambda text: _number(text, 1, most)
+def _from_1(maximum: int) -> Any:
+    return lambda text: _number(text, 1, maximum)
 
 
-def _number(text: str, least: int, most: int) -> int:
-    if not (text.isdecimal() and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+def _number(text: str, minimum: int, maximum: int) -> int:
+    if not (text.isdecimal() and minimum <= int(text) <= maximum):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum} to {maximum}")
     return int(text)
 
 

@@ -83,9 +83,9 @@ def read_query(parameters: Mapping[str, str], known: Iterable[str]) -> Query:
     return Query(filters, limit, offset, parameters.get("sort", "")[:40])
 
 
-def _number(text: str, name: str, least: int, most: int) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
-        raise BadQuery(f"{name} is a number from {least} to {most}, not {text[:20]!r}")
+def _number(text: str, name: str, minimum: int, maximum: int) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not minimum <= int(text) <= maximum:
+        raise BadQuery(f"{name} is a number from {minimum} to {maximum}, not {text[:20]!r}")
     return int(text)
 
 

@@ -181,7 +181,7 @@ def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[Place
     ranks: dict[tuple[str, str], tuple[int, bool]] = {}
     for state in observation.jobs:
         for place, worker in enumerate(state.living):
-            ranks[state.job.key.namespace, worker.name] = worker.index, place >= state.job.bounds.least
+            ranks[state.job.key.namespace, worker.name] = worker.index, place >= state.job.bounds.minimum
     found = []
     for pod in pods:
         if pod.node:
@@ -216,7 +216,7 @@ def job_items(
             continue
         waiting.append(_before(item, before_jobs[queue], before_gpus[queue]))
         before_jobs[queue] += 1
-        lacking = max(0, state.job.bounds.least - state.bound_workers - state.finished)
+        lacking = max(0, state.job.bounds.minimum - state.bound_workers - state.finished)
         before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MOST_SUM_GPUS)
     return (*waiting, *sorted(running, key=lambda each: each.job))
 
@@ -243,8 +243,8 @@ def _job_item(
         queue=job.queue,
         state="waiting" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "running",
         workers=state.bound_workers,
-        min_workers=job.bounds.least,
-        max_workers=job.bounds.most,
+        min_workers=job.bounds.minimum,
+        max_workers=job.bounds.maximum,
         gpus_per_worker=min(job.shape.gpus(gpus), MOST_POD_GPUS),
         gpus=held_gpus,
         elastic_gpus=elastic_gpus,

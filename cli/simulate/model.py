@@ -90,8 +90,8 @@ def jobs_of(
     nodes = options.nodes or _usual(submissions)
     rules = ReplayRules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:
-        if sum(node // each.gpus for node in nodes) < each.least:
-            text = f"{each.name} asks for {each.least} x {each.gpus} GPUs"
+        if sum(node // each.gpus for node in nodes) < each.minimum:
+            text = f"{each.name} asks for {each.minimum} x {each.gpus} GPUs"
             raise BadSimulation(f"{text}: no empty cluster of {len(nodes)} nodes, {sum(nodes)} GPUs, holds it")
     return submissions, rules
 

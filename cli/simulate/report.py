@@ -130,7 +130,7 @@ def _outcome(before: JobResult, after: JobResult) -> JobOutcome:
     return JobOutcome(
         submitted.name,
         submitted.min_gpus,
-        submitted.most * submitted.gpus,
+        submitted.maximum * submitted.gpus,
         before.waited_s,
         after.waited_s,
         before.took_s,

@@ -42,9 +42,9 @@ def _submit(args: argparse.Namespace) -> int:
     from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    least, most = args.min or args.workers, args.max or args.workers
+    minimum, maximum = args.min or args.workers, args.max or args.workers
     namespace = args.namespace or context_namespace(args)
-    wish = JobRequest(args.name, namespace, args.image, args.workers, least, most, args.gpus, command)
+    wish = JobRequest(args.name, namespace, args.image, args.workers, minimum, maximum, args.gpus, command)
     try:
         if not command:
             raise BadSubmission("a command is needed after --")

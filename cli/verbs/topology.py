@@ -161,7 +161,7 @@ def _explain(args: argparse.Namespace) -> int:
             args.gang,
             namespace,
             settings.gpu_resource[0],
-            least=args.min,
+            minimum=args.min,
             tier=args.tier,
             requests={what: text for what, text in (("cpu", args.cpu), ("memory", args.memory)) if text},
             selector=selector,

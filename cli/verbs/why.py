@@ -169,7 +169,7 @@ def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, explanation: Explanat
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job
 
-    return repair_of_job(_pods(cluster_view, key), explanation.gang.least) if isinstance(explanation, Chain) else None
+    return repair_of_job(_pods(cluster_view, key), explanation.gang.minimum) if isinstance(explanation, Chain) else None
 
 
 def _print_explanation(

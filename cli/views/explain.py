@@ -54,13 +54,13 @@ class BadGang(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AskedGang:
-    """A gang that might arrive: `pods` pods of `gpus` GPUs each. least: pods that must start together."""
+    """A gang that might arrive: `pods` pods of `gpus` GPUs each. minimum: pods that must start together."""
 
     pods: int
     gpus: int
     namespace: str
     resource: str
-    least: int
+    minimum: int
     tier: int | None = None
     requests: Mapping[str, str] = field(default_factory=dict)
     selector: Mapping[str, str] = field(default_factory=dict)
@@ -71,22 +71,23 @@ class AskedGang:
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= MOST_PODS or self.gpus < 1:
             raise BadGang(f"{self.pods}x{self.gpus}: 1 to {MOST_PODS} pods of at least one GPU")
-        if not 1 <= self.least <= self.pods:
-            raise BadGang(f"--min is {self.least}: it must be from 1 to {self.pods}")
+        if not 1 <= self.minimum <= self.pods:
+            raise BadGang(f"--min is {self.minimum}: it must be from 1 to {self.pods}")
         if self.tier is not None and self.tier < 1:
             raise BadGang(f"--tier is {self.tier}: a leaf switch is tier 1")
 
 
-def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> AskedGang:
+def gang_of(text: str, namespace: str, resource: str, *, minimum: int | None = None, **more: Any) -> AskedGang:
     """Return the gang described by a text like 16x8 (PODSxGPUS). Raises BadGang.
 
-    resource: name of the GPU resource. least: minimum number of pods, None for all. more: further fields of AskedGang.
+    resource: name of the GPU resource. minimum: minimum number of pods, None for all. more: further fields of
+    AskedGang.
     """
     found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4})", text)
     if found is None:
         raise BadGang(f"{text!r} is no gang: PODSxGPUS, as in 4x8")
     pods, gpus = int(found[1]), int(found[2])
-    return AskedGang(pods, gpus, namespace, resource, pods if least is None else least, **more)
+    return AskedGang(pods, gpus, namespace, resource, pods if minimum is None else minimum, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def explain(
 
 def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
     """Return the pods of the gang, without a node, created at `now_s` (since 1970)."""
-    notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
+    notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.minimum), labels.KOORD_TOTAL: str(gang.pods)}
     if gang.tier is not None:
         notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
     requests = {**gang.requests, gang.resource: str(gang.gpus)}
@@ -260,7 +261,7 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
         first = fabric.starts[tier]
         mapped = known[first]  # strangers come last, each a switch of its own
         sums = sums[mapped]
-        fitting = int((sums >= gang.least).sum())
+        fitting = int((sums >= gang.minimum).sum())
         what = "host of the map" if tier == 0 else f"switch of tier {tier}"
         best = int(sums.argmax()) if len(sums) else 0
         name = "/".join(fabric.names[tier][best]) if tier else fabric.hosts[best]
@@ -269,9 +270,13 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
             break
         if fitting:
             chosen = "; the planner takes the tightest that leaves large holes whole" if fitting > 1 else ""
-            found.append(f"{fitting} of {len(sums)} {_plural(what)} {_hold(fitting)} {gang.least} of its pods{chosen}.")
+            found.append(
+                f"{fitting} of {len(sums)} {_plural(what)} {_hold(fitting)} {gang.minimum} of its pods{chosen}."
+            )
         else:
-            found.append(f"No {what} holds {gang.least} of its pods: {name} has room for {int(sums[best])}, the most.")
+            found.append(
+                f"No {what} holds {gang.minimum} of its pods: {name} has room for {int(sums[best])}, the most."
+            )
     return found
 
 

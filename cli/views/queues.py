@@ -70,7 +70,7 @@ def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[Unmana
         share,
         bound(spec.limit, gpus),
         used,
-        sum(max(0, each.bound_workers - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
+        sum(max(0, each.bound_workers - each.job.bounds.minimum) * each.job.shape.gpus(gpus) for each in jobs),
         0 if share is None else max(0, used - share),
         free(spec.limit, spec.used, gpus),
         len(jobs) - len(waiting) + len(bare),
@@ -88,7 +88,7 @@ def _held_gpus(jobs: Sequence[JobState], gangs: Sequence[UnmanagedGang], gpus: G
 
 def _missing_gpus(job_state: JobState, gpus: Gpus) -> int:
     """Return the GPUs that a waiting job needs for its min beyond what it holds."""
-    workers = job_state.job.bounds.least - job_state.bound_workers - job_state.finished
+    workers = job_state.job.bounds.minimum - job_state.bound_workers - job_state.finished
     return max(0, workers) * job_state.job.shape.gpus(gpus)
 
 

@@ -48,14 +48,14 @@ def _read(raw: Object) -> ControlledJob:
     elastic, bounds = spec.elastic_policy is not None, pytorchjob.bounds(spec)
     roles = tuple(_read_role(each, elastic) for each in pytorchjob.roles(spec).values())
     # An elastic job starts with its min, any other with all pods (VE-16).
-    least = sum(role.replicas for role in roles if bounds is None or role.name != "Worker")
+    minimum = sum(role.replicas for role in roles if bounds is None or role.name != "Worker")
     policy = spec.run_policy
     return job_reader.controlled_job(
         raw,
         KIND,
         roles=roles,
         policy=job_reader.run_policy(policy, CleanPods.NONE),
-        gang=job_reader.gang(policy.scheduling_policy, least + (bounds[0] if bounds else 0)),
+        gang=job_reader.gang(policy.scheduling_policy, minimum + (bounds[0] if bounds else 0)),
         spec=spec,
         elastic=elastic,
         other_controller=policy.managed_by if policy.managed_by != pytorchjob.OPERATOR else "",

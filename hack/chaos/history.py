@@ -50,14 +50,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The planned job. least, most: bounds of the number of ranks. samples: of the data set. batch: samples of a step.
+    """The planned job. minimum, maximum: bounds of the number of ranks. samples: of the data set. batch: samples of a
+    step.
 
     model: weights of the undisturbed run, () if there was none. harmless: kinds of faults that end no process and lose
     no memory.
     """
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     samples: int
     batch: int
     epochs: int

@@ -75,11 +75,11 @@ def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
 
 
 def _check_world_size(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violation]:
-    """Yield a violation for each round that has fewer than `plan.least` or more than `plan.most` ranks."""
+    """Yield a violation for each round that has fewer than `plan.minimum` or more than `plan.maximum` ranks."""
     for each in rounds:
         for world in sorted({record.world for record in each.records}):
-            if not plan.least <= world <= plan.most:
-                what = f"round {each.number} has {world} ranks, {plan.least} to {plan.most} are allowed"
+            if not plan.minimum <= world <= plan.maximum:
+                what = f"round {each.number} has {world} ranks, {plan.minimum} to {plan.maximum} are allowed"
                 yield Violation(Invariant.SIZES, what)
 
 

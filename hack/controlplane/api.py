@@ -34,8 +34,8 @@ class Api:
     async def __aenter__(self) -> Self:
         trust = ssl.create_default_context(cafile=str(self._ca))
         self._connections = Connections()
-        most = AT_ONCE + 32  # for watches beside the load
-        connector = aiohttp.TCPConnector(limit=most, ssl=trust, socket_factory=self._connections)
+        maximum = AT_ONCE + 32  # for watches beside the load
+        connector = aiohttp.TCPConnector(limit=maximum, ssl=trust, socket_factory=self._connections)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
         return self

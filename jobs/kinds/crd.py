@@ -155,8 +155,8 @@ def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str
             return {"type": "object", "additionalProperties": _schema(inner, template)}
         case inspect.ListType(item_type=inner, max_length=max_items):
             return {"type": "array", **_limits(maxItems=max_items), "items": _schema(inner, template)}
-        case inspect.IntType(ge=least):
-            return {"type": "integer", "format": "int32", **_limits(minimum=least)}
+        case inspect.IntType(ge=minimum):
+            return {"type": "integer", "format": "int32", **_limits(minimum=minimum)}
         case inspect.EnumType(cls=cls):
             return {"type": "string", "enum": [each.value for each in cls]}
         case inspect.StrType():

@@ -287,8 +287,8 @@ class SizeFields:
     """The size and the bounds of a job by its own fields, in pods."""
 
     replicas: int  # the current size, >= 0
-    least: int  # the min, >= 1
-    most: int  # the max, >= least
+    minimum: int  # the min, >= 1
+    maximum: int  # the max, >= minimum
     template: ObjectPart  # the pod template of a worker
     fixed_field: str = ""  # the field that sets the bounds, if annotations may only narrow them; else ""
     unit: int = 1  # pods that are added or removed together, >= 1
@@ -330,8 +330,8 @@ def build_job(
     annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
     pod_notes = sized.template.part("metadata").words("annotations")
-    bounds = job_annotations.bounds(annotations, sized.least, sized.most, sizes, sized.fixed_field)
-    gang_min = bounds.least + sum(count for _, count in job_fields.get("other_roles", ()))
+    bounds = job_annotations.bounds(annotations, sized.minimum, sized.maximum, sizes, sized.fixed_field)
+    gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
     job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
@@ -400,7 +400,7 @@ def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Jo
     if job.refused or gang == SchedulingPolicy():
         return job
     where, min_available = "spec.runPolicy.schedulingPolicy.minAvailable", gang.min_available
-    needed = job.bounds.least + sum(count for _, count in job.other_roles)
+    needed = job.bounds.minimum + sum(count for _, count in job.other_roles)
     if min_available is None:
         return replace(job, refused=f"{where} is not set, so its gang needs {default}: set it to {needed}")
     if min_available != needed:
@@ -423,7 +423,7 @@ def resize_patch(
         new_annotations[labels.SUBMITTED_WORKERS] = str(job.replicas)
     if job.wish is not None:
         new_annotations[labels.WISH_WORKERS] = str(job.wish)
-    bound_values = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}
+    bound_values = {labels.MIN_WORKERS: str(job.bounds.minimum), labels.MAX_WORKERS: str(job.bounds.maximum)}
     new_annotations |= {key: bound_values[key] for key in bound_keys if key not in annotations}
     body = {
         "metadata": {"resourceVersion": job.version, "annotations": new_annotations},
@@ -461,15 +461,15 @@ def _owner_refusal(head: JobHead) -> str:
     return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
 
 
-def _gang_refusal(pod_annotations: Mapping[str, str], least: int) -> str:
+def _gang_refusal(pod_annotations: Mapping[str, str], minimum: int) -> str:
     """Return why a job must not be resized: its koordinator gang needs more pods than its min; "" if it does not.
 
-    pod_annotations: of the pod template. least: the min of the job with all roles, in pods.
+    pod_annotations: of the pod template. minimum: the min of the job with all roles, in pods.
     """
     gang_min = pod_annotations.get(labels.KOORD_MIN, "")
-    if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
+    if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= minimum:
         return ""
-    floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its least of {least}"
+    floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its min of {minimum}"
     return f"{floor_text}: what is left could not start anew"
 
 

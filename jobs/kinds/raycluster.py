@@ -56,8 +56,10 @@ def read(raw: Object) -> Job:
         refused=_resize_refusal(head, groups),
         **shared_fields,
     )
-    if job.bounds.least < max(1, min_replicas) * hosts or (max_replicas and job.bounds.most > max_replicas * hosts):
-        wanted_text = f"annotations ask for {job.bounds.least}..{job.bounds.most} pods"
+    if job.bounds.minimum < max(1, min_replicas) * hosts or (
+        max_replicas and job.bounds.maximum > max_replicas * hosts
+    ):
+        wanted_text = f"annotations ask for {job.bounds.minimum}..{job.bounds.maximum} pods"
         raise BadJob(
             f"{wanted_text}, and {group.where} allows {min_replicas * hosts}..{(max_replicas or MAX_PODS) * hosts}"
         )

@@ -194,10 +194,10 @@ def read(raw: Object) -> Job:
     replicas = task.replicas
     other_pods = sum(each.replicas for each in spec.tasks) - replicas
     min_available = replicas + other_pods if spec.min_available is None else spec.min_available
-    least = min(replicas, max(1, min_available - other_pods))
+    minimum = min(replicas, max(1, min_available - other_pods))
     return job_kind.build_job(
         head,
-        job_kind.SizeFields(replicas, max(1, least), max(1, replicas), template_of(task, index)),
+        job_kind.SizeFields(replicas, max(1, minimum), max(1, replicas), template_of(task, index)),
         queue=spec.queue or DEFAULT_QUEUE,
         priority_class=spec.priority_class_name,
         role=task_name(task, index),
@@ -207,7 +207,7 @@ def read(raw: Object) -> Job:
             if position != index
         ),
         life=_life(head, replicas),
-        refused=_resize_refusal(spec, task, least + other_pods),
+        refused=_resize_refusal(spec, task, minimum + other_pods),
     )
 
 
@@ -233,8 +233,8 @@ def resize(raw: Object, workers: int) -> Change:
 
 def _own_least(task: VolcanoTask, job: Job) -> int:
     """Return the min of a task, in pods: its minAvailable if that is less than its replicas, else the min of `job`."""
-    least = job.bounds.least if task.min_available is None else task.min_available
-    return least if least < task.replicas else job.bounds.least
+    minimum = job.bounds.minimum if task.min_available is None else task.min_available
+    return minimum if minimum < task.replicas else job.bounds.minimum
 
 
 def _elastic_task(tasks: list[VolcanoTask]) -> int:

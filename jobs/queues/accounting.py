@@ -151,21 +151,21 @@ class QueueClaim(NamedTuple):
     Between the levels `begins` and `ends` the claim has least + weight * (level - begins).
     """
 
-    least: int  # the amount at every level up to `begins`, >= 0
+    minimum: int  # the amount at every level up to `begins`, >= 0
     weight: int  # the amount that it gains with each unit of the level, >= 0
     begins: float  # the level from which it grows, >= 0
     ends: float  # the level at which its request is satisfied, >= begins
-    own: int  # the amount at `begins` if it requested everything: `least` and the part that it leaves to others now
+    own: int  # the amount at `begins` if it requested everything: `minimum` and the part that it leaves to others now
 
     def at(self, level: float) -> float:
         """Return the amount that the claim has at this water level."""
-        return self.least + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
+        return self.minimum + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
 
 
 def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
     """Return for each claim (its share, its share if it alone requested everything), rounded down.
 
-    claims: of one resource. total: the amount to divide, >= 0. The `least` of each claim is granted even if the total
+    claims: of one resource. total: the amount to divide, >= 0. The `minimum` of each claim is granted even if the total
     is smaller.
     """
     bends = sorted(
@@ -175,7 +175,7 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
     )
     levels = [level for level, _ in bends]
     slopes = list(accumulate(change for _, change in bends))
-    sums = [float(sum(each.least for each in claims))]
+    sums = [float(sum(each.minimum for each in claims))]
     for before, after, slope in zip(levels, levels[1:], slopes, strict=False):
         sums.append(sums[-1] + slope * (after - before))
     level = _level(levels, slopes, sums, total)
@@ -206,11 +206,11 @@ def _max_share(
     after each of these levels. sums: the amount of all claims at each of these levels. total: the amount to divide.
     level: the level at which the total is used up.
     """
-    least, weight, begins, ends, own = claim
-    if level <= ends and own == least:
+    minimum, weight, begins, ends, own = claim
+    if level <= ends and own == minimum:
         return claim.at(level)  # its request is not satisfied now, so a larger one changes nothing
     offset = own - weight * begins
-    extra_at_0 = offset - least - weight * (ends - begins)  # from `ends` on it has all that it requests now
+    extra_at_0 = offset - minimum - weight * (ends - begins)  # from `ends` on it has all that it requests now
     first = low = bisect_left(levels, ends)
     high = len(levels)
     while low < high:

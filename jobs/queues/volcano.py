@@ -38,7 +38,7 @@ def read(raw: Object) -> QueueSpec:
         guarantee=guarantee,
         deserved=deserved,
         parent=spec.text("parent"),
-        weight=max(1, spec.count("weight", 1, most=MAX_INT32)),
+        weight=max(1, spec.count("weight", 1, maximum=MAX_INT32)),
         open=root.part("status").text("state", _OPEN) == _OPEN,
         grants=_allowed_namespaces(meta),
         headroom=headroom(meta, capability, guarantee, deserved),
@@ -176,6 +176,6 @@ def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> Qu
 
     real: the real capability of the queue, which limits the need.
     """
-    least, requested = queue.guarantee.get(resource, 0), demand.need_of(queue.name).get(resource, 0)
-    max_amount = max(least, min(requested, real.get(resource, requested)))
-    return QueueClaim(least, queue.weight, least / queue.weight, max_amount / queue.weight, least)
+    minimum, requested = queue.guarantee.get(resource, 0), demand.need_of(queue.name).get(resource, 0)
+    max_amount = max(minimum, min(requested, real.get(resource, requested)))
+    return QueueClaim(minimum, queue.weight, minimum / queue.weight, max_amount / queue.weight, minimum)

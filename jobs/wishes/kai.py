@@ -37,7 +37,7 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
 class KaiPodGroup:
     """The numbers and the placement terms of a PodGroup of KAI."""
 
-    least: int  # pods that start together, >= 1
+    min_pods: int  # pods that start together, >= 1
     subgroups: tuple[tuple[str, int], ...]  # (name, pods that start together, >= 1) of each subgroup with a minimum
     wish: Wish  # the placement terms
 
@@ -57,7 +57,7 @@ class _Subgroup:
 
     name: str
     parent: str  # the name of its parent subgroup, in lower case; "" for none
-    least: int  # minMember: pods that start together, >= 0
+    min_pods: int  # minMember: pods that start together, >= 0
     children_needed: int | None  # minSubGroup: child subgroups that start together; None for all
     place: _Constraint
 
@@ -84,7 +84,7 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
     source = "spec.topologyConstraint" if place.is_set else "spec.subGroups" if rules or ignored else ""
     wish = Wish(source, place.required, groups=rules, ignored=tuple(dict.fromkeys(ignored))[:_MAX_SENTENCES])
     if subset_rule is not None:
-        return KaiPodGroup(min(subset_rule.least * subset_rule.pods, _MAX_COUNT), (), wish)
+        return KaiPodGroup(min(subset_rule.min_groups * subset_rule.pods, _MAX_COUNT), (), wish)
     if not leaves:
         return KaiPodGroup(max(1, _count(min_member)), (), wish)
     return _numbers_of_leaves(leaves, entries[MAX_SUBGROUPS:], wish)
@@ -97,8 +97,8 @@ def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]]
     MAX_SUBGROUPS. wish: the placement terms of the result.
     """
     other_pods = sum(_count(each.get("minMember")) for each in further)
-    least = min(sum(each.least for each in leaves) + other_pods, _MAX_COUNT)
-    return KaiPodGroup(max(1, least), tuple((each.name, each.least) for each in leaves if each.least), wish)
+    min_pods = min(sum(each.min_pods for each in leaves) + other_pods, _MAX_COUNT)
+    return KaiPodGroup(max(1, min_pods), tuple((each.name, each.min_pods) for each in leaves if each.min_pods), wish)
 
 
 def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> dict[str, _Subgroup]:
@@ -159,11 +159,11 @@ def _rule_for_some_subgroups(
     needed = _count(min_subgroup)
     if not 0 < needed < len(leaves) or len(leaves) < len(by_name):
         return None
-    least, place = leaves[0].least, leaves[0].place
-    if not least or any(each.parent or (each.least, each.place) != (least, place) for each in leaves):
+    min_pods, place = leaves[0].min_pods, leaves[0].place
+    if not min_pods or any(each.parent or (each.min_pods, each.place) != (min_pods, place) for each in leaves):
         return None
     marks = _name_labels([each.name for each in leaves])
-    return GroupRule("of KAI", keys=(SUBGROUP,), one_of=marks, level=place.required, least=needed, pods=least)
+    return GroupRule("of KAI", keys=(SUBGROUP,), one_of=marks, level=place.required, min_groups=needed, pods=min_pods)
 
 
 def _report_min_subgroups(by_name: Mapping[str, _Subgroup], min_subgroup: object, ignored: list[str]) -> None:

@@ -256,8 +256,8 @@ def native_min(policy: object) -> int | None:
     policy: the schedulingPolicy in its spec, of any type.
     """
     gang = policy.get("gang") if isinstance(policy, dict) else None
-    least = gang.get("minCount") if isinstance(gang, dict) else None
-    return least if isinstance(least, int) and not isinstance(least, bool) and least > 0 else None
+    min_count = gang.get("minCount") if isinstance(gang, dict) else None
+    return min_count if isinstance(min_count, int) and not isinstance(min_count, bool) and min_count > 0 else None
 
 
 def constraint_level(constraints: object) -> Level | None:
@@ -338,6 +338,6 @@ def _rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
     group_keys = [str(key) for key in (keys if isinstance(keys, list) else [])]
     topology = policy.get("networkTopology")
     hard = isinstance(topology, dict) and topology.get("mode", "hard") == "hard"
-    size, least = (_count(policy.get(key)) for key in ("subGroupSize", "minSubGroups"))
+    size, min_groups = (_count(policy.get(key)) for key in ("subGroupSize", "minSubGroups"))
     level = _widest_level(topology) if hard and isinstance(topology, dict) else None
-    return GroupRule(name, tuple(marks[:_MAX_LABELS]), tuple(group_keys[:_MAX_LABELS]), size, least, level)
+    return GroupRule(name, tuple(marks[:_MAX_LABELS]), tuple(group_keys[:_MAX_LABELS]), size, min_groups, level)

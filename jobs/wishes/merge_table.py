@@ -100,7 +100,7 @@ def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
         rule,
         level=min(levels, key=by_name, default=None),
         exclusive=rule.exclusive or other_rule.exclusive,
-        least=max(rule.least, other_rule.least),
+        min_groups=max(rule.min_groups, other_rule.min_groups),
         pods=max(rule.pods, other_rule.pods),
         all_or_nothing=rule.all_or_nothing or other_rule.all_or_nothing,
     )

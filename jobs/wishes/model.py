@@ -41,10 +41,10 @@ class GroupRule:
     marks: tuple[tuple[str, str], ...] = ()  # (key, value) of labels that all pods of the rule have
     keys: tuple[str, ...] = ()  # labels whose values separate the groups
     size: int = 0  # pods of a group without keys, a run of consecutive ranks; 0 for all pods of the rule
-    least: int = 0  # the number of groups that must start together
+    min_groups: int = 0  # the number of groups that must start together
     level: Level | None = None  # each group stays in one domain of this level; None for no such limit
     exclusive: bool = False  # True if groups of the gang must not share a domain of `level`
-    pods: int = 0  # a group with fewer pods does not count towards `least`
+    pods: int = 0  # a group with fewer pods does not count towards `min_groups`
     all_or_nothing: bool = True  # True if all pods of a group start together; else only the minimum of their role
     one_of: tuple[tuple[str, str], ...] = ()  # (key, value): each pod has one of these labels; () for no such limit
 

@@ -159,13 +159,15 @@ class ClusterView:
             )
             roles = tuple((subgroup_role(name), count) for name, count in kai_group.subgroups)
             wish = kai_group.wish if kai_group.wish.source else wish_of_notes(notes)
-            self._set_sizing(key, Sizing(kai_group.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+            self._set_sizing(
+                key, Sizing(kai_group.min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
+            )
             return
-        least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
+        min_pods = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
         wish = wish_of_group(*fields, notes)
         roles = tuple((role_of(task), count) for task, count in min_pods_by_task(spec.min_task_member))
-        sizing = Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles)
+        sizing = Sizing(min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
         if dialect is Dialect.NATIVE:
             sizing = self._in_tree(key, sizing, parent_name(group))
         self._set_sizing(key, sizing)

@@ -59,9 +59,9 @@ class Work:
     max_steps: int = GANG_STEPS
     spent_steps: int = 0
 
-    def limit(self, most: int) -> None:
-        """Lower the limit to `most` steps in total. A lower limit stays."""
-        self.max_steps = min(self.max_steps, most)
+    def limit(self, max_steps: int) -> None:
+        """Lower the limit to `max_steps` steps in total. A lower limit stays."""
+        self.max_steps = min(self.max_steps, max_steps)
 
     def spend(self, steps: int) -> None:
         """Count some steps."""

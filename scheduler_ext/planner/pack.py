@@ -229,9 +229,9 @@ def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, 
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0
     steps: list[NDArray[np.int64]] = []
-    for host, most in enumerate(own.tolist()):
-        ways = np.full((most + 1, count + 1), _NONE, np.int64)
-        for pods in range(most + 1):
+    for host, max_pods in enumerate(own.tolist()):
+        ways = np.full((max_pods + 1, count + 1), _NONE, np.int64)
+        for pods in range(max_pods + 1):
             ways[pods, pods:] = best[: count + 1 - pods] + rest_room[pods][host]
         steps.append(ways.argmax(axis=0))
         best = ways.max(axis=0)

@@ -52,16 +52,16 @@ def refuse_too_few_groups(
     full_batches: group -> how many of its batches found room for all pods.
     """
     rules = request.gang.group_rules
-    if request.placed_members or not any(rule.least for rule in rules):
+    if request.placed_members or not any(rule.min_groups for rule in rules):
         return None
     shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
     for at, rule in enumerate(rules):
         groups = [group for group in shapes if group is not None and group.rule == at]
         complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
-        needed = rule.least if rule.pods else min(rule.least, len(groups))
+        needed = rule.min_groups if rule.pods else min(rule.min_groups, len(groups))
         if complete < needed:
             return Refusal(
-                RefusalReason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room"
+                RefusalReason.NO_ROOM, f"{rule.min_groups} groups {rule.name} must start together, {complete} find room"
             )
     return None
 

@@ -344,6 +344,6 @@ class ReservedRoom:
 
 def restrict_to_rows(room: Rows, rows: Iterable[int]) -> Rows:
     """Return the room limited to some rows; all other rows get 0."""
-    most = np.zeros_like(room)
-    most[np.fromiter(rows, np.intp)] = MAX_ROOM
-    return np.minimum(room, most)
+    allowed = np.zeros_like(room)
+    allowed[np.fromiter(rows, np.intp)] = MAX_ROOM
+    return np.minimum(room, allowed)

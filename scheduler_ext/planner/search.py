@@ -288,7 +288,7 @@ def search_places(
     search.keys_of_remaining = [
         tuple(dict.fromkeys(key for pod in search.pods[at:] for key in pod.keys)) for at in range(len(search.pods))
     ]
-    has_sums = any(rule.least or rule.exclusive for rule in gang.group_rules)
+    has_sums = any(rule.min_groups or rule.exclusive for rule in gang.group_rules)
     search.every_choice_counts = gang.multiple > 1 or bool(gang.min_by_role) or has_sums
     _put_placed_members(search, ranks)
     rooms = [room_of(shape, ()) for shape in shapes]

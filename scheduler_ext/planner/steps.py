@@ -299,8 +299,8 @@ def _place_in_one_domain(
         if plan.refusal is None:
             return plan
         limits = _limits_of_shapes(request, batches, rooms, room_of_domain, (first, end), work)
-        for shape, most in limits:
-            room_of_domain = limit_per_host(room_of_domain, shape, most)
+        for shape, max_pods in limits:
+            room_of_domain = limit_per_host(room_of_domain, shape, max_pods)
         plan = place_batches(fabric, request, batches, room_of_domain, work) if limits else plan
         if plan.refusal is None:
             return plan

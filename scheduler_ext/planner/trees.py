@@ -78,8 +78,8 @@ def _count_starting(view: ClusterView, together: Sequence[Gang], can_start: Call
         for gang in together:
             names = [each.name for each in gang.ancestors]
             if len(names) > depth:
-                least = max(1, view.composites.min_groups(namespace, names[depth]))
-                if len(children.get(names[depth], ())) >= least:
+                min_groups = max(1, view.composites.min_groups(namespace, names[depth]))
+                if len(children.get(names[depth], ())) >= min_groups:
                     children.setdefault(names[depth - 1], set()).add(names[depth])
     return {name: len(found) for name, found in children.items()}
 
@@ -233,9 +233,9 @@ def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
         for uid, member in gang.members.items():
             members[uid] = replace(member, membership=replace(member.membership, marks=marks, wish=NOTHING))
     kinds = {_kind_of(child): child for child in reversed(mins)}
-    least = ancestor.min_groups if len(kinds) == 1 else 0
+    min_groups = ancestor.min_groups if len(kinds) == 1 else 0
     rules = tuple(
-        GroupRule("of the tree", ((_KIND, kind),), (_CHILD,), 0, least, child.level, all_or_nothing=child.is_gang)
+        GroupRule("of the tree", ((_KIND, kind),), (_CHILD,), 0, min_groups, child.level, all_or_nothing=child.is_gang)
         for kind, child in sorted(kinds.items())[:MAX_GROUPS]
     )
     child_mins = sorted(sum(sorted(counts)[: child.min_groups]) for child, counts in mins.items())

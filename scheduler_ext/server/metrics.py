@@ -314,14 +314,14 @@ PLANNED = "planned"  # the reason of a gang whose gates are about to be lifted
 OTHER_GATE = "other_gate"  # the reason of pods that also wait for a gate that another program lifts
 
 
-def oldest(gate_waits: Iterable[GateWait], most: int = MAX_GANGS) -> list[GateWait]:
-    """Return the gangs that have waited longest, the oldest first, at most `most`; one for each namespace, name and
+def oldest(gate_waits: Iterable[GateWait], limit: int = MAX_GANGS) -> list[GateWait]:
+    """Return the gangs that have waited longest, the oldest first, at limit `most`; one for each namespace, name and
     reason.
     """
     found: dict[tuple[str, str, str], GateWait] = {}
     for each in sorted(gate_waits, key=lambda each: (-each.age_s, each)):
         found.setdefault((each.namespace, each.name, each.reason), each)
-        if len(found) == most:
+        if len(found) == limit:
             break
     return list(found.values())
 

@@ -342,8 +342,8 @@ def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
         sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())
         for node_info in node_infos
     ]
-    most = max(counts)
-    return [MAX_SCORE - (MAX_SCORE * count // most if most else 0) for count in counts]
+    maximum = max(counts)
+    return [MAX_SCORE - (MAX_SCORE * count // maximum if maximum else 0) for count in counts]
 
 
 def _tolerated(taint: Taint, shape: PodShape) -> bool:
@@ -375,8 +375,8 @@ def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo)
                 count = everywhere[node_info.name] if key == HOSTNAME else per_value[node_info.label(key)]
                 raw[i] += count * math.log(size + 2) + (max_skew - 1)
     rounded = [math.floor(value + 0.5) for value in raw]  # half away from zero, and no value is below it
-    least, most = min(rounded), max(rounded)
-    return [MAX_SCORE * (most + least - value) // most if most else MAX_SCORE for value in rounded]
+    minimum, maximum = min(rounded), max(rounded)
+    return [MAX_SCORE * (maximum + minimum - value) // maximum if maximum else MAX_SCORE for value in rounded]
 
 
 def _pods_by_value(

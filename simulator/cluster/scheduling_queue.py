@@ -148,9 +148,9 @@ class Gangs:
         self._of: dict[str, Membership] = {}
         self._members: dict[GangKey, dict[str, bool]] = {}  # uid -> has it a node?
 
-    def put_group(self, dialect: Dialect, namespace: str, name: str, least: int) -> None:
-        """Add or update a PodGroup. least: its minMember, 0 if it was deleted."""
-        self._least[GangKey(namespace, name, dialect.value)] = least
+    def put_group(self, dialect: Dialect, namespace: str, name: str, minimum: int) -> None:
+        """Add or update a PodGroup. minimum: its minMember, 0 if it was deleted."""
+        self._least[GangKey(namespace, name, dialect.value)] = minimum
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
         """Add or update a pod that has not ended. bound: True if it has a node.
@@ -197,8 +197,8 @@ class Gangs:
         member = self._of.get(uid)
         if member is None:
             return 0
-        least = self._least.get(member.key) or member.min_members or 0
-        return least - sum(self._members[member.key].values())
+        minimum = self._least.get(member.key) or member.min_members or 0
+        return minimum - sum(self._members[member.key].values())
 
     def name(self, uid: str) -> str:
         """Return the gang's name for messages."""

@@ -69,7 +69,7 @@ class ReplayWorld:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
                 submission = self._coming.pop(name)
-                job_run = JobRun(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
+                job_run = JobRun(submission, submission.minimum, submission.work_s, told_curve=self.rules.told_curves)
                 insort(self.waiting, job_run, key=lambda each: each.submission.turn)
             elif event is Event.END:
                 self._end(self.running.pop(name))
@@ -116,7 +116,7 @@ class ReplayWorld:
         """
         left: list[JobRun] = []
         for at, job_run in enumerate(self.waiting):
-            rows = place(self.free, job_run.submission.gpus, job_run.submission.least)
+            rows = place(self.free, job_run.submission.gpus, job_run.submission.minimum)
             if rows is not None:
                 self._start(job_run, rows)
                 continue
@@ -201,10 +201,10 @@ class ReplayWorld:
         free_without_elastic = list(self.free)
         for job_run in self.running.values() if self.waiting else ():
             for pod in job_run.pods:
-                if pod.row is not None and (pod.index >= job_run.submission.least or pod.leaves_at_s is not None):
+                if pod.row is not None and (pod.index >= job_run.submission.minimum or pod.leaves_at_s is not None):
                     free_without_elastic[pod.row] += job_run.submission.gpus
         for job_run in self.waiting:
-            if place(free_without_elastic, job_run.submission.gpus, job_run.submission.least) is None:
+            if place(free_without_elastic, job_run.submission.gpus, job_run.submission.minimum) is None:
                 return
             yield job_run
 
@@ -249,9 +249,9 @@ class ReplayWorld:
 
 def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> None:
     """Raise ValueError for a job that an empty cluster could not hold."""
-    if sum(node // submission.gpus for node in rules.nodes) < submission.least:
+    if sum(node // submission.gpus for node in rules.nodes) < submission.minimum:
         raise ValueError(
-            f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"
+            f"{submission.name} asks for {submission.minimum} x {submission.gpus} GPUs: an empty cluster has no room"
         )
 
 

@@ -32,7 +32,7 @@ class JobRun:
 
     submission: Submission
     replicas: int
-    left_s: float  # work that is left, in seconds with `least` workers
+    left_s: float  # work that is left, in seconds with `minimum` workers
     started_s: float | None = None
     pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
@@ -56,8 +56,8 @@ class JobRun:
 
     @property
     def rate(self) -> float:
-        """The speed relative to that with `least` workers."""
-        return self.submission.speed(self.staying_workers) / self.submission.speed(self.submission.least)
+        """The speed relative to that with `minimum` workers."""
+        return self.submission.speed(self.staying_workers) / self.submission.speed(self.submission.minimum)
 
     def progress(self, now_s: float, window_s: float) -> float:
         """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window.
@@ -101,7 +101,7 @@ class JobRun:
             version="1",
             queue=QUEUE,
             replicas=self.replicas,
-            bounds=Bounds(submission.least, submission.most),
+            bounds=Bounds(submission.minimum, submission.maximum),
             shape=shape_of(submission.gpus),
             order=Order(priority=submission.priority),
             created=f"{submission.at_s:020.6f}",

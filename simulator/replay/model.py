@@ -15,17 +15,17 @@ class Submission:
 
     name: str
     at_s: float
-    work_s: float  # how long it takes with `least` workers and no restart, in seconds
-    least: int = 1
-    most: int = 1
+    work_s: float  # how long it takes with `minimum` workers and no restart, in seconds
+    minimum: int = 1
+    maximum: int = 1
     gpus: int = 1  # of one worker
     sizes: Sizes = ANY_SIZE  # numbers of workers that it can have
     priority: int = 0
     curve: Curve = ()  # (workers, speed), ascending, in any scale; without one the usual curve is taken
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most or self.gpus < 1 or self.work_s <= 0 or self.at_s < 0:
-            raise ValueError(f"submission {self.name}: {self.least}..{self.most} workers of {self.gpus} GPUs")
+        if not 1 <= self.minimum <= self.maximum or self.gpus < 1 or self.work_s <= 0 or self.at_s < 0:
+            raise ValueError(f"submission {self.name}: {self.minimum}..{self.maximum} workers of {self.gpus} GPUs")
 
     def speed(self, workers: int) -> float:
         """Return how fast it is with `workers` workers, in the scale of its curve."""
@@ -34,7 +34,7 @@ class Submission:
     @property
     def min_gpus(self) -> int:
         """The number of GPUs that it needs to start."""
-        return self.least * self.gpus
+        return self.minimum * self.gpus
 
     @property
     def turn(self) -> tuple[int, float, str]:

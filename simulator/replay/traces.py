@@ -102,10 +102,10 @@ def _to_submission(row: TraceRow, began_s: float, labels: Labels, rng: Random) -
     Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row, in seconds.
     """
     gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
-    least = row.gpus // gpus
-    most = least * labels.factor if rng.random() < labels.elastic else least
+    minimum = row.gpus // gpus
+    maximum = minimum * labels.factor if rng.random() < labels.elastic else minimum
     curve = _curve(rng.choice(labels.tables), gpus) if labels.tables else ()
-    return Submission(row.name, row.at_s - began_s, row.took_s, least, most, gpus, curve=curve)
+    return Submission(row.name, row.at_s - began_s, row.took_s, minimum, maximum, gpus, curve=curve)
 
 
 def _curve(table: Table, gpus: int) -> Table:

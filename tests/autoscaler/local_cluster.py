@@ -15,15 +15,15 @@ WITHIN_S = 75  # what has not come by then does not come; a busy machine takes 3
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
 
 
-def manifest(name, least, most=None, size=None, gpus=1, notes=None):
+def manifest(name, minimum, maximum=None, size=None, gpus=1, notes=None):
     """A Volcano Job of one task, its defaults written out: its webhook lets nothing but sizes change."""
     asked = {"nvidia.com/gpu": str(gpus)}
     container = {"name": "m", "image": "i", "resources": {"limits": asked, "requests": asked}}
     template = {"spec": {"containers": [container], "restartPolicy": "OnFailure"}}
-    task = {"name": "w", "replicas": size or least, "minAvailable": least, "template": template}
-    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(most or least), **(notes or {})}}
+    task = {"name": "w", "replicas": size or minimum, "minAvailable": minimum, "template": template}
+    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(maximum or minimum), **(notes or {})}}
     head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": meta}
-    return {**head, "spec": {"minAvailable": least, "tasks": [task]}}
+    return {**head, "spec": {"minAvailable": minimum, "tasks": [task]}}
 
 
 class Cluster:

@@ -30,8 +30,8 @@ def test_one_idle_gpu_is_enough_to_grow_a_worker_of_one():  # VE-11
 
 @pytest.mark.contract("VE-37")
 def test_it_grows_as_far_as_there_is_room_in_one_change():  # VE-37
-    assert sizes(world([4, 4], seen(job("a", most=6), [0]))) == {"a": 6}
-    assert sizes(world([3], seen(job("a", most=6), [0]))) == {"a": 3}
+    assert sizes(world([4, 4], seen(job("a", maximum=6), [0]))) == {"a": 6}
+    assert sizes(world([3], seen(job("a", maximum=6), [0]))) == {"a": 3}
 
 
 STEEP, FLAT = ((1, 1.0), (4, 3.9)), ((1, 1.0), (4, 2.0))
@@ -45,7 +45,7 @@ STEEP, FLAT = ((1, 1.0), (4, 3.9)), ((1, 1.0), (4, 2.0))
         pytest.param(
             3, {"a": {"curve": FLAT}, "bb": {"curve": STEEP}}, {"a": 1, "bb": 4}, id="who gains most has it all"
         ),
-        pytest.param(3, {"a": {"most": 2}, "bb": {}}, {"a": 2, "bb": 3}, id="all that it can use, no more"),
+        pytest.param(3, {"a": {"maximum": 2}, "bb": {}}, {"a": 2, "bb": 3}, id="all that it can use, no more"),
         pytest.param(
             3, {"a": {"gpus": 4}, "bb": {}}, {"a": 1, "bb": 4}, id="none of it where not one of its workers fits"
         ),
@@ -78,13 +78,13 @@ def aged(made, since_s):
             job("a", queue="other"), {"top": {GPU: 0}}, (4, Reason.IDLE_ROOM), id="elsewhere is nothing to it"
         ),
         pytest.param(
-            job("a", unit=3, least=3, most=6), {NODES: {GPU: 2}}, (3, Reason.ROOM_SETTLES), id="no whole unit"
+            job("a", unit=3, minimum=3, maximum=6), {NODES: {GPU: 2}}, (3, Reason.ROOM_SETTLES), id="no whole unit"
         ),
         pytest.param(job("a"), None, (4, Reason.IDLE_ROOM), id="nobody says what has been idle"),
     ],
 )
 def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
-    at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), idle_room=settled)
+    at = world([made.bounds.minimum + 3], aged(seen(made, [0] * made.bounds.minimum), NOW_S - 1000), idle_room=settled)
     queues = {"low": Queue(parent="top"), "top": Queue({GPU: 9}), "other": Queue()}
     step = plan(replace(at, queues=queues))["a"]
     assert (step.target, step.reason, step.at_start) == (*told, False)
@@ -126,13 +126,13 @@ def test_only_whole_workers_count():
 
 @pytest.mark.contract("CS-13", "VE-11", "VE-30")
 def test_every_min_comes_before_any_elastic_worker():  # VE-30
-    at = world([4], seen(job("a"), [0]), seen(job("bb", least=3)))
+    at = world([4], seen(job("a"), [0]), seen(job("bb", minimum=3)))
     assert words(at) == {"a": Reason.OTHERS_WAIT, "bb": Reason.SCHEDULERS_TURN}
 
 
 @pytest.mark.contract("CS-14", "VE-10", "VE-31")
 def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
-    at = world([8], seen(job("a", least=2, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
+    at = world([8], seen(job("a", minimum=2, maximum=8, replicas=8), [0] * 8), seen(job("bb", minimum=3)))
     told = plan(at)
     assert (told["a"].target, told["a"].reason, told["a"].beneficiary.name) == (5, Reason.MAKES_ROOM, "bb")
     assert told["bb"].reason is Reason.WAITS_FOR_ROOM
@@ -140,13 +140,13 @@ def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
 
 @pytest.mark.contract("VE-35")
 def test_nobody_is_disturbed_for_one_that_would_not_fit_even_then():  # VE-35
-    at = world([8], seen(job("a", least=6, most=8, replicas=8), [0] * 8), seen(job("bb", least=3)))
+    at = world([8], seen(job("a", minimum=6, maximum=8, replicas=8), [0] * 8), seen(job("bb", minimum=3)))
     assert (sizes(at)["a"], words(at)["bb"]) == (8, Reason.NEEDS_MORE)
 
 
 def test_victims_on_many_nodes_make_no_room_for_a_whole_one():
     rows = list(range(8)) * 2
-    at = world([2] * 8, seen(job("a", least=8, most=16, replicas=16), rows), seen(job("bb", gpus=8)))
+    at = world([2] * 8, seen(job("a", minimum=8, maximum=16, replicas=16), rows), seen(job("bb", gpus=8)))
     assert sizes(at)["a"] == 16
 
 
@@ -154,7 +154,7 @@ def test_victims_on_many_nodes_make_no_room_for_a_whole_one():
 def test_the_newest_gives_first_and_what_is_not_needed_stays():
     old = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
     new = seen(job("b", replicas=4, created="2026-01-02T00:00:00Z"), [0] * 4)
-    assert sizes(world([8], old, new, seen(job("waits", least=2)))) == {"a": 4, "b": 2, "waits": 2}
+    assert sizes(world([8], old, new, seen(job("waits", minimum=2)))) == {"a": 4, "b": 2, "waits": 2}
 
 
 TWICE = {"curve": ((1, 1.0), (2, 2.0), (4, 4.0)), "resized_s": NOW_S - 100}  # 40 s of 3 more a second since it grew
@@ -184,26 +184,26 @@ def test_who_has_banked_a_restart_gives_first(old, new, gives):
         seen(job(name, replicas=4, created=f"2026-01-0{day}T00:00:00Z", **more), [0] * 4)
         for name, day, more in (("old", 1, old), ("new", 2, new))
     ]
-    told = sizes(world([8], *jobs, seen(job("waits", least=2))), replace(POLICY, restart_budget_share=0.0))
+    told = sizes(world([8], *jobs, seen(job("waits", minimum=2))), replace(POLICY, restart_budget_share=0.0))
     assert told == {"old": 4, "new": 4, "waits": 2} | {gives: 2}
 
 
 def test_a_unit_that_does_not_help_stays():
     """The newest job stands on another node than the one that a worker of four needs."""
     here = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
-    there = seen(job("b", replicas=2, created="2026-01-02T00:00:00Z", most=2), [1, 1])
+    there = seen(job("b", replicas=2, created="2026-01-02T00:00:00Z", maximum=2), [1, 1])
     told = sizes(world([5, 3], here, there, seen(job("waits", gpus=4))))
     assert told == {"a": 1, "b": 2, "waits": 1}
 
 
 def test_the_least_important_gives_first():
     low, high = seen(job("low", replicas=4, priority=1), [0] * 4), seen(job("high", replicas=4, priority=50), [0] * 4)
-    assert sizes(world([8], low, high, seen(job("waits", least=3)))) == {"low": 1, "high": 4, "waits": 3}
+    assert sizes(world([8], low, high, seen(job("waits", minimum=3)))) == {"low": 1, "high": 4, "waits": 3}
 
 
 @pytest.mark.contract("VE-36")
 def test_a_queue_gives_back_what_it_has_borrowed_and_nothing_else():  # VE-36
-    mine = seen(job("mine", least=2, queue="own"))
+    mine = seen(job("mine", minimum=2, queue="own"))
     theirs = seen(job("theirs", replicas=4, queue="other"), [0] * 4)
     lent = {"own": {"deserved": 2}, "other": {"deserved": 2}}
     assert sizes(world([4], theirs, mine, queues=lent))["theirs"] == 2
@@ -212,9 +212,9 @@ def test_a_queue_gives_back_what_it_has_borrowed_and_nothing_else():  # VE-36
 
 
 def test_a_full_queue_grows_no_more_whatever_the_nodes_have():
-    at = world([8], seen(job("a", most=8), [0]), queues={"q": {"limit": 3}})
+    at = world([8], seen(job("a", maximum=8), [0]), queues={"q": {"limit": 3}})
     assert sizes(at) == {"a": 3}
-    assert words(world([8], seen(job("a", most=8, replicas=3), [0] * 3), queues={"q": {"limit": 3}})) == {
+    assert words(world([8], seen(job("a", maximum=8, replicas=3), [0] * 3), queues={"q": {"limit": 3}})) == {
         "a": Reason.NO_FREE_ROOM
     }
 
@@ -223,13 +223,13 @@ def test_workers_that_leave_are_still_in_the_way_and_nobody_leaves_twice():
     for leaving in (True, False):  # the controller has told them to go, or has not got round to it yet
         going = seen(job("a", replicas=2), [0, 0, 0, 0])
         going = replace(going, workers=tuple(replace(w, leaving=leaving and w.index > 1) for w in going.workers))
-        at = world([4], going, seen(job("bb", least=2)))
+        at = world([4], going, seen(job("bb", minimum=2)))
         assert (words(at)["bb"], sizes(at)["a"]) == (Reason.WAITS_FOR_ROOM, 2)
 
 
 def test_nobody_leaves_while_the_pods_of_a_deleted_job_are_terminating():
     lent = seen(job("a", replicas=4), [0] * 4)
-    at = world([4, 0], lent, seen(job("bb", least=2)))
+    at = world([4, 0], lent, seen(job("bb", minimum=2)))
     assert sizes(at)["a"] == 2
     going = TerminatingPod("q", shape(1), 1)
     at = replace(at, terminating_pods=(going, going))
@@ -240,10 +240,10 @@ def test_a_controller_that_does_not_obey_is_not_waited_for_for_ever():
     """Its workers stay where they are: then somebody else makes room."""
     deaf = seen(job("a", replicas=2, resized_s=NOW_S - 10), [0, 0, 0, 0])
     other = seen(job("c", replicas=4), [0, 0, 0, 0])
-    at = world([8], deaf, other, seen(job("bb", least=2)))
+    at = world([8], deaf, other, seen(job("bb", minimum=2)))
     assert sizes(at)["c"] == 4
     late = replace(deaf, job=replace(deaf.job, resize_budget=ResizeBudget(-5000.0, NOW_S - 1000)))
-    assert sizes(world([8], late, other, seen(job("bb", least=2))))["c"] == 2
+    assert sizes(world([8], late, other, seen(job("bb", minimum=2))))["c"] == 2
 
 
 def test_what_a_queue_says_that_cannot_be_read_stops_its_jobs():
@@ -254,8 +254,8 @@ def test_what_a_queue_says_that_cannot_be_read_stops_its_jobs():
 
 def test_a_gang_that_must_stay_under_a_switch_gets_room_there():
     """Two free on each of two leaves hold no gang of three under one."""
-    near = seen(job("bb", least=3, most=3, spread=Spread(tier=1)))
-    lent = seen(job("a", least=1, most=5, replicas=5), [0, 0, 1, 2, 2])
+    near = seen(job("bb", minimum=3, maximum=3, spread=Spread(tier=1)))
+    lent = seen(job("a", minimum=1, maximum=5, replicas=5), [0, 0, 1, 2, 2])
     leaves = [0, 0, 1, 1]
     assert words(world([3, 3, 3, 3], lent, near, leaves=leaves))["bb"] is Reason.SCHEDULERS_TURN
     scattered = world([4, 1, 3, 1], lent, near, leaves=leaves)
@@ -264,9 +264,9 @@ def test_a_gang_that_must_stay_under_a_switch_gets_room_there():
 
 
 def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
-    going = seen(job("a", replicas=2, most=8), [0, 0, 0, 0])
+    going = seen(job("a", replicas=2, maximum=8), [0, 0, 0, 0])
     grows = seen(job("c"), [0])
-    told = sizes(world([7], going, grows, seen(job("bb", least=4))))
+    told = sizes(world([7], going, grows, seen(job("bb", minimum=4))))
     assert told == {"a": 2, "bb": 4, "c": 1}
 
 
@@ -275,7 +275,7 @@ def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
     ("made", "reason"),
     [
         pytest.param(seen(job("a", refused="HPA"), [0]), Reason.REFUSED, id="its kind cannot be resized"),
-        pytest.param(seen(job("a", most=1), [0]), Reason.RIGID, id="it has one size"),
+        pytest.param(seen(job("a", maximum=1), [0]), Reason.RIGID, id="it has one size"),
         pytest.param(seen(job("a", pause=Pause.GROW), [0]), Reason.PAUSED, id="its owner forbids it"),
         pytest.param(seen(job("a", wish=1), [0]), Reason.AT_MAX, id="a person has set it by hand"),
         pytest.param(seen(job("a", replicas=2), [0]), Reason.NOT_READY, id="its last change is not done"),
@@ -292,7 +292,7 @@ def test_why_a_job_does_not_grow(made, reason):
 
 def test_growth_stops_where_it_gains_too_little():
     flat = ((1, 1.0), (2, 1.8), (4, 1.81))
-    assert sizes(world([8], seen(job("a", most=8, curve=flat), [0]))) == {"a": 2}
+    assert sizes(world([8], seen(job("a", maximum=8, curve=flat), [0]))) == {"a": 2}
 
 
 def test_headroom_is_kept():
@@ -302,9 +302,9 @@ def test_headroom_is_kept():
 
 
 def test_sizes_change_in_units():
-    assert sizes(world([8], seen(job("a", least=2, most=8, unit=2), [0, 0]))) == {"a": 8}
-    assert sizes(world([7], seen(job("a", least=2, most=8, unit=2), [0, 0]))) == {"a": 6}
-    at = world([8], seen(job("a", least=2, most=8, unit=2, replicas=8), [0] * 8), seen(job("bb")))
+    assert sizes(world([8], seen(job("a", minimum=2, maximum=8, unit=2), [0, 0]))) == {"a": 8}
+    assert sizes(world([7], seen(job("a", minimum=2, maximum=8, unit=2), [0, 0]))) == {"a": 6}
+    at = world([8], seen(job("a", minimum=2, maximum=8, unit=2, replicas=8), [0] * 8), seen(job("bb")))
     assert sizes(at)["a"] == 6
 
 
@@ -318,7 +318,7 @@ def test_workers_above_the_min_that_find_no_node_are_given_up():
 
 @pytest.mark.parametrize("more", [{"age_s": 151.0}, {"complete": False}])
 def test_an_old_or_partial_observation_changes_nothing(more):
-    at = world([8], seen(job("a"), [0]), seen(job("bb", least=3)), **more)
+    at = world([8], seen(job("a"), [0]), seen(job("bb", minimum=3)), **more)
     assert words(at) == {"a": Reason.STALE, "bb": Reason.STALE}
 
 
@@ -329,8 +329,8 @@ def test_a_closed_queue_neither_grows_nor_starts():
 
 def test_in_a_strict_queue_nobody_makes_room_for_one_behind_in_line():
     """4 GPUs: to make room for the last would be in vain, as it may not start before the one that is too large."""
-    lent, rigid = seen(job("a", most=2, replicas=2), [0, 0]), seen(job("b", least=2, most=2), [0, 0])
-    head, behind = seen(job("cc", least=3, most=3)), seen(job("ddd", most=1))
+    lent, rigid = seen(job("a", maximum=2, replicas=2), [0, 0]), seen(job("b", minimum=2, maximum=2), [0, 0])
+    head, behind = seen(job("cc", minimum=3, maximum=3)), seen(job("ddd", maximum=1))
     at = world([4], lent, rigid, head, behind)
     assert (sizes(at)["a"], words(at)["ddd"]) == (1, Reason.WAITS_FOR_ROOM)
     strict = replace(at, queues={"q": replace(at.queues["q"], strict=True)})
@@ -339,14 +339,14 @@ def test_in_a_strict_queue_nobody_makes_room_for_one_behind_in_line():
 
 
 def test_a_min_above_the_queues_limit_never_starts():
-    at = world([8], seen(job("a", least=5, most=5)), queues={"q": {"limit": 4}})
+    at = world([8], seen(job("a", minimum=5, maximum=5)), queues={"q": {"limit": 4}})
     assert words(at) == {"a": Reason.OVER_QUOTA}
 
 
 @pytest.mark.contract("VE-37")
 def test_one_job_gives_to_several_in_one_change():
     at = world(
-        [8], seen(job("a", most=8, replicas=8), [0] * 8), *(seen(job(name, most=1)) for name in ("b", "c", "dd"))
+        [8], seen(job("a", maximum=8, replicas=8), [0] * 8), *(seen(job(name, maximum=1)) for name in ("b", "c", "dd"))
     )
     told = plan(at)
     assert (told["a"].target, told["a"].detail) == (5, "3 workers leave for Job/ns/b and others")

@@ -20,9 +20,9 @@ def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
     left, made = list(nodes), []
     for number in range(draw(st.integers(1, 6))):
         gpus, unit = draw(st.sampled_from(gpus_of_workers)), draw(st.sampled_from([1, 1, 2]))
-        least = unit * draw(st.integers(1, 3))
-        most = least + unit * draw(st.integers(0, 3))
-        replicas = least + unit * draw(st.integers(0, (most - least) // unit))
+        minimum = unit * draw(st.integers(1, 3))
+        maximum = minimum + unit * draw(st.integers(0, 3))
+        replicas = minimum + unit * draw(st.integers(0, (maximum - minimum) // unit))
         rows = []
         for _ in range(replicas if draw(st.booleans()) else 0):
             fit = [row for row, gpus_left in enumerate(left) if gpus_left >= gpus]
@@ -30,13 +30,13 @@ def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
                 break
             rows.append(draw(st.sampled_from(fit)))
             left[rows[-1]] -= gpus
-        if len(rows) < least:
+        if len(rows) < minimum:
             for row in rows:
                 left[row] += gpus
-            rows, replicas = [], least
+            rows, replicas = [], minimum
         more = {"queue": draw(st.sampled_from(["q", "r"])), "priority": draw(st.integers(0, 2)), "unit": unit}
         made.append(
-            seen(job(f"j{number}", least, most, max(len(rows), least) if rows else replicas, gpus, **more), rows)
+            seen(job(f"j{number}", minimum, maximum, max(len(rows), minimum) if rows else replicas, gpus, **more), rows)
         )
     queues = {name: draw(st.sampled_from([{}, {"limit": 6}, {"deserved": 3}])) for name in ("q", "r")}
     return world(nodes, *made, queues=queues)
@@ -51,7 +51,7 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
     for step in steps:
         bounds = next(each.job for each in at.jobs if each.job.key == step.key)
         if step.changes:
-            assert bounds.bounds.least <= step.target <= bounds.bounds.most
+            assert bounds.bounds.minimum <= step.target <= bounds.bounds.maximum
             assert bounds.sizes.allows(step.target)
 
 

@@ -77,7 +77,7 @@ def test_a_worker_may_be_without_a_node_for_a_while(since_s, told):
 
 
 def test_how_many_are_without_a_node_is_told():
-    made = seen(job("a", most=8, unit=2, least=2, replicas=8), [0, 0, 0, None, None, None, None, None])
+    made = seen(job("a", maximum=8, unit=2, minimum=2, replicas=8), [0, 0, 0, None, None, None, None, None])
     late = [replace(each, since_s=NOW_S - (31 if each.index > 5 else 5)) for each in made.workers]
     step = plan(world([3], replace(made, workers=tuple(late))))["a"]
     assert (step.target, step.detail) == (2, "2 workers without a node for more than 30 s")
@@ -90,7 +90,7 @@ def test_how_many_are_without_a_node_is_told():
 def test_a_controller_is_believed_for_a_while(since_s, waited_for):
     deaf = seen(job("a", replicas=2, resized_s=NOW_S - since_s), [0, 0, 0, 0])
     lent = seen(job("c", replicas=4), [0, 0, 0, 0])
-    assert (plan(world([8], deaf, lent, seen(job("bb", least=2))))["c"].target == 4) is waited_for
+    assert (plan(world([8], deaf, lent, seen(job("bb", minimum=2))))["c"].target == 4) is waited_for
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_step_of_growth_may_gain_as_little_as_the_policy_says():
     [pytest.param(120, True, id="just in time"), pytest.param(119, False, id="a second late")],
 )
 def test_growth_pays_when_it_wins_two_restarts_back_in_time(payback_s, grows):
-    doubled = job("a", curve=((1, 1.0), (2, 2.0)), most=2)
+    doubled = job("a", curve=((1, 1.0), (2, 2.0)), maximum=2)
     policy = replace(POLICY, payback_s=payback_s)
     assert pays_off(doubled, 2, policy) is grows
     step = plan(world([2], seen(doubled, [0])), replace(policy, start_s=0.0))["a"]
@@ -143,7 +143,7 @@ def test_growth_pays_when_it_wins_two_restarts_back_in_time(payback_s, grows):
 
 
 def test_what_starts_has_one_restart_to_win_back_and_is_told_so():
-    doubled = replace(seen(job("a", curve=((1, 1.0), (2, 2.0)), most=2), [0]))
+    doubled = replace(seen(job("a", curve=((1, 1.0), (2, 2.0)), maximum=2), [0]))
     step = plan(world([2], doubled), replace(POLICY, payback_s=60))["a"]
     assert (step.target, step.at_start, step.detail) == (2, True, "room in queue q as it starts")
     assert plan(world([2], doubled), replace(POLICY, payback_s=59))["a"].target == 1
@@ -170,20 +170,20 @@ def test_a_job_earns_nothing_while_it_restarts_and_the_budget_all_the_time():
 def test_who_leaves_is_told_in_words(jobs, told):
     lent = [seen(job(name, replicas=size), [0] * size) for name, size in jobs.items()]
     short = sum(jobs.values()) - len(jobs)
-    steps = plan(world([sum(jobs.values())], *lent, seen(job("zz", least=short))))
+    steps = plan(world([sum(jobs.values())], *lent, seen(job("zz", minimum=short))))
     assert ({steps[name].detail for name in jobs}, steps["zz"].detail) == ({told[0]}, told[1])
 
 
 def test_what_a_min_asks_for_is_told():
-    at = world([1], seen(job("a", least=2, gpus=4)), leaves=[0])
+    at = world([1], seen(job("a", minimum=2, gpus=4)), leaves=[0])
     assert plan(at)["a"].detail == f"its min asks for 8 {GPU}"
-    near = seen(job("a", least=2, gpus=4, spread=Spread(tier=1)))
+    near = seen(job("a", minimum=2, gpus=4, spread=Spread(tier=1)))
     assert plan(world([1], near, leaves=[0]))["a"].detail == f"its min asks for 8 {GPU} under one switch of tier 1"
 
 
 def test_what_a_min_asks_for_is_told_in_a_persons_units():
     asks = PodShape(requests=(("cpu", 1500), ("memory", 1 << 31), (GPU, 4), ("pods", 1)))
-    at = world([1], seen(replace(job("a", least=2), shape=asks)), leaves=[0])
+    at = world([1], seen(replace(job("a", minimum=2), shape=asks)), leaves=[0])
     assert plan(at)["a"].detail == f"its min asks for 3 cpu, 4Gi memory, 8 {GPU}"
 
 
@@ -196,7 +196,7 @@ def test_what_a_min_asks_for_is_told_in_a_persons_units():
     ],
 )
 def test_a_gang_fits_under_the_switch_that_it_asks_for(tier, word):
-    gang = seen(job("a", least=5, most=5, spread=Spread(tier=tier)))
+    gang = seen(job("a", minimum=5, maximum=5, spread=Spread(tier=tier)))
     at = world([2, 2, 2, 2], gang, leaves=[0, 0, 1, 1])
     room = at.room.copied()
     room.switches = (*room.switches, room.switches[0] * 0)
@@ -214,13 +214,13 @@ def test_a_gang_fits_under_the_switch_that_it_asks_for(tier, word):
     ],
 )
 def test_the_rest_of_a_gang_joins_its_members(rows, word):
-    gang = seen(job("a", least=len(rows) + 2, most=4, spread=Spread(tier=1)), rows)
+    gang = seen(job("a", minimum=len(rows) + 2, maximum=4, spread=Spread(tier=1)), rows)
     at = world([3, 1, 1, 0, 3], gang, leaves=[0, 0, 1, 1, -1])
     assert why(at)["a"] is word
 
 
 def test_a_gang_counts_under_the_switch_that_holds_it_and_no_other():
-    gangs = [seen(job(name, least=size, most=size, spread=Spread(tier=1))) for name, size in (("a", 4), ("bb", 3))]
+    gangs = [seen(job(name, minimum=size, maximum=size, spread=Spread(tier=1))) for name, size in (("a", 4), ("bb", 3))]
     assert set(why(world([2, 2, 2, 1], *gangs, leaves=[0, 0, 1, 1])).values()) == {Reason.SCHEDULERS_TURN}
 
 
@@ -319,21 +319,21 @@ LEAVES = TerminatingPod("q", shape(1), 0)
         ),
         pytest.param(
             [5],
-            [seen(job("b", replicas=2, most=2), [0] * 4)],
+            [seen(job("b", replicas=2, maximum=2), [0] * 4)],
             {},
             (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
             id="workers go",
         ),
         pytest.param(
             [6],
-            [seen(job("b", replicas=2, most=2), [0] * 4), seen(job("c", queue="r"))],
+            [seen(job("b", replicas=2, maximum=2), [0] * 4), seen(job("c", queue="r"))],
             {"queues": {"q": {}, "r": {}}},
             (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
             id="workers go, and somebody starts in what is free",
         ),
         pytest.param(
             [7],
-            [seen(job("b", least=2, unit=2, most=6, replicas=6), [0] * 6), seen(job("c", queue="r"))],
+            [seen(job("b", minimum=2, unit=2, maximum=6, replicas=6), [0] * 6), seen(job("c", queue="r"))],
             {"queues": {"q": {}, "r": {}}},
             (Reason.NO_FREE_ROOM, "what will be free is not free yet"),
             id="two workers go for one",
@@ -346,7 +346,7 @@ def test_why_there_is_no_room_to_grow(nodes, others, more, told):
 
 
 def test_sizes_that_double_grow_step_by_step():
-    made = job("a", most=16, sizes=Sizes(1, doubles=True))
+    made = job("a", maximum=16, sizes=Sizes(1, doubles=True))
     assert plan(world([16], seen(made, [0])))["a"].target == 16
     assert plan(world([15], seen(made, [0])))["a"].target == 8
 
@@ -360,7 +360,7 @@ def test_sizes_that_double_grow_step_by_step():
     ],
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
-    made = job("a", least=2, other_roles=((shape(4), 3),))
+    made = job("a", minimum=2, other_roles=((shape(4), 3),))
     assert lacking_pods(seen(made, **there)) == lacks
 
 
@@ -378,7 +378,7 @@ def test_a_queue_that_gave_back_its_loan_keeps_no_other_from_giving():
     first = seen(job("xx", replicas=3, queue="o"), [0, 0, 0])
     second = seen(job("y", replicas=3, queue="p"), [0, 0, 0])
     queues = {"own": {}, "o": {"deserved": 2}, "p": {"deserved": 2}}
-    steps = plan(world([6], first, second, seen(job("waits", least=2, queue="own")), queues=queues))
+    steps = plan(world([6], first, second, seen(job("waits", minimum=2, queue="own")), queues=queues))
     assert {name: step.target for name, step in steps.items()} == {"xx": 2, "y": 2, "waits": 2}
 
 
@@ -391,7 +391,7 @@ def test_of_several_queues_that_borrow_the_newest_gives_first(queue_of):
 
 def test_room_that_has_settled_is_used_up_once():
     """Three have been idle: the first grows into two of them, and of the last one the next gets no unit of two."""
-    first, second = seen(job("a", most=3), [0]), seen(job("bb", unit=2, least=2, most=4), [0, 0])
+    first, second = seen(job("a", maximum=3), [0]), seen(job("bb", unit=2, minimum=2, maximum=4), [0, 0])
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in (first, second)]
     steps = plan(world([9], *aged, idle_room={NODES: {GPU: 3}}))
     assert {name: (step.target, step.reason) for name, step in steps.items()} == {
@@ -408,8 +408,8 @@ def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
 
 
 def test_who_may_not_shrink_may_grow_to_its_most():
-    assert plan(world([2], seen(job("a", most=2, pause=Pause.SHRINK), [0])))["a"].target == 2
-    assert why(world([3], seen(job("a", most=2, replicas=2, pause=Pause.SHRINK), [0, 0]))) == {"a": Reason.AT_MAX}
+    assert plan(world([2], seen(job("a", maximum=2, pause=Pause.SHRINK), [0])))["a"].target == 2
+    assert why(world([3], seen(job("a", maximum=2, replicas=2, pause=Pause.SHRINK), [0, 0]))) == {"a": Reason.AT_MAX}
 
 
 def test_a_queue_below_another_is_held_to_both():

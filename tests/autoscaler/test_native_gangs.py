@@ -32,15 +32,15 @@ GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 IMMUTABLE = "spec.schedulingPolicy: Invalid value: field is immutable"
 
 
-def group(least=4, name="g", owner=None, controller=None, version="7", **notes):
+def group(minimum=4, name="g", owner=None, controller=None, version="7", **notes):
     refs = [{"uid": uid, "controller": uid == controller} for uid in filter(None, (owner, controller))]
     meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": version}
     meta |= {"annotations": notes, "ownerReferences": refs}
-    return {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": least}}}}
+    return {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": minimum}}}}
 
 
-def marked(least, stated, wrote):
-    return group(least, **{labels.STATED_MIN_COUNT: str(stated), labels.WROTE_MIN_COUNT: str(wrote)})
+def marked(minimum, stated, wrote):
+    return group(minimum, **{labels.STATED_MIN_COUNT: str(stated), labels.WROTE_MIN_COUNT: str(wrote)})
 
 
 def pod(index, name="g", owner="u", phase="Running", deleted=None):
@@ -113,8 +113,8 @@ class World:
     def group(self, name="g"):
         made = self.server.stored[name]
         notes = made["metadata"]["annotations"]
-        least = made["spec"]["schedulingPolicy"]["gang"]["minCount"]
-        return least, notes.get(labels.STATED_MIN_COUNT), notes.get(labels.WROTE_MIN_COUNT)
+        minimum = made["spec"]["schedulingPolicy"]["gang"]["minCount"]
+        return minimum, notes.get(labels.STATED_MIN_COUNT), notes.get(labels.WROTE_MIN_COUNT)
 
     def reasons(self):
         return [reason for _, _, _, reason, _ in self.recorder.told]

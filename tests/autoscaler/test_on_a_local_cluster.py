@@ -72,7 +72,7 @@ async def test_the_scheduler_sees_min_as_min_available_and_max_as_its_pods(clust
     (group,) = (await cluster.api.call("GET", "/apis/scheduling.volcano.sh/v1beta1/podgroups"))["items"]
     assert group["spec"]["minMember"] == 2
     job = KINDS["VolcanoJob"].read(await cluster.api.call("GET", f"{JOBS}/a"))
-    assert (job.bounds.least, job.bounds.most, job.replicas) == (2, 10, 10)
+    assert (job.bounds.minimum, job.bounds.maximum, job.replicas) == (2, 10, 10)
 
 
 async def test_without_being_told_to_act_it_only_looks(cluster):

@@ -73,15 +73,15 @@ WORKERS = {"groupName": "g", "replicas": 2, "minReplicas": 2, "maxReplicas": 8, 
 HEAD = {"groupName": "h", "template": TEMPLATE}
 JOBS = {
     "Job": indexed_job("a", 2),
-    "PyTorchJob": pytorch_job("a", 2, most=4),
-    "PyTorchJob.ctyun.cn": pytorch_job("a", 2, most=4),
+    "PyTorchJob": pytorch_job("a", 2, maximum=4),
+    "PyTorchJob.ctyun.cn": pytorch_job("a", 2, maximum=4),
     "MSJob": {
         "spec": {
             "enableDynamicWorker": True,
             "msReplicaSpecs": {n: {"replicas": k, "template": TEMPLATE} for n, k in (("Scheduler", 1), ("Worker", 2))},
         }
     },
-    "VolcanoJob": volcano_job(least=2),
+    "VolcanoJob": volcano_job(minimum=2),
     "MPIJob": {
         "spec": {
             "mpiReplicaSpecs": {n: {"replicas": k, "template": TEMPLATE} for n, k in (("Launcher", 1), ("Worker", 2))}

@@ -23,12 +23,12 @@ STAMPS = {labels.RESIZED_AT: GREW, labels.GAINED: "-60.0", labels.SIZED_AT_START
 WROTE = {labels.WROTE_WORKERS: "8", labels.SUBMITTED_WORKERS: "2"}
 
 
-def raw(name, namespace, size, least, most, **notes):
+def raw(name, namespace, size, minimum, maximum, **notes):
     """An Indexed Job of one-GPU workers."""
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     told = {"parallelism": size, "completions": size, "completionMode": "Indexed"}
     told["template"] = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
-    notes = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), **notes}
+    notes = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), **notes}
     meta = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "annotations": notes}
     return {"metadata": {**meta, "creationTimestamp": "1970-01-01T00:00:00Z"}, "spec": told}
 
@@ -36,11 +36,11 @@ def raw(name, namespace, size, least, most, **notes):
 class Told:
     """A node of GPUs, one job that has grown, perhaps another, and one of another namespace that waits."""
 
-    def __init__(self, size, least, waits, other=0):
-        self.view, self.least = Cache(KINDS), least
+    def __init__(self, size, minimum, waits, other=0):
+        self.view, self.minimum = Cache(KINDS), minimum
         self.view.put_node(node("a", size + other))
-        self.put(raw("grown", "mine", least, least, 16))
-        self.grown = raw("grown", "mine", size, least, 16, **WROTE, **STAMPS)
+        self.put(raw("grown", "mine", minimum, minimum, 16))
+        self.grown = raw("grown", "mine", size, minimum, 16, **WROTE, **STAMPS)
         self.put(self.grown)
         self.view.note_written(JobKey("Job", "mine", "grown"), STAMPS)
         self.pods("grown", "mine", size)
@@ -86,7 +86,7 @@ class Told:
     ],
 )
 def test_what_an_owner_writes_after_growing_keeps_nothing_others_wait_for(notes):
-    assert Told(size=8, least=2, waits=6).says(**notes) == 2
+    assert Told(size=8, minimum=2, waits=6).says(**notes) == 2
 
 
 KEYS = [
@@ -117,18 +117,18 @@ SAID = st.dictionaries(
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(0, 8), st.integers(0, 4), SAID)
-def test_no_annotation_raises_a_share(data, least, more, other, notes):
-    waits = data.draw(st.integers(1, least + more + other))
-    plain = Told(least + more, least, waits, other).says()
-    assert Told(least + more, least, waits, other).says(**notes) <= plain
+def test_no_annotation_raises_a_share(data, minimum, more, other, notes):
+    waits = data.draw(st.integers(1, minimum + more + other))
+    plain = Told(minimum + more, minimum, waits, other).says()
+    assert Told(minimum + more, minimum, waits, other).says(**notes) <= plain
 
 
 def test_a_min_that_is_raised_counts_once_nothing_is_lent():
-    told = Told(size=8, least=2, waits=6)
+    told = Told(size=8, minimum=2, waits=6)
     told.says(**{labels.MIN_WORKERS: "8"})
     told.put(raw("grown", "mine", 2, 8, 16, **WROTE, **STAMPS))
     (seen,) = (each for each in told.view.observation(NOW_S).jobs if each.job.key.name == "grown")
-    assert seen.job.bounds.least == 8
+    assert seen.job.bounds.minimum == 8
 
 
 def test_a_job_that_was_never_resized_is_refused_as_before():
@@ -144,11 +144,11 @@ CLAIMED = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e6), min_size=1, 
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(CLAIMED, st.integers(1, 8), st.integers(0, 32), st.integers(1, 32))
-def test_a_curve_that_an_owner_claims_promises_no_more_than_none(points, least, more, further):
+def test_a_curve_that_an_owner_claims_promises_no_more_than_none(points, minimum, more, further):
     text = ",".join(f"{workers}:{fast:.6f}" for workers, fast in sorted(points.items()))
-    claimed = KINDS["Job"].read(raw("a", "ns", least, least, 100, **{labels.CURVE: text})).curve
-    size = least + more
-    said, usual = gain(claimed, least, size, size + further), gain((), least, size, size + further)
+    claimed = KINDS["Job"].read(raw("a", "ns", minimum, minimum, 100, **{labels.CURVE: text})).curve
+    size = minimum + more
+    said, usual = gain(claimed, minimum, size, size + further), gain((), minimum, size, size + further)
     assert said.share <= usual.share * (1 + 1e-9) + 1e-12
     assert said.per_worker <= usual.per_worker * (1 + 1e-9) + 1e-12
 

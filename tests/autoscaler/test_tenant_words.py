@@ -79,8 +79,10 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         there, made = view.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
         is_overruled(there["metadata"]["annotations"], 7, NOW_S)
         if made.elastic:
-            written = notes_of(made, Step(step.key, made.bounds.most, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S)
-            with_notes(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
+            written = notes_of(
+                made, Step(step.key, made.bounds.maximum, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
+            )
+            with_notes(KINDS[kind].change(there, made.bounds.maximum, ("j-3",)), written)
             if KINDS[kind].recreate is not None:
                 KINDS[kind].recreate(there)
 
@@ -100,14 +102,14 @@ def test_no_word_on_a_pod_makes_its_gang_raise(notes, marks, env, name):
 @example("999998:0.000000001,999999:9999999", 1, 1, 1)
 @example("999998:9999999,999999:0.000000001", 1, 1, 1)
 @given(CURVES, st.integers(1, 1000), st.integers(0, 1000), st.integers(1, 1000))
-def test_whatever_curve_an_owner_writes_a_speed_is_a_number_above_nought(text, least, more, further):
+def test_whatever_curve_an_owner_writes_a_speed_is_a_number_above_nought(text, minimum, more, further):
     try:
         curve = KINDS["Job"].read(job(1, **{labels.CURVE: text})).curve
     except BadJob:
         return
-    size = least + more
+    size = minimum + more
     assert 0 < speed(curve, size) < float("inf")
-    worth = gain(curve, least, size, size + further)
+    worth = gain(curve, minimum, size, size + further)
     assert -1 <= worth.share < float("inf")
 
 

@@ -19,7 +19,7 @@ def shape(gpus):
     return PodShape(requests=((GPU, gpus), ("pods", 1)))
 
 
-def job(name, least=1, most=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
+def job(name, minimum=1, maximum=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
     told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
     told = {
         "sizes": Sizes(unit),
@@ -31,8 +31,8 @@ def job(name, least=1, most=4, replicas=None, gpus=1, unit=1, priority=0, resize
         JobKey("Job", "ns", name),
         name,
         "1",
-        replicas=replicas or least,
-        bounds=Bounds(least, most),
+        replicas=replicas or minimum,
+        bounds=Bounds(minimum, maximum),
         shape=shape(gpus),
         **told,
     )
@@ -84,7 +84,7 @@ def obeyed(before, steps):
     limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
     order = sorted(range(len(kept)), key=lambda at: (not kept[at].is_waiting, kept[at].queue_order))
     for at in order:
-        for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
+        for wanted in (kept[at].job.bounds.minimum, kept[at].job.replicas):
             before = kept[at]
             while kept[at].bound_workers < wanted:
                 now = world(nodes, *kept, queues=queues)

@@ -34,7 +34,7 @@ def test_it_counts_as_the_traffic_model_does(mesh, data):
 def test_it_finds_the_least_of_all_ways(mesh, places):
     sent = annealed.traffic(mesh, 8)
     all_places = [leaf for leaf, count in enumerate(places) for _ in range(count)]
-    least = min(annealed.crossing_gb(sent, way) for way in set(permutations(all_places, len(sent))))
+    minimum = min(annealed.crossing_gb(sent, way) for way in set(permutations(all_places, len(sent))))
     start = all_places[: len(sent)]
     spare = {leaf: count - start.count(leaf) for leaf, count in enumerate(places)}
-    assert annealed.least_gb(sent, start, spare, 5_000, 1) == pytest.approx(least)
+    assert annealed.least_gb(sent, start, spare, 5_000, 1) == pytest.approx(minimum)

@@ -159,7 +159,7 @@ def test_kueues_rule(rooms, pods, hosts):
 
 
 @pytest.mark.parametrize(
-    ("rooms", "pods", "least"),
+    ("rooms", "pods", "minimum"),
     [
         pytest.param([1, 1, 1, 1, 1, 1, 1, 1], 2, 0, id="one leaf costs nothing"),
         pytest.param([1, 1, 1, 1, 1, 1, 1, 1], 3, 2, id="two leaves of one spine"),
@@ -167,15 +167,15 @@ def test_kueues_rule(rooms, pods, hosts):
         pytest.param([1, 0, 1, 0, 1, 1, 0, 0], 3, 4, id="two leaves in two spines"),
     ],
 )
-def test_the_exact_optimum(rooms, pods, least):
-    assert exact.optimum(fabric([2, 2], [2, 2]), room(*rooms), pods, 10.0) == least
+def test_the_exact_optimum(rooms, pods, minimum):
+    assert exact.optimum(fabric([2, 2], [2, 2]), room(*rooms), pods, 10.0) == minimum
 
 
 def test_no_answer_beats_the_optimum():
     for seed in range(40):
         one = instances.draw(seed)
-        least = exact.optimum(one.fabric, one.room, one.pods, 10.0)
-        assert least <= ring_cost(one.fabric, baselines.best_fit(one.fabric, one.room, one.pods)).total
+        minimum = exact.optimum(one.fabric, one.room, one.pods, 10.0)
+        assert minimum <= ring_cost(one.fabric, baselines.best_fit(one.fabric, one.room, one.pods)).total
 
 
 def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():

@@ -17,8 +17,8 @@ def test_a_seed_gives_one_schedule(seed, faults):
 @given(seeds, st.integers(1, 30))
 def test_every_kind_comes_before_one_comes_again(seed, faults):
     kinds = [event.fault for event in schedule(seed, faults)]
-    most = [kinds.count(kind) for kind in Fault]
-    assert max(most) - min(most) <= 1
+    maximum = [kinds.count(kind) for kind in Fault]
+    assert max(maximum) - min(maximum) <= 1
 
 
 @given(seeds)

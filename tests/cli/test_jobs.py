@@ -106,9 +106,9 @@ def test_what_is_submitted_can_be_obeyed_and_suspended(kind):
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
-        ("PyTorchJob", {"least": 3}, "is required"),
-        ("PyTorchJob", {"workers": 0, "least": 0}, "is required"),
-        ("MSJob", {"most": 4}, "a job of kind MSJob has one size"),
+        ("PyTorchJob", {"minimum": 3}, "is required"),
+        ("PyTorchJob", {"workers": 0, "minimum": 0}, "is required"),
+        ("MSJob", {"maximum": 4}, "a job of kind MSJob has one size"),
         ("Job", {}, "--kind Job: one of"),
     ],
 )

@@ -189,9 +189,9 @@ async def test_every_right_that_is_missing_is_named_as_kubectl_takes_it(server):
     assert complaint.count("\n") == 1
 
 
-def gang(name, there, least=4, node="", why=""):
+def gang(name, there, minimum=4, node="", why=""):
     """The pods of a bare gang, as an API server lists them."""
-    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least)}
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(minimum)}
     asks = {GPU: "1"}
     refused = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
     return [
@@ -246,7 +246,7 @@ async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served)
 @pytest.mark.asyncio
 async def test_a_bare_gang_that_runs_does_not_vanish(served):
     config, _, items = served
-    items["/api/v1/pods"] = gang("bert", 2, least=2, node="n1")
+    items["/api/v1/pods"] = gang("bert", 2, minimum=2, node="n1")
     code, out, _ = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
     assert code == 0
     assert out.startswith("Pod/team-a/bert runs: 2 of its 2 pods have a node and hold 2 GPUs of queue ")

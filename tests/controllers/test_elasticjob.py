@@ -221,15 +221,15 @@ def test_the_master_is_no_member_of_the_gang():
 
 
 @pytest.mark.parametrize(
-    ("workers", "notes", "least"),
+    ("workers", "notes", "minimum"),
     [
         pytest.param(worker(4), {}, 4, id="all of a fixed size"),
         pytest.param(worker(4, {"command": ["dlrover-run", "--nnodes=2:8"]}), {}, 2, id="the min of its command line"),
         pytest.param(worker(4), {"turnout.dev/min-workers": "3"}, 3, id="the min of its annotation"),
     ],
 )
-def test_a_gang_starts_with(workers, notes, least):
-    assert view(job(workers, notes=notes)).gang.min_member == least
+def test_a_gang_starts_with(workers, notes, minimum):
+    assert view(job(workers, notes=notes)).gang.min_member == minimum
 
 
 @pytest.mark.contract("DL-16")

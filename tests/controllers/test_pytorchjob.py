@@ -204,7 +204,7 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
 
 @pytest.mark.contract("VE-16", "VE-26")
 @pytest.mark.parametrize(
-    ("raw", "least"),
+    ("raw", "minimum"),
     [
         pytest.param(
             job(worker=role(3), elastic={"minReplicas": 1, "maxReplicas": 4}), 1, id="the min of an elastic job"
@@ -213,9 +213,9 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
         pytest.param(job(worker=role(3), run={"schedulingPolicy": {"minAvailable": 2}}), 2, id="what the user says"),
     ],
 )
-def test_a_gang_starts_with(raw, least):
+def test_a_gang_starts_with(raw, minimum):
     made = children.pod_group(view(raw), Setup(GangDialect.VOLCANO))
-    assert made["spec"] == {"minMember": least, "queue": "default", "minResources": {}}
+    assert made["spec"] == {"minMember": minimum, "queue": "default", "minResources": {}}
 
 
 def asking(**resources):

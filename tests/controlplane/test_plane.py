@@ -93,7 +93,7 @@ async def test_the_job_controller_makes_the_pods_of_an_indexed_job(control_plane
 @pytest.mark.asyncio
 async def test_training_operator_makes_the_pods_of_a_pytorch_job_and_resizes_it(control_plane, api):
     await asyncio.to_thread(control_plane.start_training_operator)
-    await api.create(pytorch_job("bert", 2, most=4))
+    await api.create(pytorch_job("bert", 2, maximum=4))
     path = "/api/v1/namespaces/default/pods"
     pods = await api.until(path, lambda pods: pods if len(pods) == 2 else None)
     assert sorted(pod["metadata"]["name"] for pod in pods) == ["bert-worker-0", "bert-worker-1"]

@@ -68,7 +68,7 @@ def mindspore(replicas, **more):
     return {"msReplicaSpecs": {"Worker": {"replicas": replicas, **more}}}
 
 
-PYTORCH = pytorch_job("a", 2, gpus=1, most=4)
+PYTORCH = pytorch_job("a", 2, gpus=1, maximum=4)
 MPI = {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2, "template": TEMPLATE}}}
 SIZED = [  # a job, its size as we write it, and what of it is not ours
     pytest.param(

@@ -136,7 +136,7 @@ def elastic_job():
 
 async def run_a_pytorch_job(api):
     """A PyTorchJob whose two workers run, as training-operator would have made them."""
-    job = await api.create(pytorch_job("b", 2, gpus=1, most=4))
+    job = await api.create(pytorch_job("b", 2, gpus=1, maximum=4))
     owner = {
         "apiVersion": job["apiVersion"],
         "kind": job["kind"],

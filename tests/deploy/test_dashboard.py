@@ -106,13 +106,13 @@ def config(autoscalers, pulse):
     }
 
 
-async def submit(api, name, least, most, **notes):
+async def submit(api, name, minimum, maximum, **notes):
     limits = {"nvidia.com/gpu": "1"}
     template = {"spec": {"containers": [{"name": "m", "image": "i", "resources": {"limits": limits}}]}}
-    task = {"name": "w", "replicas": least, "minAvailable": least, "template": template}
-    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(most), **notes}}
+    task = {"name": "w", "replicas": minimum, "minAvailable": minimum, "template": template}
+    meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(maximum), **notes}}
     head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
-    await api.call("POST", JOBS, {**head, "metadata": meta, "spec": {"minAvailable": least, "tasks": [task]}})
+    await api.call("POST", JOBS, {**head, "metadata": meta, "spec": {"minAvailable": minimum, "tasks": [task]}})
 
 
 async def story(api, watched):

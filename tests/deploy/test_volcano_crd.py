@@ -30,7 +30,7 @@ def named(raw, name="bert"):
 
 TAKEN = {
     "one task": job(),
-    "an elastic task": job(task(replicas=4, least=2), minAvailable=2),
+    "an elastic task": job(task(replicas=4, minimum=2), minAvailable=2),
     "policies": job(task(policies=POLICIES), policies=POLICIES),
     "plugins": job(plugins={"svc": ["--publish-not-ready-addresses"], "env": [], "ssh": [], "pytorch": ["--port=9"]}),
     "dependence": job(task("ps", 1), task(dependsOn={"name": ["ps"], "iteration": "any"})),

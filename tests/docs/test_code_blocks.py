@@ -107,8 +107,8 @@ def test_objects_on_a_page_are_a_gang(block):
     gang = membership(msgspec.convert(objects["Pod"], Pod, strict=False))
     assert gang.faults == ()
     assert gang.key.name == "bert"
-    least = objects["PodGroup"]["spec"]["minMember"] if "PodGroup" in objects else gang.min_members
-    assert gang.min_members == least
+    minimum = objects["PodGroup"]["spec"]["minMember"] if "PodGroup" in objects else gang.min_members
+    assert gang.min_members == minimum
     ours = {name for name in objects["Pod"]["metadata"]["annotations"] if name.startswith(f"{labels.PREFIX}/")}
     assert ours <= labels.NAMES
 

@@ -35,7 +35,7 @@ async def test_a_pytorch_job_makes_room_for_one_of_equal_priority(stage):
     start_around(stage)
     stage.plane.start_training_operator()
     start_autoscaler(stage, *AT_ONCE)
-    await stage.submit(cluster.pytorch_job("a", 2, gpus=1, most=8))
+    await stage.submit(cluster.pytorch_job("a", 2, gpus=1, maximum=8))
     await runs(stage, a=8)
     await stage.submit(cluster.indexed_job("b", 3, gpus=1))
     await runs(stage, a=5, b=3)

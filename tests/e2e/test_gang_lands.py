@@ -74,9 +74,9 @@ async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched
     stage.start_extender()
     stage.start_scheduler()
     required = {labels.TOPOLOGY: "required"}
-    master = cluster.koordinator_gang("bert", 1, least=6, gpus=0, notes=required)
-    whole = cluster.koordinator_gang("bert", 4, least=6, gpus=8, notes=required)[1:]
-    halves = cluster.koordinator_gang("bert", 6, least=6, gpus=4, notes=required)[4:]
+    master = cluster.koordinator_gang("bert", 1, minimum=6, gpus=0, notes=required)
+    whole = cluster.koordinator_gang("bert", 4, minimum=6, gpus=8, notes=required)[1:]
+    halves = cluster.koordinator_gang("bert", 6, minimum=6, gpus=4, notes=required)[4:]
     await stage.submit(*halves, *master, *whole)
     placed = await stage.landed("bert", 6)
     workers = {pod: node for pod, node in placed.items() if pod != "bert-0"}

@@ -93,7 +93,7 @@ async def test_a_koordinator_gang_stays_pending_until_its_min_exists(stage):
 async def test_a_koordinator_gang_whose_numbers_are_lowered_runs(stage):
     await stage.build(leaves=2, hosts_per_leaf=4)
     hold(stage)
-    await stage.submit(*cluster.koordinator_gang("bert", 2, least=2, scheduler=KOORD))
+    await stage.submit(*cluster.koordinator_gang("bert", 2, minimum=2, scheduler=KOORD))
     assert len(await stage.landed("bert", 2, within_s=15)) == 2
 
 

@@ -144,7 +144,7 @@ def test_a_training_job_tells_its_sizes_in_the_environment(env, sizes):
 
 @pytest.mark.contract("CS-11", "DL-123")
 def test_koordinator_numbers_are_strings():
-    told = membership(world.koordinator("bert", 1, least=4, total=6)[0])
+    told = membership(world.koordinator("bert", 1, minimum=4, total=6)[0])
     assert (told.min_members, told.total) == (4, 6)
     assert not told.faults
 

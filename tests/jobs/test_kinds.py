@@ -19,9 +19,9 @@ def meta(**notes):
     return {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "7", "annotations": notes}
 
 
-def volcano(replicas=4, least=2, notes=None, task=None, **spec):
+def volcano(replicas=4, minimum=2, notes=None, task=None, **spec):
     one = {"name": "worker", "replicas": replicas, "template": template(), **(task or {})}
-    return {"metadata": meta(**(notes or {})), "spec": {"minAvailable": least, "queue": "q", "tasks": [one], **spec}}
+    return {"metadata": meta(**(notes or {})), "spec": {"minAvailable": minimum, "queue": "q", "tasks": [one], **spec}}
 
 
 def pytorch(replicas=2, notes=None, master=None, **spec):
@@ -137,19 +137,19 @@ def test_without_a_scheduling_policy_no_gang_is_said():
 
 @pytest.mark.contract("VE-18")
 @pytest.mark.parametrize(
-    ("task", "least"),
+    ("task", "minimum"),
     [
         pytest.param({}, 2, id="an unset minAvailable of the task would mean all replicas"),
         pytest.param({"minAvailable": 4}, 2, id="so would one of all replicas, which admission writes"),
         pytest.param({"minAvailable": 1}, 1, id="a lower one stays: tasks that depend on it start by it"),
     ],
 )
-def test_a_volcano_task_keeps_its_min(task, least):
+def test_a_volcano_task_keeps_its_min(task, minimum):
     followers = {"name": "judge", "replicas": 1, "dependsOn": {"name": ["worker"]}, "template": template(0)}
-    raw = volcano(least=3, task=task)
+    raw = volcano(minimum=3, task=task)
     raw["spec"]["tasks"].append(followers)
     worker, judge = KINDS["VolcanoJob"].resize(raw, 3).body["spec"]["tasks"]
-    assert (worker["replicas"], worker["minAvailable"], judge) == (3, least, followers)
+    assert (worker["replicas"], worker["minAvailable"], judge) == (3, minimum, followers)
 
 
 def test_kueue_must_know_that_a_job_is_elastic():
@@ -187,14 +187,14 @@ def test_a_volcano_job_keeps_its_min_and_remembers_its_most():
 
 def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
     untouched = read("Job", indexed())
-    assert (untouched.wish, untouched.most) == (None, 8)
+    assert (untouched.wish, untouched.maximum) == (None, 8)
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6"}
     by_us = read("Job", indexed(6, notes))
-    assert (by_us.wish, by_us.most) == (None, 8)
+    assert (by_us.wish, by_us.maximum) == (None, 8)
     by_hand = indexed(4, notes)
-    assert (read("Job", by_hand).wish, read("Job", by_hand).most) == (4, 4)
+    assert (read("Job", by_hand).wish, read("Job", by_hand).maximum) == (4, 4)
     shrunk = KINDS["Job"].resize(by_hand, 2).body["metadata"]["annotations"]
-    assert read("Job", indexed(2, {**notes, **shrunk})).most == 4
+    assert read("Job", indexed(2, {**notes, **shrunk})).maximum == 4
 
 
 def applied_again(raw, notes):
@@ -220,7 +220,7 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
             notes |= body["metadata"]["annotations"]
             now = applied_again(submitted, notes)
             again = read(kind, now)
-            assert (again.wish, again.most, again.replicas) == (None, before.bounds.most, before.replicas)
+            assert (again.wish, again.maximum, again.replicas) == (None, before.bounds.maximum, before.replicas)
             assert again.reapplied_size == (None if size == before.replicas else size)
     by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
     assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wish == 3
@@ -233,7 +233,7 @@ def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     noted = {**notes, **KINDS["Job"].resize(by_hand, 3).body["metadata"]["annotations"]}
     assert (noted[labels.WISH_WORKERS], noted[labels.SUBMITTED_WORKERS]) == ("4", "2")
     again = read("Job", indexed(2, noted))
-    assert (again.wish, again.most) == (4, 4)
+    assert (again.wish, again.maximum) == (4, 4)
 
 
 @pytest.mark.parametrize(

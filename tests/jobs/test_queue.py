@@ -195,7 +195,7 @@ def test_a_guarantee_of_nothing_deserves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("queues", "asked", "deserves", "most"),
+    ("queues", "asked", "deserves", "maximum"),
     [
         pytest.param(
             [volcano_queue("a"), volcano_queue("b", weight=3)],
@@ -248,9 +248,9 @@ def test_a_guarantee_of_nothing_deserves_nothing():
         ),
     ],
 )
-def test_without_deserved_proportion_shares_by_weight(queues, asked, deserves, most):
+def test_without_deserved_proportion_shares_by_weight(queues, asked, deserves, maximum):
     found = volcano.shares(queues, demand(asked=asked))
-    assert (own(found), limited(found)) == (deserves, most)
+    assert (own(found), limited(found)) == (deserves, maximum)
 
 
 def test_elastic_workers_ask_for_nothing():
@@ -318,9 +318,9 @@ def test_a_quota_with_scopes_binds_unless_training_pods_cannot_be_meant(scopes, 
     assert queue.capability == ({GPU: 4} if binds else {})
 
 
-def elastic(space, least, most):
+def elastic(space, minimum, maximum):
     meta = {"name": "quota", "namespace": space}
-    return namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: least}, "max": {GPU: most}}})
+    return namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: minimum}, "max": {GPU: maximum}}})
 
 
 @pytest.mark.parametrize(

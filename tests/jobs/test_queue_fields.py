@@ -46,7 +46,7 @@ def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
 )
 def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
     fields = ObjectPart.lenient({"n": written})
-    assert (fields.count("n", 7, most=9), len(fields.faults)) == (count, faults)
+    assert (fields.count("n", 7, maximum=9), len(fields.faults)) == (count, faults)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_a_queue_of_which_nothing_is_said():
 
 
 def test_what_a_quota_of_several_says_is_held_together():
-    def elastic(name, least, most, **notes):
+    def elastic(name, minimum, maximum, **notes):
         meta = {"name": name, "namespace": "team", "annotations": notes}
-        return namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: least}, "max": {GPU: most}}})
+        return namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: minimum}, "max": {GPU: maximum}}})
 
     free = {"turnout.dev/headroom-gpus": "1"}
     plain = namespace.read(raw("q", hard={"cpu": 3, GPU: 6}, notes={"turnout.dev/headroom-gpus": "2"}))
@@ -127,8 +127,8 @@ def test_a_plain_quota_lends_nothing_and_borrows_nothing():
     assert (found["namespace/a"].parent, room(found, "namespace/a", GPU)) == (POOL, 1)
 
 
-def claim(asked, weight=1, least=0, own=None):
-    return QueueClaim(least, weight, least / weight, max(asked, least) / weight, least if own is None else own)
+def claim(asked, weight=1, minimum=0, own=None):
+    return QueueClaim(minimum, weight, minimum / weight, max(asked, minimum) / weight, minimum if own is None else own)
 
 
 @pytest.mark.parametrize(

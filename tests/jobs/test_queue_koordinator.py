@@ -12,12 +12,12 @@ from turnout.jobs.queues.registry import shares
 LABEL = koordinator.LABEL
 
 
-def quota(name, least, most, weight=None, notes=None, **marks):
+def quota(name, minimum, maximum, weight=None, notes=None, **marks):
     notes = dict(notes or {})
     if weight is not None:
         notes[f"{LABEL}shared-weight"] = f'{{"{GPU}": {weight}}}'
     marks = {LABEL + key.replace("_", "-"): value for key, value in marks.items()}
-    return koordinator.read(raw(name, notes, marks, min={GPU: least}, max={GPU: most}))
+    return koordinator.read(raw(name, notes, marks, min={GPU: minimum}, max={GPU: maximum}))
 
 
 @pytest.mark.parametrize(

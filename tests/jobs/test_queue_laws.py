@@ -17,8 +17,8 @@ ROWS = st.lists(
     st.fixed_dictionaries(
         {
             "above": st.integers(-1, 6),
-            "most": st.none() | SIZES,
-            "least": st.integers(0, 5),
+            "maximum": st.none() | SIZES,
+            "minimum": st.integers(0, 5),
             "own": SIZES,
             "weight": st.integers(1, 5),
             "lends": st.booleans(),
@@ -45,8 +45,8 @@ def of_proportion(rows):
 
 
 def _volcano(index, row, **more):
-    capability = {} if row["most"] is None else {GPU: row["most"]}
-    return QueueSpec(f"q{index}", capability=capability, guarantee={GPU: row["least"]}, weight=row["weight"], **more)
+    capability = {} if row["maximum"] is None else {GPU: row["maximum"]}
+    return QueueSpec(f"q{index}", capability=capability, guarantee={GPU: row["minimum"]}, weight=row["weight"], **more)
 
 
 def of_koordinator(rows):
@@ -54,8 +54,8 @@ def of_koordinator(rows):
         QueueSpec(
             f"q{i}",
             QueueDialect.KOORDINATOR,
-            {GPU: 12 if row["most"] is None else row["most"]},
-            deserved={GPU: row["least"]},
+            {GPU: 12 if row["maximum"] is None else row["maximum"]},
+            deserved={GPU: row["minimum"]},
             parent=_parent(i, row) or koordinator.ROOT,
             weights={GPU: row["weight"]},
             lends=row["lends"],
@@ -71,7 +71,7 @@ def of_kueue(rows):
             QueueDialect.KUEUE,
             deserved={GPU: row["own"]},
             parent=COHORT if row["above"] >= 0 else "",
-            flavors=(Flavor("f", GPU, row["own"], row["least"] if row["lends"] else None, row["most"]),),
+            flavors=(Flavor("f", GPU, row["own"], row["minimum"] if row["lends"] else None, row["maximum"]),),
         )
         for i, row in enumerate(rows)
     ]
@@ -82,9 +82,9 @@ def of_namespaces(rows):
         QueueSpec(
             f"q{i}",
             QueueDialect.NAMESPACE,
-            {GPU: 9 if row["most"] is None else row["most"]},
-            deserved={GPU: row["least"]},
-            pool={GPU: row["least"]},
+            {GPU: 9 if row["maximum"] is None else row["maximum"]},
+            deserved={GPU: row["minimum"]},
+            pool={GPU: row["minimum"]},
         )
         for i, row in enumerate(rows)
     ]
@@ -145,12 +145,12 @@ def test_a_parents_room_bounds_its_childrens(made, rows, total):
 @given(ROWS, TOTALS)
 def test_by_weight_each_has_its_guarantee_and_the_sum_is_at_most_the_total(rows, total):
     found = shares(of_proportion(rows), asking(rows, total))
-    least = {f"q{i}": row["least"] for i, row in enumerate(rows)}
-    deserved = {name: share.deserved.get(GPU, least[name]) for name, share in found.items()}
-    assert all(deserved[name] >= least[name] for name in found)
-    assert sum(deserved.values()) <= max(total, sum(least.values()))
+    minimum = {f"q{i}": row["minimum"] for i, row in enumerate(rows)}
+    deserved = {name: share.deserved.get(GPU, minimum[name]) for name, share in found.items()}
+    assert all(deserved[name] >= minimum[name] for name in found)
+    assert sum(deserved.values()) <= max(total, sum(minimum.values()))
     for name, share in found.items():
-        assert deserved[name] <= max(least[name], share.limit.get(GPU, deserved[name]))
+        assert deserved[name] <= max(minimum[name], share.limit.get(GPU, deserved[name]))
 
 
 @given(ROWS, TOTALS)
@@ -163,7 +163,7 @@ def test_no_elastic_quota_has_less_than_its_min_nor_more_than_its_max(rows, tota
 
 def volcanos_loop(rows, total):
     """proportion.go, OnSessionOpen, in exact numbers and one resource: rounds of remaining x weight / weights."""
-    real = [total if row["most"] is None else min(total, row["most"]) for row in rows]
+    real = [total if row["maximum"] is None else min(total, row["maximum"]) for row in rows]
     deserved, met, left = [Fraction(0)] * len(rows), set(), Fraction(total)
     while left and len(met) < len(rows):
         weights, before = sum(row["weight"] for i, row in enumerate(rows) if i not in met), list(deserved)
@@ -181,7 +181,7 @@ def volcanos_loop(rows, total):
 
 @given(ROWS, st.integers(1, 60))
 def test_without_guarantees_we_share_by_weight_exactly_as_volcano_does(rows, total):
-    rows = [{**row, "least": 0} for row in rows]
+    rows = [{**row, "minimum": 0} for row in rows]
     found = shares(of_proportion(rows), asking(rows, total))
     assert {name: share.deserved[GPU] for name, share in found.items()} == volcanos_loop(rows, total)
 
@@ -190,11 +190,11 @@ def koordinators_loop(rows, total):
     """runtime_quota_calculator.go, redistribution and computeHamiltonDeltas: name -> runtime."""
     runtime, nodes = {}, []
     for i, row in enumerate(rows):
-        if row["asked"] > row["least"]:
-            runtime[i] = row["least"]
+        if row["asked"] > row["minimum"]:
+            runtime[i] = row["minimum"]
             nodes.append(i)
         else:
-            runtime[i] = row["asked"] if row["lends"] else row["least"]
+            runtime[i] = row["asked"] if row["lends"] else row["minimum"]
     left = total - sum(runtime.values())
     while left > 0 and nodes:
         weights = sum(rows[i]["weight"] for i in nodes)
@@ -215,13 +215,16 @@ def koordinators_loop(rows, total):
 
 @given(ROWS, TOTALS, st.integers(0, 5))
 def test_a_limit_is_what_koordinator_gives_a_quota_that_asks_for_its_max(rows, total, who):
-    rows = [{**row, "above": -1, "most": 12 if row["most"] is None else max(row["most"], row["least"])} for row in rows]
-    rows = [{**row, "asked": min(row["asked"], row["most"])} for row in rows]
+    rows = [
+        {**row, "above": -1, "maximum": 12 if row["maximum"] is None else max(row["maximum"], row["minimum"])}
+        for row in rows
+    ]
+    rows = [{**row, "asked": min(row["asked"], row["maximum"])} for row in rows]
     found, who = shares(of_koordinator(rows), asking(rows, total)), who % len(rows)
-    greedy = [{**row, "asked": row["most"]} if i == who else row for i, row in enumerate(rows)]
+    greedy = [{**row, "asked": row["maximum"]} if i == who else row for i, row in enumerate(rows)]
     limit, theirs = found[f"q{who}"].limit[GPU], koordinators_loop(greedy, total)[who]
     assert abs(limit - theirs) <= len(rows)
-    if sum(row["asked"] > row["least"] for row in greedy) <= 1:  # nobody to round for
+    if sum(row["asked"] > row["minimum"] for row in greedy) <= 1:  # nobody to round for
         assert limit == theirs
 
 

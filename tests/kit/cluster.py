@@ -63,9 +63,9 @@ def volcano_gang(name, size, gpus=8, **more):
     return _members(name, size, gpus, more, notes={labels.VOLCANO_GROUP: name})
 
 
-def koordinator_gang(name, size, least=None, gpus=8, total=None, **more):
+def koordinator_gang(name, size, minimum=None, gpus=8, total=None, **more):
     """Build the pods of a koordinator gang, which says its min itself."""
-    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least or size)}
+    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(minimum or size)}
     if total:
         notes[labels.KOORD_TOTAL] = str(total)
     return _members(name, size, gpus, more, notes=notes)
@@ -101,10 +101,10 @@ GROUPS["native"] = "scheduling.k8s.io/v1beta1"
 GROUPS["kai"] = "scheduling.run.ai/v2alpha2"
 
 
-def pod_group(dialect, name, least, namespace="default"):
+def pod_group(dialect, name, minimum, namespace="default"):
     """Build the PodGroup of a dialect ("volcano", "koordinator", "plugins", "native", "kai")."""
     meta = {"name": name, "namespace": namespace}
-    spec = {"schedulingPolicy": {"gang": {"minCount": least}}} if dialect == "native" else {"minMember": least}
+    spec = {"schedulingPolicy": {"gang": {"minCount": minimum}}} if dialect == "native" else {"minMember": minimum}
     return {"apiVersion": GROUPS[dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
@@ -147,7 +147,7 @@ def indexed_job(name, size, gpus=8, namespace="default", scheduler="default-sche
     }
 
 
-def pytorch_job(name, workers, gpus=8, namespace="default", scheduler="default-scheduler", notes=None, most=None):
+def pytorch_job(name, workers, gpus=8, namespace="default", scheduler="default-scheduler", notes=None, maximum=None):
     """Build a PyTorchJob of workers without a master; most: makes it elastic, from `workers` up."""
     pod = make_pod("unused", gpus, namespace, scheduler)
     pod["spec"]["containers"][0]["name"] = "pytorch"
@@ -156,7 +156,7 @@ def pytorch_job(name, workers, gpus=8, namespace="default", scheduler="default-s
         "restartPolicy": "OnFailure",
         "template": {"metadata": {"annotations": notes or {}}, "spec": pod["spec"]},
     }
-    elastic = {"minReplicas": workers, "maxReplicas": most or workers, "rdzvBackend": "c10d"}
+    elastic = {"minReplicas": workers, "maxReplicas": maximum or workers, "rdzvBackend": "c10d"}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

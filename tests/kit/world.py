@@ -68,11 +68,11 @@ def see(
     return msgspec.json.decode(msgspec.json.encode(made), type=Pod)
 
 
-def group(name, least, namespace="default", created=0, **spec):
+def group(name, minimum, namespace="default", created=0, **spec):
     """A PodGroup of any dialect."""
     stamp = f"2026-01-01T00:00:{created:02d}Z"
     meta = {"name": name, "namespace": namespace, "uid": f"uid-group-{name}", "creationTimestamp": stamp}
-    return msgspec.convert({"metadata": meta, "spec": {"minMember": least, **spec}}, PodGroup)
+    return msgspec.convert({"metadata": meta, "spec": {"minMember": minimum, **spec}}, PodGroup)
 
 
 def owner(kind, name, **spec):
@@ -86,9 +86,9 @@ def volcano(name, size, gpus=8, at=(), **more):
     return _seen(cluster.volcano_gang(name, size, gpus, **_spec(more)), at, more)
 
 
-def koordinator(name, size, least=None, gpus=8, at=(), **more):
+def koordinator(name, size, minimum=None, gpus=8, at=(), **more):
     """The pods of a koordinator gang, which says its min itself."""
-    return _seen(cluster.koordinator_gang(name, size, least, gpus, more.pop("total", None), **_spec(more)), at, more)
+    return _seen(cluster.koordinator_gang(name, size, minimum, gpus, more.pop("total", None), **_spec(more)), at, more)
 
 
 def _spec(more):
@@ -138,9 +138,9 @@ class World:
             self.view.put_pod(each)
         return self
 
-    def put_group(self, name, least, dialect=Dialect.VOLCANO, created=0, **spec):
+    def put_group(self, name, minimum, dialect=Dialect.VOLCANO, created=0, **spec):
         """Show a PodGroup."""
-        self.view.put_group(dialect, group(name, least, created=created, **spec))
+        self.view.put_group(dialect, group(name, minimum, created=created, **spec))
         return self
 
     def member(self, pod_):

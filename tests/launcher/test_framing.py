@@ -69,7 +69,7 @@ def test_what_a_frame_looks_like(made, sent):
 
 
 @pytest.mark.parametrize(
-    ("most", "bound"),
+    ("maximum", "bound"),
     [
         pytest.param(coordinator_messages.MAX_BYTES, 4 << 20, id="between agents"),
         pytest.param(coordinator_messages.MAX_JOIN_BYTES, 24 << 10, id="from a stranger"),
@@ -78,11 +78,11 @@ def test_what_a_frame_looks_like(made, sent):
         pytest.param(processes_wire.MAX_BYTES, 64 << 20, id="at a parent of processes"),
     ],
 )
-def test_a_body_has_a_byte_at_least_and_as_many_as_its_kind_may_at_most(most, bound):
-    assert [body_bytes(size.to_bytes(4, "big") + bytes(8), most) for size in (1, bound)] == [1, bound]
+def test_a_body_has_a_byte_at_least_and_as_many_as_its_kind_may_at_most(maximum, bound):
+    assert [body_bytes(size.to_bytes(4, "big") + bytes(8), maximum) for size in (1, bound)] == [1, bound]
     for size in (0, bound + 1):
         with pytest.raises(BadFrame, match=rf"^a frame of {size} bytes: 1 to {bound} are taken$"):
-            body_bytes(size.to_bytes(4, "big"), most)
+            body_bytes(size.to_bytes(4, "big"), maximum)
 
 
 @given(bodies=bodies, cuts=st.lists(st.integers(0, 10_000), max_size=20), left=st.integers(0, 12))

@@ -184,9 +184,9 @@ def test_two_inputs_give_the_same_for_1_3_and_200_partitions(tmp_path):
     of = options(tmp_path, "one.jsonl", "two.jsonl.zst")
     made = [output(replace(of, output_prefix=str(tmp_path / f"out{count}"))) for count in (1, 3, 200)]
     assert made == [reference(TEXTS)] * 3
-    one, three, most = map(int, re.findall(r"Got job \d+ .* with (\d+) output partitions", printed))
+    one, three, maximum = map(int, re.findall(r"Got job \d+ .* with (\d+) output partitions", printed))
     assert (one, three) == (1, 3)
-    assert 3 < most < 200  # as many as there are chunks
+    assert 3 < maximum < 200  # as many as there are chunks
 
 
 MANY = texts(1500, seed=5)

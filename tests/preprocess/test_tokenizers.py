@@ -198,8 +198,8 @@ SPLIT_TEXT = st.lists(
 
 
 @pytest.mark.parametrize("name", [*VOCABULARIES, "llama's split rule"])
-@given(text=SPLIT_TEXT, most=st.integers(1, 40))
-def test_pieces_of_a_text_give_the_tokens_of_the_whole(name, text, most, files):
+@given(text=SPLIT_TEXT, maximum=st.integers(1, 40))
+def test_pieces_of_a_text_give_the_tokens_of_the_whole(name, text, maximum, files):
     if name in VOCABULARIES:
         kind, changes = VOCABULARIES[name]
         settings = loaded(files, kind, **changes)
@@ -210,7 +210,7 @@ def test_pieces_of_a_text_give_the_tokens_of_the_whole(name, text, most, files):
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         settings = _changed(files, pre_tokenizer={"type": "Sequence", "pretokenizers": [split, byte_level]})
     assert is_splittable(settings)
-    pieces = cut_text(text, most)
+    pieces = cut_text(text, maximum)
     assert "".join(pieces) == text
     for engine in (Engine.REFERENCE, Engine.GIGATOKEN):
         encode = encoder(msgspec.structs.replace(settings, engine=engine)).encode

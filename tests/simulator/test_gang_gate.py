@@ -6,9 +6,9 @@ from turnout.simulator.cluster.scheduling_queue import Gangs
 KEY = GangKey("ns", "g", Dialect.VOLCANO.value)
 
 
-def gang(least, waiting, bound=()):
+def gang(minimum, waiting, bound=()):
     made = Gangs()
-    made.put_group(Dialect.VOLCANO, "ns", "g", least)
+    made.put_group(Dialect.VOLCANO, "ns", "g", minimum)
     for rank, uid in enumerate([*waiting, *bound]):
         made.put_pod(uid, Membership(KEY, rank=rank), uid in bound)
     return made

@@ -203,9 +203,9 @@ async def every_turn():
         yield await asyncio.sleep(0)
 
 
-def gang_pod(name, gang="bert", least=2):
+def gang_pod(name, gang="bert", minimum=2):
     made = raw_pod(name, gpus=1, schedulerName="volcano")
-    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)}
+    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(minimum)}
     return {**made, "metadata": {"name": name, "annotations": notes}}
 
 
@@ -216,7 +216,7 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(a
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     uids = {}
     for index in range(3):
-        _, made = await api_server.ask("POST", PODS, gang_pod(f"bert-{index}", least=3))
+        _, made = await api_server.ask("POST", PODS, gang_pod(f"bert-{index}", minimum=3))
         uids[made["metadata"]["name"]] = made["metadata"]["uid"]
 
     async def meanwhile():
@@ -237,7 +237,7 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(a
         await api_server.ask("POST", PODS, raw_pod("later", gpus=1))
         while (await outcomes.get())[0] != "later":
             pass
-        await api_server.ask("POST", PODS, gang_pod("bert-3", least=3))
+        await api_server.ask("POST", PODS, gang_pod("bert-3", minimum=3))
         while list((await nodes_of(api_server)).values()).count("a") < 4:
             await outcomes.get()
 

@@ -26,9 +26,7 @@ TREE = fabric([2, 2], [1])
     pytest.param([0, 1, 0, 0, 0], PlacementRequest(3, 0, 3), ((1, 1),), 0, id="one, where none must start together"),
 ])  # fmt: skip
 def test_where_the_pods_go(rooms, asked, slots, tier):
-    assert place_in_smallest_holes(TREE, room(*rooms), asked) == Placement(
-        slots, tier, sum(pods for _, pods in slots)
-    )
+    assert place_in_smallest_holes(TREE, room(*rooms), asked) == Placement(slots, tier, sum(pods for _, pods in slots))
 
 
 @pytest.mark.parametrize(("rooms", "asked", "found"), [

@@ -139,17 +139,17 @@ class _Acts:
         min, and the autoscaler refuses to resize it.
         """
         await self._stage.arrive(A)
-        await self._runs(A, A.most)
+        await self._runs(A, A.maximum)
         await self._stage.arrive(B)
-        await self._runs(B, B.least)
+        await self._runs(B, B.minimum)
         await self._stage.arrive(C)
         await self._is_told(C, Reason.NEEDS_MORE)
         await self._stage.leave(B)
-        await self._runs(C, C.least)
+        await self._runs(C, C.minimum)
         await self._stage.leave(C)
-        await self._runs(A, A.most)
+        await self._runs(A, A.maximum)
         await self._stage.arrive(D)
-        await self._runs(D, D.least)
+        await self._runs(D, D.minimum)
         await self._is_told(D, Reason.REFUSED)
 
     async def _runs(self, player: Player, workers: int) -> None:

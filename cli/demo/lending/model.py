@@ -15,8 +15,8 @@ class Player:
     """A job of the story; each of its workers has one GPU."""
 
     letter: str  # one upper-case letter that stands for the job
-    least: int  # minimum number of workers, >= 1
-    most: int  # maximum number of workers, >= least
+    minimum: int  # minimum number of workers, >= 1
+    maximum: int  # maximum number of workers, >= minimum
     restarts: bool = False  # the whole job restarts when one of its pods is evicted
 
     @property
@@ -25,7 +25,7 @@ class Player:
 
     @property
     def elastic(self) -> bool:
-        return self.most > self.least
+        return self.maximum > self.minimum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -169,8 +169,8 @@ def sum_up(story: Story) -> LendingSums:
         passed_s = after.at_s - before.at_s
         for player in story.players:
             has = held_gpus(before.seats, player.letter)
-            own += passed_s * min(has, player.least)
-            lent += passed_s * max(0, has - player.least)
+            own += passed_s * min(has, player.minimum)
+            lent += passed_s * max(0, has - player.minimum)
         idle += passed_s * (story.gpus - len(before.seats))
     changes = [moment.decision for moment in story.changes() if moment.decision]
     less = [each.workers_before - each.workers for each in changes if each.workers < each.workers_before]
@@ -246,7 +246,7 @@ def sentence(story: Story, sums: LendingSums) -> str:
     Says "Nothing was lent." if no job ever had more workers than its minimum.
     """
     autoscalers = [
-        p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.least for m in story.moments)
+        p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.minimum for m in story.moments)
     ]
     if not autoscalers:
         return "Nothing was lent."
@@ -288,11 +288,11 @@ def _check_uses_all_room(story: Story, letter: str, after_s: float, before_s: fl
 
     letter: of the player. after_s, before_s: since the start of the story.
     """
-    most = story.player(letter).most
+    maximum = story.player(letter).maximum
     grown = (m.decision for m in story.changes(letter) if after_s < m.at_s < before_s and m.decision)
-    if not any(decision.reason is Reason.IDLE_ROOM and decision.workers == most for decision in grown):
+    if not any(decision.reason is Reason.IDLE_ROOM and decision.workers == maximum for decision in grown):
         when = "at first" if after_s == 0.0 else "once it could again"
-        yield f"{letter} did not grow to {most} {when}, with the reason {Reason.IDLE_ROOM.value}"
+        yield f"{letter} did not grow to {maximum} {when}, with the reason {Reason.IDLE_ROOM.value}"
 
 
 def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
@@ -306,7 +306,7 @@ def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
         return
     left = {m.letter for m in story.moments if m.kind is MomentKind.LEAVES and m.at_s <= changes[0].at_s}
     staying = sum(seat.letter not in left for seat in changes[0].seats)
-    short = story.player(letter).least - (story.gpus - staying)
+    short = story.player(letter).minimum - (story.gpus - staying)
     given = sum(m.decision.workers_before - m.decision.workers for m in changes if m.decision)
     if given != short:
         yield f"{given} workers left for {letter}, which was short of {short}"
@@ -344,7 +344,7 @@ def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"
     rests = story.first(MomentKind.COOLDOWN_OVER, letter)
-    if rests is None or held_gpus(rests.seats, letter) != story.player(letter).least or story.changes(letter):
+    if rests is None or held_gpus(rests.seats, letter) != story.player(letter).minimum or story.changes(letter):
         yield f"{letter} was resized, although that would restart it"
     elif len(rests.seats) == story.gpus:
         yield f"no GPU was idle beside {letter}"
@@ -358,13 +358,13 @@ def _check_bounds(story: Story) -> Iterator[str]:
             ran.discard(moment.letter)
         for player in story.players:
             has = running_gpus(moment.seats, player.letter)
-            if held_gpus(moment.seats, player.letter) > player.most:
-                yield f"{player.letter} had more than {player.most} workers"
+            if held_gpus(moment.seats, player.letter) > player.maximum:
+                yield f"{player.letter} had more than {player.maximum} workers"
                 return
-            if has >= player.least and not _left(story, player.letter, moment):
+            if has >= player.minimum and not _left(story, player.letter, moment):
                 ran.add(player.letter)
             elif player.letter in ran:
-                yield f"{player.letter} had {has} workers, fewer than {player.least}"
+                yield f"{player.letter} had {has} workers, fewer than {player.minimum}"
                 return
 
 

@@ -163,19 +163,19 @@ def _board(story: Story, moment: StoryMoment) -> Group:
     for bar in bars(moment.seats, story.players):
         if story.is_present(bar.letter) or bar.own:
             decision = story.last_decision(bar.letter)
-            lines.append(_bar(bar, story.player(bar.letter).least, decision.reason.value if decision else ""))
+            lines.append(_bar(bar, story.player(bar.letter).minimum, decision.reason.value if decision else ""))
     idle = story.gpus - len(moment.seats)
     lines.append(Text(f"     {FREE * idle * _SIGNS:<{story.gpus * _SIGNS}}  {idle} idle", style="dim"))
     return Group(*lines)
 
 
-def _bar(bar: Bar, least: int, why: str) -> Text:
-    """Return the bar of a job. least: its min, in GPUs. why: the text behind the bar."""
+def _bar(bar: Bar, minimum: int, why: str) -> Text:
+    """Return the bar of a job. minimum: its min, in GPUs. why: the text behind the bar."""
     text = Text(f"  {bar.letter}  ", style=colour(bar.letter))
     text.append("█" * bar.own * _SIGNS)
     text.append("▒" * bar.lent * _SIGNS, style="dim")
     text.append(" " * (GPUS - bar.own - bar.lent) * _SIGNS)
-    needed = f"{bar.own} needed" if bar.own == least else f"{bar.own} of {least} needed"
+    needed = f"{bar.own} needed" if bar.own == minimum else f"{bar.own} of {minimum} needed"
     numbers = needed + (f", {bar.lent} lent" if bar.lent else "")
     text.append(f"  {numbers:<20}{why}", style="not bold")
     return text
@@ -227,8 +227,8 @@ def line(story: Story, moment: StoryMoment) -> str:
 def _request_words(player: Player) -> str:
     """Return how many workers a player asks for, in words."""
     if not player.elastic:
-        return f"{_workers(player.least)}, no fewer"
-    text = f"{player.least} to {_workers(player.most)}"
+        return f"{_workers(player.minimum)}, no fewer"
+    text = f"{player.minimum} to {_workers(player.maximum)}"
     return f"{text}; its owner wants it restarted whenever a pod is evicted" if player.restarts else text
 
 
@@ -309,10 +309,12 @@ def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: i
 
     seats: GPUs that the players hold. nodes: under the switch. gpus: of each node.
     """
-    least = {player.letter: player.least for player in players}
+    minimum = {player.letter: player.minimum for player in players}
     signs = ""
     for node in nodes:
-        letters = [s.letter if s.index < least[s.letter] else s.letter.lower() for s in sorted(seats) if s.node == node]
+        letters = [
+            s.letter if s.index < minimum[s.letter] else s.letter.lower() for s in sorted(seats) if s.node == node
+        ]
         signs += "".join(letters).ljust(gpus, FREE)
     return signs
 
@@ -320,7 +322,7 @@ def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: i
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
     """Count the GPUs that each holds."""
     amounts = [(player, held_gpus(seats, player.letter)) for player in players]
-    return [Bar(player.letter, min(has, player.least), max(0, has - player.least)) for player, has in amounts]
+    return [Bar(player.letter, min(has, player.minimum), max(0, has - player.minimum)) for player, has in amounts]
 
 
 def chart(story: Story, columns: int) -> Chart:

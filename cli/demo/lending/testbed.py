@@ -51,19 +51,19 @@ def queue() -> Raw:
 
 
 def job(player: Player) -> Raw:
-    """Return the manifest of a job of the story, a Volcano Job that starts with `least` workers of one GPU each.
+    """Return the manifest of a job of the story, a Volcano Job that starts with `minimum` workers of one GPU each.
 
     An elastic one has its max as an annotation. One with `restarts` restarts as a whole after an eviction.
     """
     container = {"name": "train", "image": "train", "resources": {"limits": {GPU: "1"}}}
     task: dict[str, Any] = {
         "name": "worker",
-        "replicas": player.least,
-        "minAvailable": player.least,
+        "replicas": player.minimum,
+        "minAvailable": player.minimum,
         "template": {"spec": {"containers": [container]}},
     }
-    notes = {labels.MAX_WORKERS: str(player.most)} if player.elastic else {}
-    spec: dict[str, Any] = {"minAvailable": player.least, "queue": QUEUE, "tasks": [task]}
+    notes = {labels.MAX_WORKERS: str(player.maximum)} if player.elastic else {}
+    spec: dict[str, Any] = {"minAvailable": player.minimum, "queue": QUEUE, "tasks": [task]}
     if player.restarts:
         spec["policies"] = [{"event": "PodEvicted", "action": "RestartJob"}]
     return {

@@ -53,8 +53,8 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
         made.put(NODES, node(number))
     for number in range(NAMESPACES):
         made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
-    for number, (least, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
-        job = made.put(JOBS, indexed_job(number, len(on), least, MOST, gpus))
+    for number, (minimum, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
+        job = made.put(JOBS, indexed_job(number, len(on), minimum, MOST, gpus))
         for index, at in enumerate(on):
             made.put(PODS, worker(job, index, gpus, at))
     for number in range(jobs, jobs + waiters):
@@ -71,8 +71,8 @@ def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, l
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
-        least, gpus = rng.randint(1, 2), rng.choice((1, 2, 4, 8))
-        made.append((least, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
+        minimum, gpus = rng.randint(1, 2), rng.choice((1, 2, 4, 8))
+        made.append((minimum, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
     while True:
         grew = False
         for _, gpus, on in made:
@@ -112,10 +112,10 @@ def quota(namespace: str, gpus: int) -> Raw:
     return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
 
 
-def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw:
+def indexed_job(number: int, size: int, minimum: int, maximum: int, gpus: int) -> Raw:
     """Return an elastic Indexed Job of `size` workers."""
     meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
-    meta["annotations"] = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most)}
+    meta["annotations"] = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum)}
     meta["generation"] = 1
     return {
         "metadata": meta,

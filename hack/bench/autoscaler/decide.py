@@ -169,13 +169,13 @@ def _job(
 
     number: of the job, part of its name. next_free: as `_filler` returns it.
     """
-    shape, least = rng.choice(shapes), rng.randint(1, 2)
-    size = least + rng.randint(0, 2)
+    shape, minimum = rng.choice(shapes), rng.randint(1, 2)
+    size = minimum + rng.randint(0, 2)
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
     key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
     created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
     life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
-    bounds = Bounds(min(least, max(1, len(rows))), size + rng.randint(0, 4))
+    bounds = Bounds(min(minimum, max(1, len(rows))), size + rng.randint(0, 4))
     job = Job(
         key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
     )
@@ -184,7 +184,7 @@ def _job(
 
 def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
     """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`."""
-    kept = seen.workers[: seen.job.bounds.least]
+    kept = seen.workers[: seen.job.bounds.minimum]
     for worker in seen.workers[len(kept) :]:
         free[worker.row] += takes[seen.job.shape]
     return replace(seen, job=replace(seen.job, replicas=max(1, len(kept))), workers=kept)
@@ -192,5 +192,5 @@ def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray
 
 def _waiting(seen: JobState) -> JobState:
     """Return the job without workers, so that it waits for its minimum."""
-    least = seen.job.bounds.least
-    return replace(seen, job=replace(seen.job, replicas=least), workers=())
+    minimum = seen.job.bounds.minimum
+    return replace(seen, job=replace(seen.job, replicas=minimum), workers=())

@@ -58,15 +58,15 @@ class SimulatedNodes:
         pair_s = self.collective_s * rng.uniform(0.9, 1.1) * (self.factor if slow else 1)
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
-    def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
+    def check(self, limits: StragglerLimits | None = None, maximum: int = 99) -> tuple[Verdict, list[Groups]]:
         """Run a whole check by our rule. Return (verdict, the groups of each round). Raises RuntimeError after
-        `most` rounds.
+        `maximum` rounds.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups(check), Verdict):
             rounds.append(answer)
-            if len(rounds) > most:
-                raise RuntimeError(f"more than {most} rounds: {self}")
+            if len(rounds) > maximum:
+                raise RuntimeError(f"more than {maximum} rounds: {self}")
             check = check.after(tuple(self.measure(group, len(rounds)) for group in answer))
         return answer, rounds
 

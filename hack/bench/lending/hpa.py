@@ -35,7 +35,7 @@ def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     shrink. ratio: of its metric to the target.
     """
     job = seen.job
-    wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
+    wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.minimum), job.bounds.maximum)
     if seen.is_waiting or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:
         return seen.hold(Reason.AT_MAX)
     if wanted > job.replicas:

@@ -65,10 +65,10 @@ def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random) -> Hosts |
     left = room.copy()
     chosen: Hosts = []
     for _ in range(pods):
-        most = int(left.max(initial=0))
-        if most <= 0:
+        maximum = int(left.max(initial=0))
+        if maximum <= 0:
             return None
-        equal = np.flatnonzero(left == most)
+        equal = np.flatnonzero(left == maximum)
         host = int(equal[int(rng.random() * len(equal))])
         left[host] -= 1
         chosen.append(host)

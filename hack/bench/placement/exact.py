@@ -25,7 +25,7 @@ def optimum(
     held = np.add.reduceat(room, fabric.starts[1]).tolist()
     model = cp_model.CpModel()
     used = [[model.new_bool_var(f"{tier}/{at}") for at in range(len(fabric.starts[tier]))] for tier in _tiers(fabric)]
-    taken = [model.new_int_var(0, min(pods, most), f"leaf{at}") for at, most in enumerate(held)]
+    taken = [model.new_int_var(0, min(pods, maximum), f"leaf{at}") for at, maximum in enumerate(held)]
     model.add(sum(taken) == pods)
     for leaf, pods_here in enumerate(taken):
         model.add(pods_here <= min(pods, held[leaf]) * used[0][leaf])

@@ -37,8 +37,8 @@ def draw(seed: int) -> Instance:
     fabric = build(shape(rng))
     room = _room(rng, fabric)
     total = int(room.sum())
-    most = min(total, 4 + int(rng.random() ** 2 * total))
-    return Instance(kind, fabric, room, 1 + int(rng.random() * most))
+    maximum = min(total, 4 + int(rng.random() ** 2 * total))
+    return Instance(kind, fabric, room, 1 + int(rng.random() * maximum))
 
 
 def digest(drawn: Iterable[Instance]) -> str:

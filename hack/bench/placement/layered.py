@@ -30,18 +30,18 @@ def measure(count: int, repeats: int) -> Outcome:
     missed = 0
     for seed in range(count):
         fabric, room, pods, layers = draw(seed)
-        least = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
+        minimum = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
         found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
         if isinstance(found, Placement):
             _check(fabric, room, found, pods, layers)
-        if least is None:
+        if minimum is None:
             continue
         if not isinstance(found, Placement):
             missed += 1
             continue
-        paid.append((ring_cost(fabric, hosts_of(found)).total, least))
+        paid.append((ring_cost(fabric, hosts_of(found)).total, minimum))
     ours, optimum = (sum(column) for column in zip(*paid, strict=True))
-    worst, p99_ms = max(((ours + 1) / (least + 1) for ours, least in paid), default=1.0), _p99_ms(repeats)
+    worst, p99_ms = max(((ours + 1) / (minimum + 1) for ours, minimum in paid), default=1.0), _p99_ms(repeats)
     return Outcome(
         "layers",
         (),
@@ -70,8 +70,8 @@ def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
     fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(hosts))
     room = np.array([rng.choice((0, 0, 1, 1, 2)) for _ in hosts], np.int32)
     outer, inner = rng.choice(_SIZES)
-    most = max(1, int(room.sum()) // outer // 2)
-    return fabric, room, outer * rng.randint(1, most), ((2, outer), (1, inner))
+    maximum = max(1, int(room.sum()) // outer // 2)
+    return fabric, room, outer * rng.randint(1, maximum), ((2, outer), (1, inner))
 
 
 def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequence[tuple[int, int]]) -> None:

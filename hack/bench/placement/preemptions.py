@@ -30,9 +30,9 @@ def measure(count: int) -> Outcome:
     """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
-    known = [(paid, least) for paid, least in prices if least]
-    both = [(paid, least) for paid, least in known if paid is not None]
-    paid, least = (sum(column) for column in zip(*both, strict=True))
+    known = [(paid, minimum) for paid, minimum in prices if minimum]
+    both = [(paid, minimum) for paid, minimum in known if paid is not None]
+    paid, minimum = (sum(column) for column in zip(*both, strict=True))
     in_multiples = [preempted(seed, multiple) for seed in range(count // 4 + 1) for multiple in (2, 4)]
     in_slices = [preempted_in_slices(seed) for seed in range(count // 4 + 1)]
     able = [each for each in shapes if each is not None]
@@ -43,7 +43,7 @@ def measure(count: int) -> Outcome:
         (),
         [
             Target("two shapes spread where one leaf holds all", sum(able), "<=", 0),
-            Target("preemption: GPU-seconds lost to the optimum's", paid / max(least, 1), "<=", 1.05),
+            Target("preemption: GPU-seconds lost to the optimum's", paid / max(minimum, 1), "<=", 1.05),
             Target(
                 "preemption in multiples of pods: GPU-seconds lost to the optimum's",
                 _to_least(in_multiples),
@@ -59,8 +59,8 @@ def measure(count: int) -> Outcome:
 
 def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
     """Return what was paid to the least price, in sum. A refusal counts as ten times its least price."""
-    paid = sum(_NEVER * least if price is None else price for price, least in prices)
-    return paid / max(sum(least for _, least in prices), 1)
+    paid = sum(_NEVER * minimum if price is None else price for price, minimum in prices)
+    return paid / max(sum(minimum for _, minimum in prices), 1)
 
 
 def spread(seed: int) -> bool | None:
@@ -113,9 +113,9 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     gang = [pod(f"high-{at}", wants // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
     for each in gang:
         cluster.show(each)
-    least = min((_least(free, lost, dict.fromkeys(hosts, 0), hosts, need, wants) for hosts in _by_leaf(cluster)),
+    minimum = min((_least(free, lost, dict.fromkeys(hosts, 0), hosts, need, wants) for hosts in _by_leaf(cluster)),
                 key=_or_never)  # fmt: skip
-    if not least:
+    if not minimum:
         return 0, 0
     cache_ = cluster.extender.plans
     cache_.sync(0.0)
@@ -123,10 +123,10 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     member = view.pods["high-0"]
     plan = plan_with_preemption(cache_, view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
-        return None, least
+        return None, minimum
     by_host = Counter(view.fabric.hosts[host] for host in plan.hosts.values())
     chosen = {host: count // multiple for host, count in by_host.items()}
-    return _least(free, lost, chosen, list(chosen), need, wants), least
+    return _least(free, lost, chosen, list(chosen), need, wants), minimum
 
 
 def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
@@ -143,17 +143,17 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
     by_leaf = _by_leaf(cluster)
     in_leaf = [_least_in_slices(free, lost, [hosts], slices, size) for hosts in by_leaf]
     known = [price for price in in_leaf if price is not None]
-    least = min(known) if known else _least_in_slices(free, lost, by_leaf, slices, size)
-    if not least:
+    minimum = min(known) if known else _least_in_slices(free, lost, by_leaf, slices, size)
+    if not minimum:
         return 0, 0
     plans = cluster.extender.plans
     plans.sync(0.0)
     member = plans.view.pods["high-0"]
     plan = plan_with_preemption(plans, plans.view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
-        return None, least
+        return None, minimum
     chosen = Counter(plans.view.fabric.hosts[host] for host in plan.hosts.values())
-    return _least(free, lost, chosen, list(chosen), pods, GPUS), least
+    return _least(free, lost, chosen, list(chosen), pods, GPUS), minimum
 
 
 def _least_in_slices(

@@ -139,12 +139,12 @@ def _single(count: int) -> _Single:
         )
         paid = [ring_cost(one.fabric, _legal(one, hosts)) for hosts in answers]
         worse += paid[0].total > paid[1].total
-        least = exact.optimum(one.fabric, one.room, one.pods, _CLOSES_S)
-        if least is None:
+        minimum = exact.optimum(one.fabric, one.room, one.pods, _CLOSES_S)
+        if minimum is None:
             continue
-        if least > min(each.total for each in paid):
-            raise RuntimeError(f"instance {seed}: an answer costs less than the optimum {least}")
-        costs[one.kind].append((*(each.total for each in paid), least))
+        if minimum > min(each.total for each in paid):
+            raise RuntimeError(f"instance {seed}: an answer costs less than the optimum {minimum}")
+        costs[one.kind].append((*(each.total for each in paid), minimum))
         leaves[one.kind].append(tuple(each.crossings[0] for each in paid))
     closed = [row for rows in costs.values() for row in rows]
     ratio = sum(row[0] for row in closed) / max(1, sum(row[3] for row in closed))

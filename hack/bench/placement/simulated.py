@@ -68,10 +68,10 @@ class SimulatedCluster:
         return answer["NodeNames"] or []
 
 
-def pod(name: str, gpus: int, gang: str = "", least: int = 0, at: str = "", **more: Any) -> dict[str, Any]:
-    """Return a pod. gang: of koordinator, with `least` members, "" for none. at: its node, "" for a pending pod."""
+def pod(name: str, gpus: int, gang: str = "", minimum: int = 0, at: str = "", **more: Any) -> dict[str, Any]:
+    """Return a pod. gang: of koordinator, with `minimum` members, "" for none. at: its node, "" for a pending pod."""
     asks = {"nvidia.com/gpu": str(gpus)}
-    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)} if gang else {}
+    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(minimum)} if gang else {}
     notes |= more.pop("notes", {})
     meta = {"name": name, "namespace": "default", "uid": name, "annotations": notes}
     container = {"name": "main", "resources": {"requests": asks, "limits": asks}}

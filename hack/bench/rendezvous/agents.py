@@ -204,8 +204,8 @@ def _run_meetings(line: Connection, kind: Kind, mine: Sequence[int], agents: int
 
 def _run_and_report(line: Connection, work: Callable[[], None]) -> None:
     """Call `work` with as many open files as allowed, send its error through `line`, and stay alive until killed."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     try:
         work()
     except Exception as error:

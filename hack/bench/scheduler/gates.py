@@ -39,10 +39,10 @@ def measure(scale: Scale) -> Outcome:
         for way in WAYS
         if scale is Scale.FULL or not release or (way, apart) == ("gates", "together")
     ]
-    least = best_fit(seeds, gangs)
+    minimum = best_fit(seeds, gangs)
     return combined(
         f"gates, kube-scheduler {' and '.join(dict.fromkeys(cell.kubernetes for cell in cells))}",
-        Outcome("streams", [_table(least, cells, gangs)], list(_targets(least, cells))),
+        Outcome("streams", [_table(minimum, cells, gangs)], list(_targets(minimum, cells))),
         kueue_beside.run(os.environ, cells, seeds[: kueue_beside.SEEDS], gangs),
         _waiting(scale.pick(500, 20, 20), scale.pick(10, 1, 1)),
     )
@@ -68,8 +68,8 @@ def _version(release: str) -> str:
     return said.split()[-1].removeprefix("v")
 
 
-def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of all cells. least: ring crossings of best fit in memory, the base of the ratios. gangs:
+def _table(minimum: float, cells: Sequence[Cell], gangs: int) -> Table:
+    """Return the table of all cells. minimum: ring crossings of best fit in memory, the base of the ratios. gangs:
     their number, named in the title.
     """
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
@@ -80,15 +80,15 @@ def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
         for cell in cells
     ]  # fmt: skip
     title = f"{gangs} gangs a seed, {len(cells[0].sent)} seeds, 128 nodes"
-    return Table(title, columns, [("best fit in memory", least, *["-"] * 5), *rows])
+    return Table(title, columns, [("best fit in memory", minimum, *["-"] * 5), *rows])
 
 
-def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
-    """Yield the targets of cells with scheduling gates. least: ring crossings of best fit in memory."""
+def _targets(minimum: float, cells: Sequence[Cell]) -> Iterator[Target]:
+    """Yield the targets of cells with scheduling gates. minimum: ring crossings of best fit in memory."""
     for cell in cells:
         if cell.way == "gates":
             where = f"{cell.kubernetes}, {cell.apart}"
-            yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / least, "<=", 1.02)
+            yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / minimum, "<=", 1.02)
             yield Target(f"{where}: gangs that failed", cell.failed, "<=", 0)
             yield Target(f"{where}: nominations obeyed", cell.obeyed, ">=", 0.999)
             yield Target(f"{where}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25)
@@ -108,6 +108,8 @@ def _waiting(gangs: int, times: int) -> Outcome:
     ]
     limits = (150, 1.0, 0, None, TAKEOVER_S)
     targets = [
-        Target(name, value, "<=", most) for (name, value), most in zip(rows, limits, strict=True) if most is not None
+        Target(name, value, "<=", maximum)
+        for (name, value), maximum in zip(rows, limits, strict=True)
+        if maximum is not None
     ]
     return Outcome("waiting", [Table("gangs that wait behind gates", {"what": "", "": ".2f"}, rows)], targets)

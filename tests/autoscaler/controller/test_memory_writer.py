@@ -93,7 +93,7 @@ def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     second.put_job("Job", grown(**words))
     second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
     (job,) = second.jobs.values()
-    assert job.bounds.least == 2
+    assert job.bounds.minimum == 2
 
 
 def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
@@ -102,7 +102,7 @@ def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", raw("a", "mine", 2, 1, 16))
     second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
-    assert [job.bounds.least for job in second.jobs.values()] == [1]
+    assert [job.bounds.minimum for job in second.jobs.values()] == [1]
     assert second.lent_terms([]) == {"a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)}
 
 
@@ -196,4 +196,4 @@ def test_a_job_held_on_old_terms_gives_what_it_borrowed():
     view.put_job("Job", grown(**{labels.MIN_WORKERS: "8"}))
     view.restore_terms({"a": Terms(2, Sizes(), {}, True)})
     (job,) = view.jobs.values()
-    assert (job.bounds.least, job.replicas, len(decide(view.observation(NOW_S), POLICY, NOW_S))) == (2, 8, 1)
+    assert (job.bounds.minimum, job.replicas, len(decide(view.observation(NOW_S), POLICY, NOW_S))) == (2, 8, 1)

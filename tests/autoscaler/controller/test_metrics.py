@@ -66,12 +66,12 @@ def look(metrics, *jobs, queues=None, starts=None, steps=None):
 
 def grown(name="a", **more):
     """Two workers of the min and three above it, of two GPUs each."""
-    return seen(job(name, least=2, most=8, replicas=5, gpus=2, **more), rows=[0, 0, 0, 0, 1])
+    return seen(job(name, minimum=2, maximum=8, replicas=5, gpus=2, **more), rows=[0, 0, 0, 0, 1])
 
 
-def short(name="w", least=4, **more):
+def short(name="w", minimum=4, **more):
     """Nothing of it runs."""
-    return seen(job(name, least=least, **more))
+    return seen(job(name, minimum=minimum, **more))
 
 
 @pytest.mark.real
@@ -161,12 +161,12 @@ def test_an_expected_start_stays_until_the_next_and_is_absent_if_unknown(metrics
     [
         pytest.param(short("a"), NEVER, id="it never ran: since it was made"),
         pytest.param(
-            replace(short("a", least=2), workers=(Worker(0, 0, since_s=1.0), Worker(1, None, since_s=77.0))),
+            replace(short("a", minimum=2), workers=(Worker(0, 0, since_s=1.0), Worker(1, None, since_s=77.0))),
             77.0,
             id="it lost a worker: since the one in its place was made",
         ),
         pytest.param(
-            replace(short("a", least=2), workers=(Worker(0, 0, since_s=1.0),)),
+            replace(short("a", minimum=2), workers=(Worker(0, 0, since_s=1.0),)),
             NOW_S + 50,
             id="it lost a worker, and nobody has made another: since it was seen",
         ),
@@ -189,7 +189,7 @@ def test_a_suspended_job_waits_for_nobody(metrics):
 
 
 def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics):
-    crowd = [seen(job(f"r{at:03}", least=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
+    crowd = [seen(job(f"r{at:03}", minimum=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
     small = [seen(job(f"s{at}", queue="p"), rows=[0]) for at in range(5)]
     look(metrics, *crowd, short("w"), *small, queues={"q": {}, "p": {}})
     found = samples(metrics)
@@ -209,7 +209,7 @@ def test_time_is_lent_as_long_as_workers_above_the_min_run(metrics, clock):
     clock.now_s += 10
     assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 60
     clock.now_s += 10
-    look(metrics, seen(job("a", least=2, most=8, replicas=3, gpus=2), rows=[0, 0, 0]))  # two of them are left
+    look(metrics, seen(job("a", minimum=2, maximum=8, replicas=3, gpus=2), rows=[0, 0, 0]))  # two of them are left
     clock.now_s += 5
     assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 130
 
@@ -433,7 +433,7 @@ def test_the_time_of_a_reclaim_is_observed_by_queue(metrics, clock):
     look(metrics, waits, steps=[hold(waits, Reason.WAITS_FOR_ROOM)])
     assert samples(metrics)["reclaim_seconds_count", "q"] == 0
     clock.now_s += 42.0
-    look(metrics, seen(job("w", least=4), rows=[0] * 4))
+    look(metrics, seen(job("w", minimum=4), rows=[0] * 4))
     found = samples(metrics)
     assert (found["reclaim_seconds_count", "q"], found["reclaim_seconds_sum", "q"]) == (1, 42)
 

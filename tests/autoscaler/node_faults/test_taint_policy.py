@@ -220,7 +220,7 @@ def test_a_suspicion_ends_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "share", "most"),
+    ("nodes", "share", "maximum"),
     [
         pytest.param(20, 0.1, 2, id="ten percent of twenty"),
         pytest.param(3, 0.1, 1, id="one in any case"),
@@ -228,17 +228,19 @@ def test_a_suspicion_ends_by_itself():
         pytest.param(4, 1.0, 4, id="all, where an admin says so"),
     ],
 )
-def test_at_most_a_share_is_tainted_and_the_first_reported_comes_first(nodes, share, most):
+def test_at_most_a_share_is_tainted_and_the_first_reported_comes_first(nodes, share, maximum):
     cluster = Cluster(nodes, share=share, fresh_s=1e6)
     for at in range(nodes):
         cluster.says(f"w{at}", f"n{at}", ago_s=at, team=f"t{at}")
     cluster.look()
-    assert cluster.tainted == {f"n{at}" for at in range(nodes - most, nodes)}
+    assert cluster.tainted == {f"n{at}" for at in range(nodes - maximum, nodes)}
     refused = [node for node, word in cluster.words if word == "ShareReached"]
-    assert len(refused) == nodes - most
+    assert len(refused) == nodes - maximum
     cluster.look(after_s=HOUR_S)
     cluster.look()
-    assert len(cluster.tainted) == min(most, nodes - most), "the time of the first is up: the next ones have their turn"
+    assert len(cluster.tainted) == min(maximum, nodes - maximum), (
+        "the time of the first is up: the next ones have their turn"
+    )
 
 
 def test_a_report_over_the_share_is_kept_and_foreign_taints_count():

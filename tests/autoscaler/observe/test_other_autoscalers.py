@@ -82,4 +82,4 @@ def test_what_was_lent_before_it_came_can_be_taken_and_nothing_is_added(cache):
     cache.observation(0.0)
     cache.others.put("ns", "by-loss", *JOB)
     (seen,) = cache.observation(0.0).jobs
-    assert (seen.job.refused, seen.job.bounds.most) == ("", 4)
+    assert (seen.job.refused, seen.job.bounds.maximum) == ("", 4)

@@ -83,14 +83,14 @@ def test_a_job_that_can_never_start_takes_no_share_from_other_queues(capability,
     """Volcano admits no such job to its queue, so its pods are not made, and not in what the queue asks for."""
     view = Cache(KINDS)
     view.put_node(node("a", 8))
-    for queue, most in (("ours", 8), ("theirs", capability)):
-        view.put_queue(volcano_queue(queue, most))
-    for name, queue, least, runs in (
+    for queue, maximum in (("ours", 8), ("theirs", capability)):
+        view.put_queue(volcano_queue(queue, maximum))
+    for name, queue, minimum, runs in (
         ("mine", "ours", 4, 0),
         *((name, "theirs", *told) for name, told in theirs.items()),
     ):
-        notes = {labels.QUEUE: queue, labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(least)}
-        view.put_job("Job", job(least, uid=name, **notes))
+        notes = {labels.QUEUE: queue, labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(minimum)}
+        view.put_job("Job", job(minimum, uid=name, **notes))
         for index in range(runs):
             view.put_pod(pod(index, "a", owner=name))
     assert view.observation(0.0).queues["ours"].deserved[GPU] == ours

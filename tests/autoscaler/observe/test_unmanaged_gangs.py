@@ -40,11 +40,11 @@ def hidden(made, gates=None, scheduler="", said=""):
     return made
 
 
-def group(name, least=2, phase="Pending", resources=None, owner=None, **spec):
+def group(name, minimum=2, phase="Pending", resources=None, owner=None, **spec):
     meta = {"name": name, "namespace": "ns", "uid": f"group-{name}"}
     if owner:
         meta["ownerReferences"] = [{"uid": owner}]
-    told = {"minMember": least, "minResources": resources or {GPU: str(2 * least)}, **spec}
+    told = {"minMember": minimum, "minResources": resources or {GPU: str(2 * minimum)}, **spec}
     return unmanaged_gangs.read_pod_group(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
 
 
@@ -89,7 +89,7 @@ def waits(view):
     """Return what waits: how many pods of what size, by name."""
     found = view.observation(0.0).jobs
     return {
-        str(each.job.key): (each.job.bounds.least - each.bound_workers, each.job.shape.gpus())
+        str(each.job.key): (each.job.bounds.minimum - each.bound_workers, each.job.shape.gpus())
         for each in found
         if each.is_waiting
     }
@@ -115,7 +115,7 @@ def test_who_does_not_wait_here(view, other):
 
 
 def test_a_gang_waits_for_its_min_and_not_for_more(view):
-    view.unmanaged.put_group(group("g", least=3))
+    view.unmanaged.put_group(group("g", minimum=3))
     for at, where in enumerate(["a", None, None, None]):
         view.put_pod(pod(f"p{at}", 1, node=where, gang="g"))
     assert waits(view) == {"PodGroup/ns/g": (2, 1)}
@@ -149,16 +149,16 @@ def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
     assert waits(view) == {}
 
 
-@pytest.mark.parametrize(("told", "least"), [
+@pytest.mark.parametrize(("told", "minimum"), [
     pytest.param({"minMember": 4}, 4, id="without subgroups"),
     pytest.param({"minMember": 9, "subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "minMember": 3}]}, 5,
         id="with subgroups, whose minimums count"),
     pytest.param({"subGroups": 5}, 1, id="unread subgroups are none"),
     pytest.param({}, 1, id="without a minimum"),
 ])  # fmt: skip
-def test_a_podgroup_of_kai_says_how_many_start_together(told, least):
+def test_a_podgroup_of_kai_says_how_many_start_together(told, minimum):
     raw = {"metadata": {"name": "g", "namespace": "ns"}, "spec": told}
-    assert unmanaged_gangs.read_pod_group(Dialect.KAI, raw).least == least
+    assert unmanaged_gangs.read_pod_group(Dialect.KAI, raw).minimum == minimum
 
 
 def test_roles_of_several_shapes_wait_together(view):
@@ -217,7 +217,7 @@ def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
     ],
 )
 def test_a_gang_needs_its_min_of_pods_that_can_be_bound(view, behind, able):
-    view.unmanaged.put_group(group("g", least=2))
+    view.unmanaged.put_group(group("g", minimum=2))
     for at in range(3):
         view.put_pod(hidden(pod(f"p{at}", gang="g"), GATE if at < behind else None))
     (seen,) = view.observation(0.0).jobs

@@ -55,12 +55,12 @@ def test_after_a_crash_it_goes_on_behind_the_line_that_was_cut_off(tmp_path):
 
 
 def test_it_never_takes_more_than_two_files_of_its_bound(tmp_path):
-    path, most = tmp_path / "decisions", 1000
+    path, maximum = tmp_path / "decisions", 1000
     for _ in range(4):
-        written(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), max_bytes=most)
+        written(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), max_bytes=maximum)
     old = tmp_path / "decisions.1"
     assert {file.name for file in tmp_path.iterdir()} == {"decisions", "decisions.1"}
-    assert max(path.stat().st_size, old.stat().st_size) <= most
+    assert max(path.stat().st_size, old.stat().st_size) <= maximum
     assert old.stat().st_mode & 0o777 == 0o600
     for file in (old, path):  # each file begins with the decision of every job
         assert {job for job, _ in decisions(file.read_bytes().splitlines()[:2])} == {"a", "b"}

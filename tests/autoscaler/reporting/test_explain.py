@@ -22,8 +22,8 @@ def node(name="n", ready=True, **spec):
     return Node(ObjectMeta(name=name, labels={"disk": "ssd", "zone": "a"}), NodeSpec(**spec), status)
 
 
-LENT = seen(job("a", least=2, most=8, replicas=7), [0] * 7)
-WAITS = seen(job("b", least=8, most=8))
+LENT = seen(job("a", minimum=2, maximum=8, replicas=7), [0] * 7)
+WAITS = seen(job("b", minimum=8, maximum=8))
 
 
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
@@ -44,7 +44,7 @@ def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
         8,
     )
     gang = told.gang
-    assert (gang.least, gang.bound, gang.missing, gang.finished) == (8, 0, 8, 0)
+    assert (gang.minimum, gang.bound, gang.missing, gang.finished) == (8, 0, 8, 0)
     assert told.size is None
 
 
@@ -61,7 +61,9 @@ def test_a_running_job_is_told_its_size_its_bank_and_its_cooldown():
 
 def test_who_gives_and_for_whom_is_told_on_both_sides():
     at = world(
-        [8], replace(LENT, job=replace(LENT.job, most=8) if False else LENT.job), seen(job("b", least=4, most=4))
+        [8],
+        replace(LENT, job=replace(LENT.job, maximum=8) if False else LENT.job),
+        seen(job("b", minimum=4, maximum=4)),
     )
     assert of("b", at).shrinking_jobs == (("Job/ns/a", 7, 4),)
     assert of("a", at).beneficiary == "Job/ns/b"
@@ -73,15 +75,15 @@ def test_a_queue_that_nobody_describes_is_told_by_its_pods():
 
 
 def test_the_largest_holders_come_first_and_the_others_are_counted():
-    jobs = [seen(job("x" * n, least=1, most=n, replicas=n), [0] * n) for n in range(1, 9)]
+    jobs = [seen(job("x" * n, minimum=1, maximum=n, replicas=n), [0] * n) for n in range(1, 9)]
     queue = of("x", world([40], *jobs)).queue
     assert [each.job[7:] for each in queue.holders] == ["x" * n for n in (8, 7, 6, 5, 4)]
     assert queue.others == 3
 
 
 def test_a_gang_under_one_switch_says_so():
-    gang = of("b", world([8], seen(job("b", least=2, most=4, spread=Spread(1, 2))))).gang
-    assert (gang.tier, gang.multiple, gang.most) == (1, 2, 4)
+    gang = of("b", world([8], seen(job("b", minimum=2, maximum=4, spread=Spread(1, 2))))).gang
+    assert (gang.tier, gang.multiple, gang.maximum) == (1, 2, 4)
 
 
 def test_a_job_that_was_not_seen_has_no_chain():

@@ -36,7 +36,7 @@ def because(at, name, **more):
 
 def running(name, gpus=4, ran_s=1000.0, **more):
     """A rigid job that has run for so long."""
-    made = seen(job(name, least=gpus, most=gpus, **more), [0] * gpus)
+    made = seen(job(name, minimum=gpus, maximum=gpus, **more), [0] * gpus)
     return replace(made, workers=tuple(replace(w, since_s=NOW_S - ran_s) for w in made.workers))
 
 
@@ -48,13 +48,13 @@ def history(*lived, queue="q"):
 
 
 NEVER = (float("inf"),) * 3
-WAITS = seen(job("waits", least=4, most=4))
+WAITS = seen(job("waits", minimum=4, maximum=4))
 
 
 def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
     assert told(world([4], WAITS)) == {"waits": (0, 5, 60)}
-    lent = seen(job("a", least=1, replicas=4), [0] * 4)
-    assert told(world([4], lent, seen(job("b", least=3, most=3)))) == {"b": (0, 15, 35)}
+    lent = seen(job("a", minimum=1, replicas=4), [0] * 4)
+    assert told(world([4], lent, seen(job("b", minimum=3, maximum=3)))) == {"b": (0, 15, 35)}
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_too_short_a_history_of_a_queue_is_made_up_for_by_all_queues():
 
 
 def test_where_only_told_is_what_would_be_done_nobody_leaves():
-    lent = replace(running("a", ran_s=1000), job=job("a", least=1, most=4, replicas=4))
+    lent = replace(running("a", ran_s=1000), job=job("a", minimum=1, maximum=4, replicas=4))
     at = world([4], lent, WAITS)
     assert told(at, dry_run=False) == {"waits": told(at, dry_run=False)["waits"]}
-    assert told(world([4], lent, seen(job("b", least=3, most=3))), dry_run=True)["b"][1] > 500
+    assert told(world([4], lent, seen(job("b", minimum=3, maximum=3))), dry_run=True)["b"][1] > 500
 
 
 def test_who_waits_behind_others_starts_after_them():
-    many = [seen(job("w" * number, least=4, most=4)) for number in range(1, 6)]
+    many = [seen(job("w" * number, minimum=4, maximum=4)) for number in range(1, 6)]
     found = told(world([4], running("a"), *many), history(*range(500, 2000, 10)))
     middles = [found["w" * number][1] for number in range(1, 6)]
     assert middles == sorted(middles)
@@ -118,8 +118,8 @@ def test_a_waiter_that_needs_a_whole_node_is_not_served_by_scattered_room():
     both = [running(name, gpus=2) for name in "ab"]
     both = [replace(each, workers=tuple(replace(w, row=row) for w in each.workers)) for row, each in enumerate(both)]
     lives = history(*range(1100, 2100, 10))
-    either = told(world([2, 2], *both, seen(job("whole", least=1, most=1, gpus=2))), lives)["whole"]
-    never = told(world([2, 2], *both, seen(job("whole", least=1, most=1, gpus=4))), lives)["whole"]
+    either = told(world([2, 2], *both, seen(job("whole", minimum=1, maximum=1, gpus=2))), lives)["whole"]
+    never = told(world([2, 2], *both, seen(job("whole", minimum=1, maximum=1, gpus=4))), lives)["whole"]
     assert either[2] < 1100
     assert never[1:] == (float("inf"),) * 2
 
@@ -132,7 +132,7 @@ def test_a_queue_that_stays_full_lets_nobody_in_whatever_the_nodes_have():
 
 
 def test_only_so_many_are_looked_at_and_the_others_are_told_so():
-    many = [seen(job(f"w{number:03}", least=4, most=4)) for number in range(MAX_WAITERS + 3)]
+    many = [seen(job(f"w{number:03}", minimum=4, maximum=4)) for number in range(MAX_WAITERS + 3)]
     at = world([4], running("a"), *many)
     found = forecast(at, decide(at, POLICY, NOW_S), RuntimeStats(), NOW_S)
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
@@ -153,7 +153,7 @@ def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
 
 
 def test_only_what_can_be_told_in_full_is_handed_on():
-    at = world([4], running("a"), WAITS, seen(job("more", least=9, most=9)))
+    at = world([4], running("a"), WAITS, seen(job("more", minimum=9, maximum=9)))
     found = ForecastCache().start_times(at, decide(at, POLICY, NOW_S), list, NOW_S, dry_run=False)
     assert [key.name for key in found] == ["waits"]
 

@@ -26,8 +26,8 @@ def page(at):
 
 
 def test_a_queues_page_tells_what_it_has_who_waits_and_to_whom_is_lent():
-    lent = seen(job("a", least=1, most=4, replicas=3), [0, 0, 0])
-    told = page(world([4], lent, seen(job("bb", least=5, most=5)), queues={"q": {"limit": 8, "deserved": 4}}))["q"]
+    lent = seen(job("a", minimum=1, maximum=4, replicas=3), [0, 0, 0])
+    told = page(world([4], lent, seen(job("bb", minimum=5, maximum=5)), queues={"q": {"limit": 8, "deserved": 4}}))["q"]
     assert told["gpus"] == {"used": 3, "limit": 8, "deserved": 4, "free": 5}
     assert (told["jobs"], told["elasticWorkers"]) == ({"running": 1, "waiting": 1}, 2)
     assert told["waiting"] == [{"job": "Job/ns/bb", "has": 0, "min": 5, "max": 5, "reason": "NeedsMore"}]
@@ -41,7 +41,7 @@ def test_nothing_of_it_changes_while_nothing_else_does():
 
 
 def test_a_crowd_is_counted():
-    crowd = [seen(job(f"w{number:03}", least=9, most=9)) for number in range(MAX_JOBS + 7)]
+    crowd = [seen(job(f"w{number:03}", minimum=9, maximum=9)) for number in range(MAX_JOBS + 7)]
     told = page(world([4], *crowd))["q"]
     assert (len(told["waiting"]), told["waitingLeftOut"]) == (MAX_JOBS, 7)
 
@@ -68,13 +68,13 @@ def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
 
 
 def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
-    made = seen(job("a", least=1, replicas=2), [0, 0])
+    made = seen(job("a", minimum=1, replicas=2), [0, 0])
     names = [worker.name for worker in made.workers]
     notes = {name: worker_annotations(at, 1) for at, name in enumerate(names)}
     assert list(marks_of(made, notes)) == []
     del notes[names[1]][labels.SAFE_TO_EVICT]
     assert list(marks_of(made, notes)) == [Mark("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))]
-    assert list(marks_of(seen(job("a", most=1), [0]), {})) == []
+    assert list(marks_of(seen(job("a", maximum=1), [0]), {})) == []
 
 
 class Store:

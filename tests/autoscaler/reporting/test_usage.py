@@ -89,17 +89,17 @@ def hold(each, reason):
     return Step(each.job.key, each.job.replicas, each.job.replicas, reason)
 
 
-def waiting(name="w", least=4, **more):
-    return seen(job(name, least=least, most=least, **more))
+def waiting(name="w", minimum=4, **more):
+    return seen(job(name, minimum=minimum, maximum=minimum, **more))
 
 
 def running(name="a", **more):
-    return seen(job(name, least=2, most=8, replicas=3, **more), rows=[0, 0, 0])
+    return seen(job(name, minimum=2, maximum=8, replicas=3, **more), rows=[0, 0, 0])
 
 
 def leaving(name="l"):
     """A job that gave two workers, which still terminate."""
-    return seen(job(name, least=1, most=8, replicas=1), rows=[0, 0, 0])
+    return seen(job(name, minimum=1, maximum=8, replicas=1), rows=[0, 0, 0])
 
 
 QUEUES = {"q": {"limit": 100}}
@@ -160,7 +160,7 @@ def test_idle_gpus_belong_to_the_queues_that_leave_their_share_unused():
 def test_who_holds_which_gpus():
     elastic = running("bert", queue="a", other_roles=((shape(1), 1),))
     elastic = replace(elastic, other_pods=(1,))
-    rigid_job = seen(job("gpt", least=1, most=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
+    rigid_job = seen(job("gpt", minimum=1, maximum=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
     observation = replace(
         world([8], elastic, rigid_job), queues={"a": queue(7, deserved=2), "b": queue(4, deserved=8), "c": queue(0)}
     )
@@ -204,7 +204,7 @@ def test_pairs_are_counted_by_name_up_to_a_bound():
 
 
 def test_the_time_until_lent_gpus_are_bound_to_the_job_that_needs_them():
-    waits, starts = waiting(), seen(job("w", least=4, most=4), rows=[0] * 4)
+    waits, starts = waiting(), seen(job("w", minimum=4, maximum=4), rows=[0] * 4)
     reclaims, step = Reclaims(), hold(waits, Reason.WAITS_FOR_ROOM)
     assert reclaims.update([waits], [step], 100.0) == []
     assert reclaims.update([waits], [hold(waits, Reason.SCHEDULERS_TURN)], 130.0) == []
@@ -214,19 +214,19 @@ def test_the_time_until_lent_gpus_are_bound_to_the_job_that_needs_them():
 
 @pytest.mark.parametrize("end", [
     pytest.param([], id="a deleted job"),
-    pytest.param([seen(job("w", least=4, most=4, life=Life.SUSPENDED))], id="a suspended job"),
+    pytest.param([seen(job("w", minimum=4, maximum=4, life=Life.SUSPENDED))], id="a suspended job"),
 ])  # fmt: skip
 def test_a_job_that_does_not_start_has_no_time(end):
     reclaims, waits = Reclaims(), waiting()
     reclaims.update([waits], [hold(waits, Reason.WAITS_FOR_ROOM)], 100.0)
     assert reclaims.update(end, [], 160.0) == []
-    assert reclaims.update([seen(job("w", least=4, most=4), rows=[0] * 4)], [], 170.0) == []
+    assert reclaims.update([seen(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
 
 
 def test_room_without_workers_that_leave_is_no_reclaim():
     reclaims, waits = Reclaims(), waiting()
     reclaims.update([waits], [hold(waits, Reason.SCHEDULERS_TURN)], 100.0)
-    assert reclaims.update([seen(job("w", least=4, most=4), rows=[0] * 4)], [], 170.0) == []
+    assert reclaims.update([seen(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
 
 
 def test_every_reason_has_a_case():

@@ -77,9 +77,9 @@ def test_one_that_would_owe_more_than_a_restart_gives_all_that_it_has(gained_s, 
 
 
 def test_growing_has_to_win_its_restarts_back():
-    assert pays_off(job("a", least=1, most=200), 2, Policy())
-    assert not pays_off(job("a", least=1, most=200, replicas=100), 101, Policy())
-    assert pays_off(job("a", least=1, most=200, replicas=100), 200, Policy())
+    assert pays_off(job("a", minimum=1, maximum=200), 2, Policy())
+    assert not pays_off(job("a", minimum=1, maximum=200, replicas=100), 101, Policy())
+    assert pays_off(job("a", minimum=1, maximum=200, replicas=100), 200, Policy())
 
 
 def test_what_is_noted_is_read_back_as_it_was():

@@ -33,15 +33,15 @@ POOR = (1, Reason.MARGINAL_GAIN)
 
 
 @pytest.mark.parametrize(
-    ("poor", "least"),
+    ("poor", "minimum"),
     [
         pytest.param({"a": STEEP}, FLAT, id="one"),
         pytest.param({"a": STEEP, "bb": MIDDLE}, FLAT, id="two, the second of which is found when it has the room"),
     ],
 )
-def test_room_that_would_pay_for_no_restart_of_one_goes_to_another(poor, least):
+def test_room_that_would_pay_for_no_restart_of_one_goes_to_another(poor, minimum):
     jobs = [old(job(name, curve=curve, resize_budget=DEAR)) for name, curve in poor.items()]
-    at = world([len(jobs) + 4], *jobs, old(job("last", curve=least, resize_budget=CHEAP)))
+    at = world([len(jobs) + 4], *jobs, old(job("last", curve=minimum, resize_budget=CHEAP)))
     assert told(at) == {**dict.fromkeys(poor, POOR), "last": (4, Reason.IDLE_ROOM)}
 
 
@@ -79,7 +79,7 @@ def test_beside_one_that_cannot_pay_nobody_grows_into(free, more, policy):
     ],
 )
 def test_of_settled_room_each_unit_takes_all_its_workers(settled, sizes):
-    jobs = [old(job(name, least=2, most=4, unit=2), [0, 0]) for name in ("a", "bb")]
+    jobs = [old(job(name, minimum=2, maximum=4, unit=2), [0, 0]) for name in ("a", "bb")]
     steps = plan(world([9], *jobs, idle_room=settled))
     assert {name: step.target for name, step in steps.items()} == sizes
     assert steps["bb"].reason is (Reason.IDLE_ROOM if sizes["bb"] == 4 else Reason.ROOM_SETTLES)
@@ -108,20 +108,20 @@ def test_what_a_job_may_do_that(made, rows, told_then):
     assert told(world([9], seen(made, rows))) == {"a": told_then}
 
 
-SHRANK = {"least": 1, "replicas": 2}
+SHRANK = {"minimum": 1, "replicas": 2}
 
 
 @pytest.mark.parametrize(
     ("more", "workers", "gave", "back"),
     [
-        pytest.param({"most": 8}, 2, 8, (8, Reason.RETURNED), id="all that it gave"),
-        pytest.param({"most": 8}, 2, 5, (5, Reason.RETURNED), id="no more than it gave"),
-        pytest.param({"most": 4}, 2, 8, (4, Reason.RETURNED), id="no more than it may have by now"),
-        pytest.param({"most": 8, "resized_s": NOW_S - 5}, 2, 8, (8, Reason.RETURNED), id="at once"),
-        pytest.param({"most": 8, "pause": Pause.SHRINK}, 2, 8, (8, Reason.RETURNED), id="also when not to shrink"),
-        pytest.param({"most": 8, "pause": Pause.GROW}, 2, 8, (2, Reason.PAUSED), id="not when not to grow"),
-        pytest.param({"most": 8, "pause": Pause.SHRINK}, 3, 8, (2, Reason.NOT_READY), id="not before one has gone"),
-        pytest.param({"most": 8}, 2, 2, (2, Reason.ROOM_SETTLES), id="nothing when it has it all"),
+        pytest.param({"maximum": 8}, 2, 8, (8, Reason.RETURNED), id="all that it gave"),
+        pytest.param({"maximum": 8}, 2, 5, (5, Reason.RETURNED), id="no more than it gave"),
+        pytest.param({"maximum": 4}, 2, 8, (4, Reason.RETURNED), id="no more than it may have by now"),
+        pytest.param({"maximum": 8, "resized_s": NOW_S - 5}, 2, 8, (8, Reason.RETURNED), id="at once"),
+        pytest.param({"maximum": 8, "pause": Pause.SHRINK}, 2, 8, (8, Reason.RETURNED), id="also when not to shrink"),
+        pytest.param({"maximum": 8, "pause": Pause.GROW}, 2, 8, (2, Reason.PAUSED), id="not when not to grow"),
+        pytest.param({"maximum": 8, "pause": Pause.SHRINK}, 3, 8, (2, Reason.NOT_READY), id="not before one has gone"),
+        pytest.param({"maximum": 8}, 2, 2, (2, Reason.ROOM_SETTLES), id="nothing when it has it all"),
     ],
 )
 def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, back):
@@ -135,8 +135,10 @@ def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, 
         pytest.param(job("a"), None, 4, id="of which nobody says anything"),
         pytest.param(job("a"), Queue({GPU: 3}, used={}), 4, id="in which nobody is seen to use anything"),
         pytest.param(job("a", gpus=0), Queue({GPU: 3}, used={GPU: 4}), 4, id="too full of what it has none of"),
-        pytest.param(job("a", least=2, unit=2), Queue({GPU: 3}, used={GPU: 2}), 2, id="without a whole unit"),
-        pytest.param(job("a", least=2, unit=2, most=8), Queue({GPU: 5}, used={GPU: 2}), 4, id="with room for one unit"),
+        pytest.param(job("a", minimum=2, unit=2), Queue({GPU: 3}, used={GPU: 2}), 2, id="without a whole unit"),
+        pytest.param(
+            job("a", minimum=2, unit=2, maximum=8), Queue({GPU: 5}, used={GPU: 2}), 4, id="with room for one unit"
+        ),
     ],
 )
 def test_how_far_a_job_grows_in_a_queue(made, queue, size):
@@ -146,5 +148,5 @@ def test_how_far_a_job_grows_in_a_queue(made, queue, size):
 
 
 def test_what_is_kept_free_counts_from_nothing_in_an_unused_queue():
-    at = replace(world([19], old(job("a", most=8))), queues={"q": Queue({GPU: 5}, used={})})
+    at = replace(world([19], old(job("a", maximum=8))), queues={"q": Queue({GPU: 5}, used={})})
     assert plan(at, replace(POLICY, headroom={GPU: 1}))["a"].target == 5

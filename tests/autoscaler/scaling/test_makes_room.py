@@ -52,7 +52,7 @@ def test_what_nobody_uses_is_not_borrowed():
 def test_who_is_asked_in_vain_keeps_its_room_for_the_next():
     """Two of the four lent ones are borrowed: no three for the first, and just one for the second."""
     lent = seen(job("lent", replicas=4, queue="r"), [0] * 4)
-    first, second = seen(job("first", least=3, created="2026-01-01T00:00:00Z")), seen(job("second", most=1))
+    first, second = seen(job("first", minimum=3, created="2026-01-01T00:00:00Z")), seen(job("second", maximum=1))
     at = world([4], lent, first, second, queues={"q": {}, "r": {"deserved": 2}})
     assert told(at) == {
         "lent": (3, Reason.MAKES_ROOM),
@@ -79,7 +79,7 @@ def test_in_a_strict_queue_all_are_served_for_whom_there_is_room():
 
 
 def test_what_a_min_asks_for_is_the_sum_over_its_roles():
-    made = job("a", least=2, other_roles=((shape(4), 2), (shape(0), 3)))
+    made = job("a", minimum=2, other_roles=((shape(4), 2), (shape(0), 3)))
     assert plan(world([1], seen(made)))["a"].detail == f"its min asks for 10 {GPU}"
 
 
@@ -93,10 +93,10 @@ def test_what_a_min_asks_for_is_the_sum_over_its_roles():
 )
 def test_workers_that_go_are_waited_for(more, leaving, waited_for):
     bank = ResizeBudget(0.0, NOW_S - POLICY.promise_s - 1)
-    going = seen(job("a", least=2, replicas=2, resize_budget=bank, **more), [0] * 4)
+    going = seen(job("a", minimum=2, replicas=2, resize_budget=bank, **more), [0] * 4)
     going = replace(going, workers=tuple(replace(w, leaving=leaving and w.index > 1) for w in going.workers))
     lent = seen(job("lent", replicas=4), [0] * 4)
-    assert (plan(world([8], going, lent, seen(job("waits", least=2))))["lent"].target == 4) is waited_for
+    assert (plan(world([8], going, lent, seen(job("waits", minimum=2))))["lent"].target == 4) is waited_for
 
 
 def test_a_job_that_is_not_to_shrink_gives_up_no_worker_without_a_node():
@@ -106,6 +106,6 @@ def test_a_job_that_is_not_to_shrink_gives_up_no_worker_without_a_node():
 
 
 def test_a_job_at_its_min_gives_up_no_worker_without_a_node():
-    made = seen(job("a", least=2), [0, None], finished=1)
+    made = seen(job("a", minimum=2), [0, None], finished=1)
     made = replace(made, workers=tuple(replace(each, since_s=NOW_S - 900) for each in made.workers))
     assert told(world([1], made)) == {"a": (2, Reason.NOT_READY)}

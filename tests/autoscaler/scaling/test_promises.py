@@ -24,7 +24,7 @@ def story(*looks):
     """Look at a job that stays; the reason for one that waits, and what another gives, at the end."""
     promises, lent = Promises(POLICY.promise_s), seen(job("lent", replicas=4), [0] * 4)
     for made, at_s in looks:
-        at = promises.update(world([8], made, lent, seen(job("waits", least=2))), NOW_S + at_s)
+        at = promises.update(world([8], made, lent, seen(job("waits", minimum=2))), NOW_S + at_s)
         steps = {step.key.name: step for step in decide(at, POLICY, NOW_S + at_s)}
     return steps["waits"].reason, steps["lent"].target
 

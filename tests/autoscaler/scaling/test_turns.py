@@ -52,10 +52,10 @@ def test_who_comes_first_grows_first(one, other, first):
 def test_a_poor_job_gives_no_sooner_for_a_rich_one_of_its_namespace():
     """The rich one gives first, then the newest job of all, and the poor one only after that."""
     bank = ResizeBudget(1000.0, NOW_S - 5)
-    rich = of("mine", "rich", 1, priority=1, least=1, replicas=2, resize_budget=bank)
+    rich = of("mine", "rich", 1, priority=1, minimum=1, replicas=2, resize_budget=bank)
     poor, newest = of("mine", "poor", 5, priority=1, replicas=2), of("theirs", "newest", 9, replicas=2)
     lent = [seen(each, [row, row + 1]) for each, row in ((rich, 0), (poor, 2), (newest, 4))]
-    waiter = of("third", "w", 30, least=2)
+    waiter = of("third", "w", 30, minimum=2)
     steps = decide(world([1] * 6, *lent, seen(waiter)), POLICY, NOW_S)
     assert {step.key.name for step in steps if step.changes} == {"rich", "newest"}
 

@@ -12,7 +12,7 @@ from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.observe.room_history import FORGET_S, FREE_STRIKES, MAX_BACKOFF_S, MAX_REMEMBERED, UnusedRoom
 from turnout.jobs.model import JobKey, Life
 
-GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)
+GIVER = job("giver", minimum=2, maximum=8, replicas=8, resized_s=NOW_S - 50)
 LATE_S = POLICY.bind_s + 1
 
 
@@ -44,8 +44,8 @@ class Story:
         return sum(one > other for one, other in pairwise(sizes))
 
 
-def ghost(name="ghost", namespace="ns", least=6, **more):
-    made = job(name, least=least, most=least, **more)
+def ghost(name="ghost", namespace="ns", minimum=6, **more):
+    made = job(name, minimum=minimum, maximum=minimum, **more)
     return seen(replace(made, key=JobKey("Pod", namespace, name)))
 
 
@@ -84,7 +84,7 @@ def test_who_has_its_workers_back_gives_to_the_next_that_is_honest():
 def test_room_left_unused_by_two_at_once_goes_back_all_the_same():
     """One ghost has it from the giver, the other has what was free."""
     unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(GIVER, [0] * 8)
-    waiters = ghost(), ghost("solo", least=1)
+    waiters = ghost(), ghost("solo", minimum=1)
     at = world([8], giver, waiters[0])
     unused.record_decision(at, decide(at, POLICY, NOW_S), NOW_S)
     small = seen(replace(GIVER, replicas=2), [0] * 2)
@@ -96,7 +96,7 @@ def test_room_left_unused_by_two_at_once_goes_back_all_the_same():
 
 
 def test_who_never_had_room_kept_has_left_none_unused():
-    story, large = Story(), ghost("large", namespace="others", least=50)
+    story, large = Story(), ghost("large", namespace="others", minimum=50)
     story.look(ghost(), large)
     story.look(ghost(), large)
     story.look(ghost(), large, after_s=LATE_S)
@@ -108,7 +108,7 @@ def test_who_never_had_room_kept_has_left_none_unused():
 def test_who_is_placed_role_by_role_is_believed():
     story = Story()
     for there in (0, 0, 1, 2):
-        made = replace(ghost(least=4, other_roles=((shape(1), 2),)), other_pods=(there,))
+        made = replace(ghost(minimum=4, other_roles=((shape(1), 2),)), other_pods=(there,))
         story.look(made, after_s=LATE_S - 2)
         assert story.reasons["ghost"] in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
 
@@ -179,7 +179,7 @@ def test_where_nobody_left_room_unused_nothing_is_marked():
 
 def test_room_that_is_kept_for_nobody_is_lent_again():
     """A ghost for which nobody has to leave holds idle room no longer either."""
-    small = job("giver", least=2, most=8, replicas=2)
+    small = job("giver", minimum=2, maximum=8, replicas=2)
     unused, now_s = UnusedRoom(POLICY.bind_s, lambda _: False), NOW_S
     at = world([8], seen(small, [0, 0]), ghost())
     unused.record_decision(at, decide(at, POLICY, now_s), now_s)

@@ -92,8 +92,8 @@ def completed(drawn, name):
         meta["name"] = meta["uid"] = f"{meta['name'].rpartition('-')[0]}-{index}"
         if labels.VOLCANO_TASK_INDEX in meta.get("labels", {}):
             meta["labels"][labels.VOLCANO_TASK_INDEX] = str(index)
-        least = int((meta.get("annotations") or {}).get(labels.KOORD_MIN) or _least(drawn, name))
-        if index < least and meta["name"] not in {each["metadata"]["name"] for each in there}:
+        minimum = int((meta.get("annotations") or {}).get(labels.KOORD_MIN) or _least(drawn, name))
+        if index < minimum and meta["name"] not in {each["metadata"]["name"] for each in there}:
             drawn.items[PODS].append(pod)
 
 

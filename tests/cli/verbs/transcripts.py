@@ -61,8 +61,8 @@ async def scene(folder):
         text = map_text([*nodes, Place("gone", "10.0.0.9", ("spine-2", "leaf-4"))])
         body = {"metadata": {"name": "node-topology-config"}, "data": {"topology_config": text}}
         await api.call("POST", "/api/v1/namespaces/turnout-system/configmaps", body)
-        for name, most, own in (("research", 24, 12), ("prod", 24, 16)):
-            spec = {"capability": {GPU: str(most)}, "deserved": {GPU: str(own)}}
+        for name, maximum, own in (("research", 24, 12), ("prod", 24, 16)):
+            spec = {"capability": {GPU: str(maximum)}, "deserved": {GPU: str(own)}}
             await api.call("POST", QUEUES, {**QUEUE, "metadata": {"name": name}, "spec": spec})
         for name, told in RUN.items():
             await _submit(api, name, *told)
@@ -75,16 +75,16 @@ async def scene(folder):
             await cluster.end()
 
 
-async def _submit(api, name, queue, least, most, gpus, nodes):
+async def _submit(api, name, queue, minimum, maximum, gpus, nodes):
     notes = {}
-    if most > least:
+    if maximum > minimum:
         notes = {
             labels.WROTE_WORKERS: str(len(nodes)),
-            labels.SUBMITTED_WORKERS: str(least),
+            labels.SUBMITTED_WORKERS: str(minimum),
             labels.RESIZED_AT: "2026-01-01T00:00:00Z",
             labels.GAINED: "5400",
         }
-    body = manifest(name, least, most, len(nodes), gpus, notes)
+    body = manifest(name, minimum, maximum, len(nodes), gpus, notes)
     body["spec"]["queue"] = queue
     job = await api.call("POST", JOBS, body)
     meta, runs = job["metadata"], sum(map(bool, nodes))

@@ -113,20 +113,20 @@ class Drawn:
         self.items[QUEUES].append({"metadata": meta, "spec": spec, "status": state})
 
     def _job(self, name):
-        least = self.dice.randint(1, 6)
-        most, gpus = least + self.dice.choice([0, 0, 3, 6]), self.dice.choice([1, 1, 2])
+        minimum = self.dice.randint(1, 6)
+        maximum, gpus = minimum + self.dice.choice([0, 0, 3, 6]), self.dice.choice([1, 1, 2])
         notes = {}
         if self.dice.random() < 0.3:
             notes = {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "1"}
-        size = self.dice.randint(least, most)
-        raw = manifest(name, least, most, size, gpus, notes)
+        size = self.dice.randint(minimum, maximum)
+        raw = manifest(name, minimum, maximum, size, gpus, notes)
         raw["metadata"] |= {"namespace": "default", "uid": name, "resourceVersion": "1", "creationTimestamp": LONG_AGO}
         raw["spec"]["queue"] = self.dice.choice(self.queues)
         raw["spec"]["tasks"][0]["template"]["metadata"] = {"annotations": notes}
         runs = self.dice.random() < 0.6
         raw["status"] = {"state": {"phase": "Running" if runs else "Pending"}}
         self.items[JOBS].append(raw)
-        there = size if runs else self.dice.choice([0, least, least, max(1, least - 1)])
+        there = size if runs else self.dice.choice([0, minimum, minimum, max(1, minimum - 1)])
         owner = {
             "apiVersion": "batch.volcano.sh/v1alpha1",
             "kind": "Job",
@@ -144,10 +144,10 @@ class Drawn:
             self._pod(f"{name}-w-{index}", gpus, runs, labels=marks, annotations=notes, ownerReferences=[owner])
 
     def _bare(self, name):
-        least = self.dice.randint(1, 6)
-        notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least)}
+        minimum = self.dice.randint(1, 6)
+        notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(minimum)}
         runs = self.dice.random() < 0.3
-        for index in range(self.dice.choice([least, least, max(1, least - 1)])):
+        for index in range(self.dice.choice([minimum, minimum, max(1, minimum - 1)])):
             self._pod(f"{name}-{index}", 1, runs, annotations=notes)
 
     def put_pod(self, name, gpus, **meta):

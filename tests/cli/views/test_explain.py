@@ -131,7 +131,7 @@ def test_without_a_map_the_scheduler_chooses_alone():
         ("8", {}, "'8' is no gang"),
         ("0x8", {}, "0x8: 1 to 4096 pods"),
         ("4x0", {}, "4x0: 1 to 4096 pods of at least one GPU"),
-        ("4x8", {"least": 5}, "--min is 5: it must be from 1 to 4"),
+        ("4x8", {"minimum": 5}, "--min is 5: it must be from 1 to 4"),
         ("4x8", {"tier": 0}, "--tier is 0"),
         ("4x8", {"requests": {"memory": "much"}}, "'much' is no Kubernetes quantity"),
     ],

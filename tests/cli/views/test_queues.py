@@ -13,8 +13,8 @@ from turnout.cli.views.queues import listing, rows, status_rows
 from turnout.jobs.model import JobKey
 
 GPUS = (GPU,)
-LENDS = seen(job("lends", least=2, most=6, replicas=5, gpus=2), [0, 0, 1, 1, 1])  # 4 GPUs of its min, 6 elastic
-WAITS = seen(job("waits", least=4, most=4), [None] * 4)
+LENDS = seen(job("lends", minimum=2, maximum=6, replicas=5, gpus=2), [0, 0, 1, 1, 1])  # 4 GPUs of its min, 6 elastic
+WAITS = seen(job("waits", minimum=4, maximum=4), [None] * 4)
 BERT = JobKey("PodGroup", "ns", "bert")
 BARE = UnmanagedGang(BERT, "r", 2, ((0, shape(2)), (1, shape(1))))
 

@@ -38,13 +38,15 @@ class Clock:
 def draw_jobs(rng):
     """Jobs of a moment: sizes and queues by chance."""
     made, left = [], TOTAL
-    for name, least in (("j1", 2), ("j2", 1), ("j3", 4), ("j4", 1), ("j5", 2)):
-        size = rng.choice([0, least, least + 2, least + 6])
+    for name, minimum in (("j1", 2), ("j2", 1), ("j3", 4), ("j4", 1), ("j5", 2)):
+        size = rng.choice([0, minimum, minimum + 2, minimum + 6])
         gpus = rng.choice([1, 2])
         if size and size * gpus <= left:
             left -= size * gpus
             queue = "abc"[int(name[1]) % 3]
-            made.append(seen(job(name, least=least, most=99, replicas=size, gpus=gpus, queue=queue), rows=[0] * size))
+            made.append(
+                seen(job(name, minimum=minimum, maximum=99, replicas=size, gpus=gpus, queue=queue), rows=[0] * size)
+            )
     return made, left
 
 
@@ -53,7 +55,7 @@ def own_sums(jobs, left, seconds, sums):
     used, elastic = defaultdict(int), defaultdict(int)
     for each in jobs:
         gpus = each.job.shape.gpus((GPU,))
-        held, above = len(each.workers) * gpus, (len(each.workers) - each.job.bounds.least) * gpus
+        held, above = len(each.workers) * gpus, (len(each.workers) - each.job.bounds.minimum) * gpus
         used[each.job.queue] += held
         elastic[each.job.queue] += above
         sums["job", str(each.job.key)] += held * seconds / 3600

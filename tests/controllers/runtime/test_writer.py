@@ -111,7 +111,7 @@ PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "bac
 MINDSPORE = msjob({"Scheduler": msrole(), "Worker": msrole(3, "ExitCode")}, enableDynamicWorker=True)
 MINDSPORE["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "All"}}
 RETRIES = [{"exitCode": 7, "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]
-VOLCANO = volcanojobs.job(volcanojobs.task(least=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "env": []})
+VOLCANO = volcanojobs.job(volcanojobs.task(minimum=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "env": []})
 STORIES = {
     "PyTorchJob": (PYTORCH, grown),
     "PyTorchJob that fails at once": (job(worker=role(2, restart="ExitCode")), backs_off),

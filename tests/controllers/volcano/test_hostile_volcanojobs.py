@@ -59,9 +59,9 @@ PODS = st.lists(st.tuples(st.sampled_from(list(PodPhase)), st.booleans(), st.int
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), PODS, st.sampled_from([PENDING, RUNNING, RESTARTING, *NEXT, *ENDS]))
-def test_a_status_once_written_is_not_written_again(replicas, least, pods, phase):
-    least = min(least, replicas)
-    raw = phased(phase, task(replicas=replicas, least=least), minAvailable=least, plugins={"svc": []})
+def test_a_status_once_written_is_not_written_again(replicas, minimum, pods, phase):
+    minimum = min(minimum, replicas)
+    raw = phased(phase, task(replicas=replicas, minimum=minimum), minAvailable=minimum, plugins={"svc": []})
     seen = [pod(at, each, deleting=gone, restarts=again) for at, (each, gone, again) in enumerate(pods)]
     raw = after(raw, *seen, looks=4)
     assert looked(raw, *seen).status is None

@@ -63,7 +63,7 @@ NOTES = {
 
 def test_a_pod_is_as_volcanos_controller_makes_it():
     raw = job(
-        task(replicas=2, least=1, spec={"restartPolicy": "Never"}),
+        task(replicas=2, minimum=1, spec={"restartPolicy": "Never"}),
         queue="team",
         priorityClassName="high",
         notes={"volcano.sh/preemptable": "true", "mine": "stays on the job"},
@@ -86,7 +86,7 @@ def test_a_pod_is_as_volcanos_controller_makes_it():
 def test_a_pod_group_has_the_min_of_the_job_and_of_each_task():
     raw = job(
         task("master", 1, container=GPU),
-        task(replicas=4, least=1, container=GPU),
+        task(replicas=4, minimum=1, container=GPU),
         minAvailable=2,
         queue="team",
         priorityClassName="high",
@@ -107,7 +107,7 @@ def test_a_pod_group_has_the_min_of_the_job_and_of_each_task():
 
 
 @pytest.mark.parametrize(
-    ("tasks", "least", "gpus"),
+    ("tasks", "minimum", "gpus"),
     [
         pytest.param((task("ps", 2, 1, container=GPU), task("w", 4, 2)), 3, "2", id="each task's least"),
         pytest.param((task("ps", 2, 1, container=GPU), task("w", 4, 2)), 4, "4", id="then more, in order"),
@@ -115,13 +115,13 @@ def test_a_pod_group_has_the_min_of_the_job_and_of_each_task():
         pytest.param((task("ps", 2, container=GPU), task("w", 4)), 1, "2", id="one alone"),
     ],
 )
-def test_the_least_resources_are_those_of_the_least_members(tasks, least, gpus):
-    assert group_of(job(*tasks, minAvailable=least))["spec"]["minResources"]["nvidia.com/gpu"] == gpus
+def test_the_least_resources_are_those_of_the_least_members(tasks, minimum, gpus):
+    assert group_of(job(*tasks, minAvailable=minimum))["spec"]["minResources"]["nvidia.com/gpu"] == gpus
 
 
 @pytest.mark.contract("VE-17")
 def test_all_pods_are_made_and_the_scheduler_decides_who_runs():
-    raw = phased("Pending", task(replicas=4, least=2), minAvailable=2)
+    raw = phased("Pending", task(replicas=4, minimum=2), minAvailable=2)
     outcome = looked(raw)
     assert made(outcome) == [f"bert-worker-{index}" for index in range(4)]
     assert group_of(raw)["spec"]["minMember"] == 2
@@ -129,7 +129,7 @@ def test_all_pods_are_made_and_the_scheduler_decides_who_runs():
 
 @pytest.mark.contract("VE-17")
 def test_under_the_autoscaler_there_are_as_many_pods_as_its_target():
-    raw = phased("Running", task(replicas=4, least=2), minAvailable=2)
+    raw = phased("Running", task(replicas=4, minimum=2), minAvailable=2)
     there = others(raw)
     change = RESIZED["VolcanoJob"].resize(raw, 3).body
     smaller = {**raw, "spec": {**raw["spec"], **change["spec"]}}
@@ -232,7 +232,7 @@ def test_a_variable_of_the_user_stays():
         pytest.param({"tasks": [task(), task()]}, r"spec.tasks\[1\].name is worker", id="one name twice"),
         pytest.param({"tasks": [task("Big")]}, r"spec.tasks\[0\].name is 'Big'", id="a name that is no label"),
         pytest.param({"tasks": [task("a" * 60)]}, "63 characters at most", id="a name too long for pods"),
-        pytest.param({"tasks": [task(least=4)]}, r"spec.tasks\[0\].minAvailable is 4", id="a task's min above it"),
+        pytest.param({"tasks": [task(minimum=4)]}, r"spec.tasks\[0\].minAvailable is 4", id="a task's min above it"),
         pytest.param({"minAvailable": 4}, "spec.minAvailable is 4", id="a min above all"),
         pytest.param({"tasks": [task(replicas=10_001)]}, "at most 10000", id="more pods than anybody has"),
         pytest.param({"tasks": [{"name": "w", "template": {}}]}, "containers is missing", id="no containers"),

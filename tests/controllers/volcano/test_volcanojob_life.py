@@ -31,12 +31,12 @@ def policy(action, **more):
     ],
 )
 def test_it_runs_while_its_gang_does(before, phases, comes_to):
-    assert phase(after(phased(before, task(least=2), minAvailable=2), *pods(*phases))) == comes_to
+    assert phase(after(phased(before, task(minimum=2), minAvailable=2), *pods(*phases))) == comes_to
 
 
 @pytest.mark.contract("VE-27")
 @pytest.mark.parametrize(
-    ("least", "phases", "comes_to"),
+    ("minimum", "phases", "comes_to"),
     [
         pytest.param(3, [GOOD] * 3, "Completed", id="a rigid job: all have succeeded"),
         pytest.param(3, [GOOD, GOOD, BAD], "Failed", id="a rigid job: one has failed"),
@@ -46,8 +46,8 @@ def test_it_runs_while_its_gang_does(before, phases, comes_to):
         pytest.param(2, [GOOD, GOOD, PodPhase.RUNNING], "Running", id="one goes on"),
     ],
 )
-def test_an_elastic_job_is_judged_by_what_its_gang_needs(least, phases, comes_to):
-    assert phase(after(phased("Running", task(least=least), minAvailable=least), *pods(*phases))) == comes_to
+def test_an_elastic_job_is_judged_by_what_its_gang_needs(minimum, phases, comes_to):
+    assert phase(after(phased("Running", task(minimum=minimum), minAvailable=minimum), *pods(*phases))) == comes_to
 
 
 @pytest.mark.contract("VE-27")
@@ -64,7 +64,7 @@ def test_a_rigid_job_fails_with_its_first_pod_by_policy_and_is_cleaned_up():
     ("tasks", "spec", "ended", "comes_to"),
     [
         pytest.param(
-            (task("ps", 1), task(replicas=2, least=1)),
+            (task("ps", 1), task(replicas=2, minimum=1)),
             {"minAvailable": 2},
             [pod(0, BAD, "ps"), pod(0, GOOD), pod(1, GOOD)],
             "Failed",
@@ -86,7 +86,7 @@ def test_it_is_judged_once_all_pods_have_ended(tasks, spec, ended, comes_to):
 
 
 def test_pods_that_were_told_to_go_do_not_end_it():
-    raw = phased("Running", task(replicas=1, least=1), minAvailable=1)
+    raw = phased("Running", task(replicas=1, minimum=1), minAvailable=1)
     assert phase(after(raw, pod(0), *(pod(index, BAD, deleting=True) for index in (1, 2)))) == "Running"
 
 
@@ -144,7 +144,7 @@ def test_those_above_the_size_leave_highest_first_and_strangers_too():
 
 
 def test_the_status_counts_pods_by_phase_and_task():
-    raw = after(phased("Running", task(replicas=4, least=1), minAvailable=1, plugins={"env": []}), *pods(GOOD, WAITS))
+    raw = after(phased("Running", task(replicas=4, minimum=1), minAvailable=1, plugins={"env": []}), *pods(GOOD, WAITS))
     told = raw["status"]
     counts = {word: told[word] for word in ("pending", "running", "succeeded", "failed", "unknown", "terminating")}
     assert counts == {"pending": 1, "running": 0, "succeeded": 1, "failed": 0, "unknown": 0, "terminating": 0}

@@ -22,10 +22,10 @@ VOLCANO = Setup(GangDialect.VOLCANO)
 CONTAINER = {"name": "main", "image": "train:1"}
 
 
-def task(name="worker", replicas=3, least=None, spec=None, container=None, **more):
-    """A task of a job. least: its minAvailable. spec: of its pods. container: further fields of theirs."""
+def task(name="worker", replicas=3, minimum=None, spec=None, container=None, **more):
+    """A task of a job. minimum: its minAvailable. spec: of its pods. container: further fields of theirs."""
     pod = {"containers": [{**CONTAINER, **(container or {})}], **(spec or {})}
-    own = {} if least is None else {"minAvailable": least}
+    own = {} if minimum is None else {"minAvailable": minimum}
     return {"name": name, "replicas": replicas, "template": {"spec": pod}, **own, **more}
 
 

@@ -48,10 +48,10 @@ class Cluster:
 
     # What people do.
 
-    def submit(self, namespace, name, least, most=None, gpus=8, gated=True, suspended=False, **notes):
+    def submit(self, namespace, name, minimum, maximum=None, gpus=8, gated=True, suspended=False, **notes):
         """Create a PyTorchJob of a queue that is named as its namespace."""
-        gang = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(least), **notes}
-        raw = objects.pytorch_job(name, least, gpus, namespace, notes=gang, most=most)
+        gang = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(minimum), **notes}
+        raw = objects.pytorch_job(name, minimum, gpus, namespace, notes=gang, maximum=maximum)
         raw["metadata"]["annotations"] = {labels.QUEUE: namespace}
         raw["spec"]["runPolicy"] = {"suspend": suspended}
         pod = raw["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]

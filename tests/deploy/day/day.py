@@ -111,9 +111,9 @@ class Day:
             each.minute()
         await self.clock.advance(LIVE_S)
 
-    def launch(self, namespace, name, least, most):
-        """Let the pods of a job run launchers, once `least` of them run."""
-        self.launchers[namespace, name] = Launchers(self.clock, namespace, name, least, most)
+    def launch(self, namespace, name, minimum, maximum):
+        """Let the pods of a job run launchers, once `minimum` of them run."""
+        self.launchers[namespace, name] = Launchers(self.clock, namespace, name, minimum, maximum)
 
     def _follow_pods(self):
         """Let workers join and leave their jobs as their pods come and go."""

@@ -56,14 +56,14 @@ class Launchers:
     while no step is done. data_s: how long of each minute training waits for data.
     """
 
-    def __init__(self, clock, namespace, name, workers, most):
+    def __init__(self, clock, namespace, name, workers, maximum):
         self.clock, self.namespace, self.name = clock, namespace, name
         self.save_each, self.saves, self.step_s, self.stands, self.data_s = 10, SaveOutcome.DONE, 2.0, False, 3.0
         self.agents = {}
         self._steps, self._first, self._saved, self._round = 0, -1, -1, -1
         self._began_s = self._data_s = self._minutes = self._read = 0
         self.story = story = Story(
-            f"1:{most}", begins_s=clock.wall(), last_call_s=0.0, max_restarts=1000, settle_s=0.0, only=True
+            f"1:{maximum}", begins_s=clock.wall(), last_call_s=0.0, max_restarts=1000, settle_s=0.0, only=True
         )
         now_ns = round(clock.wall() * NS)
         story.state = replace(story.state, ledger=ledgers.begin("a/0", now_ns, now_ns))

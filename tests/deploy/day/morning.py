@@ -6,9 +6,9 @@ from tests.kit.clock import settle
 from turnout.kube import labels
 
 
-def submit(namespace, name, least, most=None, **more):
+def submit(namespace, name, minimum, maximum=None, **more):
     """Return what submits a job."""
-    return lambda day: day.cluster.submit(namespace, name, least, most, **more)
+    return lambda day: day.cluster.submit(namespace, name, minimum, maximum, **more)
 
 
 def delete(namespace, name):
@@ -16,9 +16,9 @@ def delete(namespace, name):
     return lambda day: day.cluster.delete(namespace, name)
 
 
-def launch(namespace, name, least, most):
+def launch(namespace, name, minimum, maximum):
     """Return what begins the launchers of a job whose pods run."""
-    return lambda day: day.launch(namespace, name, least, most)
+    return lambda day: day.launch(namespace, name, minimum, maximum)
 
 
 def end_pods(namespace, *names, phase="Succeeded", code=0):

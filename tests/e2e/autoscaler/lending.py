@@ -24,9 +24,9 @@ DECISIONS = "turnout_autoscaler_decide_seconds_count"
 _OVER = ("Succeeded", "Failed")
 
 
-def elastic(made, least, most, **notes):
+def elastic(made, minimum, maximum, **notes):
     """Let a job be as small and as large as its annotations say."""
-    said = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most), **notes}
+    said = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), **notes}
     made["metadata"].setdefault("annotations", {}).update(said)
     return made
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 
 
-def volcano_job(name, least, size=None):
+def volcano_job(name, minimum, size=None):
     """Build a Volcano Job of one task in the default queue."""
     room = {"cpu": "1", GPU: "1"}
     resources = {"requests": room, "limits": room}
@@ -26,8 +26,8 @@ def volcano_job(name, least, size=None):
         "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "worker", "image": cluster.IMAGE, "resources": resources}],
     }
-    task = {"name": "worker", "replicas": size or least, "minAvailable": least, "template": {"spec": spec}}
-    whole = {"minAvailable": least, "schedulerName": "volcano", "queue": "default", "tasks": [task]}
+    task = {"name": "worker", "replicas": size or minimum, "minAvailable": minimum, "template": {"spec": spec}}
+    whole = {"minAvailable": minimum, "schedulerName": "volcano", "queue": "default", "tasks": [task]}
     head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
     return {**head, "metadata": {"name": name, "namespace": "default"}, "spec": whole}
 

@@ -36,8 +36,8 @@ from turnout.kube import labels
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 
-def lends(name, least, most, **notes):
-    return elastic(cluster.indexed_job(name, least, gpus=1), least, most, **notes)
+def lends(name, minimum, maximum, **notes):
+    return elastic(cluster.indexed_job(name, minimum, gpus=1), minimum, maximum, **notes)
 
 
 @pytest.fixture(scope="module")

@@ -90,8 +90,8 @@ class Dialect:
         made["metadata"].setdefault("annotations", {}).update(self.notes(queue))
         made["metadata"].setdefault("labels", {}).update(self.marks(queue))
         if made["kind"] == "PyTorchJob" and self.project == "volcano":
-            least = made["spec"]["elasticPolicy"]["minReplicas"]
-            made["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": queue, "minAvailable": least}}
+            minimum = made["spec"]["elasticPolicy"]["minReplicas"]
+            made["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": queue, "minAvailable": minimum}}
         return made
 
     def definitions(self):
@@ -125,12 +125,12 @@ KUEUE = Dialect(
 DIALECTS, QUEUES = (VOLCANO, KOORDINATOR, KUEUE), ("own", "other")
 
 
-def indexed(name, least, most):
-    return elastic(cluster.indexed_job(name, least, gpus=1), least, most)
+def indexed(name, minimum, maximum):
+    return elastic(cluster.indexed_job(name, minimum, gpus=1), minimum, maximum)
 
 
-def pytorch(name, least, most):
-    return cluster.pytorch_job(name, least, gpus=1, most=most)
+def pytorch(name, minimum, maximum):
+    return cluster.pytorch_job(name, minimum, gpus=1, maximum=maximum)
 
 
 def path_of(made):

@@ -36,9 +36,9 @@ def policy(action, **of):
 
 SHAPES = {
     "one": job(task(replicas=1)),
-    "elastic": job(task(replicas=4, least=2, container=GPU), minAvailable=2),
+    "elastic": job(task(replicas=4, minimum=2, container=GPU), minAvailable=2),
     "queue": job(queue="default", maxRetry=1, ttlSecondsAfterFinished=600),
-    "two": job(task("ps", 2, 1, container=GPU), task(replicas=3, least=2), minAvailable=4),
+    "two": job(task("ps", 2, 1, container=GPU), task(replicas=3, minimum=2), minAvailable=4),
     "below": job(task("ps", 2, container=GPU), task(replicas=2, container=GPU), minAvailable=3),
     "env": job(plugins={"env": []}),
     "svc": job(task("ps", 1), task(replicas=2), plugins={**SVC, "env": []}),
@@ -55,8 +55,8 @@ STORIES = {
     "completes": (job(task(replicas=2)), {0: GOOD, 1: GOOD}, "Completed"),
     "fails": (job(task(replicas=2)), {0: GOOD, 1: BAD}, "Failed"),
     "goes-on": (job(task(replicas=2)), {1: BAD}, "Running"),
-    "lenient": (job(task(replicas=3, least=2), minAvailable=2), {0: GOOD, 1: BAD, 2: GOOD}, "Completed"),
-    "too-few": (job(task(replicas=3, least=2), minAvailable=2), {0: GOOD, 1: BAD, 2: BAD}, "Failed"),
+    "lenient": (job(task(replicas=3, minimum=2), minAvailable=2), {0: GOOD, 1: BAD, 2: GOOD}, "Completed"),
+    "too-few": (job(task(replicas=3, minimum=2), minAvailable=2), {0: GOOD, 1: BAD, 2: BAD}, "Failed"),
     "aborts": (job(policies=policy("AbortJob", event="PodFailed")), {1: BAD}, "Aborted"),
     "terminates": (job(policies=policy("TerminateJob", event="PodFailed")), {1: BAD}, "Terminated"),
     "is-done": (job(policies=policy("CompleteJob", event="TaskCompleted")), {0: GOOD, 1: GOOD, 2: GOOD}, "Completed"),
@@ -203,8 +203,8 @@ def _child(path, each, raw):
 
 def _group(spec):
     """Volcano counts the least resources in the words of quotas, too: pods, count/pods and requests.NAME."""
-    least = {key: each for key, each in spec["minResources"].items() if key != "pods" and not _of_quotas(key)}
-    return {**spec, "minResources": least}
+    minimum = {key: each for key, each in spec["minResources"].items() if key != "pods" and not _of_quotas(key)}
+    return {**spec, "minResources": minimum}
 
 
 def _of_quotas(key):

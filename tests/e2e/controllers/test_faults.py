@@ -184,8 +184,8 @@ async def test_a_controller_killed_in_a_storm_of_refusals_makes_no_pod_twice(api
         proxy.judge = storm.judge
         for index in range(4):
             await api.create(job(f"job-{index}", "storm", 4))
-        for least in (4, 10):  # it is killed in the middle, twice
-            await passed_on(proxy, least)
+        for minimum in (4, 10):  # it is killed in the middle, twice
+            await passed_on(proxy, minimum)
             module_plane.kill_program(CONTROLLER)
             proxy.heal()
             await begin_again(module_plane, *flags)

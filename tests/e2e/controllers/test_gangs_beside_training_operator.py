@@ -35,7 +35,7 @@ JOBS = {
     "two roles": job("plain", master=role(1), worker=role(3)),
     "with resources": job("asks", worker=role(3, containers=[CPU])),
     "a queue and a priority class": job("queued", {"queue": "team", "priorityClass": "high"}, worker=role(2)),
-    "a least number of its own": job("least", {"minAvailable": 1}, worker=role(3)),
+    "a least number of its own": job("minimum", {"minAvailable": 1}, worker=role(3)),
     "least resources of its own": job("room", {"minResources": {"cpu": "7"}}, worker=role(2)),
     "an elastic job": job("elastic", elastic={"minReplicas": 1, "maxReplicas": 4}, worker=role(3)),
 }

@@ -62,9 +62,9 @@ def volcano(size, part):
     return pods
 
 
-def pod_group(least, **spec):
+def pod_group(minimum, **spec):
     """Volcano's PodGroup of these pods."""
-    made = cluster.pod_group("volcano", "g", least)
+    made = cluster.pod_group("volcano", "g", minimum)
     made["spec"].update(spec)
     return made
 

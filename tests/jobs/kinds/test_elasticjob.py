@@ -78,12 +78,12 @@ def followed(raw, workers):
 )
 def test_under_our_job_controller_a_plan_changes_the_size_alone(command, notes):
     raw = elastic(notes=notes, command=command)
-    least = KIND.read(raw).bounds.least
+    minimum = KIND.read(raw).bounds.minimum
     job = KIND.read(followed(raw, 6))
-    assert (job.replicas, job.bounds, job.wish, job.reapplied_size) == (6, Bounds(least, 8), None, None)
+    assert (job.replicas, job.bounds, job.wish, job.reapplied_size) == (6, Bounds(minimum, 8), None, None)
     assert KIND.recreate(followed(raw, 6)) is None
     back = KIND.read(followed(followed(raw, 6), 4))
-    assert (back.replicas, back.bounds, back.wish) == (4, Bounds(least, 8), None)
+    assert (back.replicas, back.bounds, back.wish) == (4, Bounds(minimum, 8), None)
 
 
 def test_a_size_set_by_hand_under_our_job_controller_is_a_wish():

@@ -115,7 +115,7 @@ def test_what_a_cron_job_has_started_is_nobodys_to_set_back(kind):
 def test_pods_that_start_together_cannot_become_fewer():
     raw = indexed(4)
     raw["spec"]["template"]["metadata"] = {"annotations": {labels.KOORD_MIN: "4"}}
-    assert "min-available of its pods is 4, more than its least of 2" in KINDS["Job"].read(raw).refused
+    assert "min-available of its pods is 4, more than its min of 2" in KINDS["Job"].read(raw).refused
     raw["spec"]["template"]["metadata"]["annotations"][labels.KOORD_MIN] = "2"
     assert KINDS["Job"].read(raw).refused == ""
 
@@ -289,7 +289,7 @@ def test_any_object_is_a_job_or_a_bad_one(kind, data):
         return
     assert isinstance(hash((job.key, job.queue, job.priority_class, job.role, job.shape, job.uid, job.created)), int)
     if job.elastic:
-        KINDS[kind].change(raw, job.bounds.least)
+        KINDS[kind].change(raw, job.bounds.minimum)
 
 
 @pytest.mark.parametrize("kind", SAMPLES)

@@ -81,12 +81,14 @@ def check_nothing_lost(job, ranks):
             by_place[each["round"], each["rank"]].append(each["step"])
     for each in lines(job, "starts"):
         starts[each["round"]].add(each["step"])
-    least = most = [-1] * ranks
+    minimum = maximum = [-1] * ranks
     for round_ in sorted(starts):
         (step,) = starts[round_]
-        assert min(least) <= step <= min(most), f"round {round_} began after {step}: {least}, {most}\n{job.told()}"
-        least = [max(done[round_, rank], default=step) for rank in range(ranks)]
-        most = [max(begun[round_, rank], default=step) for rank in range(ranks)]
+        assert min(minimum) <= step <= min(maximum), (
+            f"round {round_} began after {step}: {minimum}, {maximum}\n{job.told()}"
+        )
+        minimum = [max(done[round_, rank], default=step) for rank in range(ranks)]
+        maximum = [max(begun[round_, rank], default=step) for rank in range(ranks)]
     return {round_: step for round_, (step,) in starts.items()}
 
 

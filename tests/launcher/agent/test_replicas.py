@@ -65,11 +65,11 @@ def test_workers_are_lost_with_their_memory(job):
     copied(job, 5, ranks=3)
     assert not stored(job)
     for round_, victim in enumerate(("w2", "w0"), 2):
-        least = whole(job, victim)
+        minimum = whole(job, victim)
         lose(job, agents[victim])
         agents[victim] = job.start(victim, arguments=("disk=0", "replicas=1"))
         step, restore = started(job, round_, 3)
-        assert step == restore >= least, "and no restart was charged: there are none"
+        assert step == restore >= minimum, "and no restart was charged: there are none"
         assert f"step_fetched step={step}" in agents[victim].log.read_text()
         assert "step_fetched" not in agents["w1"].log.read_text()
         copied(job, step + 3, 3, round_)
@@ -183,12 +183,12 @@ def test_workers_are_lost_again_and_again(job, seed):
         victim, moment = dice.choice(sorted(agents)), dice.choice(MOMENTS)
         if moment == "in mid-copy":
             until(lambda: any(map(writes, arenas(job))), job.told)
-        least = whole(job, victim)
+        minimum = whole(job, victim)
         lose(job, agents[victim])
         agents[victim] = job.start(victim, arguments=("disk=0", "replicas=1", f"bytes={4 << 20}"))
         last = newest_round(job, last + 1)
         step, restore = started(job, last, 3)
-        assert step == restore >= least, (victim, moment)
+        assert step == restore >= minimum, (victim, moment)
     job.finish()
     assert job.codes(*agents.values()) == [0] * 3
     assert not lines(job, "broken")

@@ -38,9 +38,11 @@ class Page:
     def saves(self, tier, outcome):
         return self.samples()["saves_total", tier, outcome]
 
-    def reaches(self, tier, outcome, least):
+    def reaches(self, tier, outcome, minimum):
         """Wait until so many saves have ended so. Return how many have."""
-        return until(lambda: (count := self.saves(tier, outcome)) >= least and count, f"{least} {outcome} in {tier}")
+        return until(
+            lambda: (count := self.saves(tier, outcome)) >= minimum and count, f"{minimum} {outcome} in {tier}"
+        )
 
 
 def point(crew, target):

@@ -55,7 +55,7 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
 
 @pytest.mark.contract("DL-91")
 @pytest.mark.parametrize(
-    ("strategy", "least", "most", "told"),
+    ("strategy", "minimum", "maximum", "told"),
     [
         pytest.param("ddp", 1, 4, None, id="DDP may be resized"),
         pytest.param("DDP", 1, 4, None, id="in any case"),
@@ -72,11 +72,13 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
         pytest.param("horovod", 1, 4, "not known", id="one that nobody has tried"),
     ],
 )
-def test_resizing_is_promised_for_ddp_only(strategy, least, most, told):
-    warning = resizable(strategy, least, most)
+def test_resizing_is_promised_for_ddp_only(strategy, minimum, maximum, told):
+    warning = resizable(strategy, minimum, maximum)
     assert (warning is None) == (told is None)
     if told:
-        assert warning.startswith(f"strategy {strategy} with {least} to {most} workers: resizing is promised for DDP")
+        assert warning.startswith(
+            f"strategy {strategy} with {minimum} to {maximum} workers: resizing is promised for DDP"
+        )
         assert told in warning
         assert warning.endswith("give min and max the same number.")
 

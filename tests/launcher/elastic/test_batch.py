@@ -43,8 +43,8 @@ def test_in_every_world_the_ranks_take_exactly_the_batch(batch, world, data):
     assert {len(share) for share in every} == {batch.passes(world, samples)}
     assert all([step.sync for step in share] == [False] * (len(share) - 1) + [True] for share in every)
     assert {step.global_samples for share in every for step in share} == {size}
-    most = max(step.samples for share in every for step in share)
-    assert most <= (batch.micro_batch or size)
+    maximum = max(step.samples for share in every for step in share)
+    assert maximum <= (batch.micro_batch or size)
 
 
 @settings(max_examples=scaled(500), deadline=None)

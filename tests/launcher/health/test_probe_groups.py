@@ -379,11 +379,11 @@ def _by_kind(faults):
     return {kind: frozenset(those) for kind, those in found.items()}
 
 
-@pytest.mark.parametrize(("nodes", "most"), [(2, 2), (3, 4), (4, 3), (5, 4), (6, 4), (7, 5), (8, 4)])
-def test_every_fault_of_few_nodes_is_found_exactly(nodes, most):
-    """most: rounds. 1 + log2 of the nodes, rounded up; of three, of whom each pair is tried, and of seven one more."""
+@pytest.mark.parametrize(("nodes", "maximum"), [(2, 2), (3, 4), (4, 3), (5, 4), (6, 4), (7, 5), (8, 4)])
+def test_every_fault_of_few_nodes_is_found_exactly(nodes, maximum):
+    """maximum: rounds. 1 + log2 of the nodes, rounded up; of three, whose pairs are all tried, of seven one more."""
     for floor in small_floors(nodes):
-        verdict, rounds = floor.check(ROBUST, most)
+        verdict, rounds = floor.check(ROBUST, maximum)
         assert told(verdict, floor, rounds) == true(floor, rounds), floor
         assert not verdict.undecided, floor
 
@@ -412,7 +412,7 @@ def floors(draw, share=3):
 @settings(max_examples=scaled(60))
 @given(floors(), st.sampled_from([SlowRule.MEDIAN, SlowRule.SPREAD]))
 def test_up_to_a_third_is_found_exactly_in_at_most_five_rounds(floor, rule):
-    verdict, rounds = floor.check(StragglerLimits(rule=rule), most=5)
+    verdict, rounds = floor.check(StragglerLimits(rule=rule), maximum=5)
     assert told(verdict, floor, rounds) == true(floor, rounds)
     assert not verdict.undecided
     suspects = {node for group in rounds[0] for node in group if numbers_of(group) & touched(floor)}

@@ -43,8 +43,8 @@ class Story:
     """nnodes: "min:max". base: what a succeeds with, None for a job that nobody has begun."""
 
     def __init__(self, nnodes, base=None, wanted=0, granted=None, only=False, succeeds=None, begins_s=0.0, **terms):
-        least, _, most = nnodes.partition(":")
-        self.terms = ElasticSpec(int(least), int(most or least), **{"max_restarts": 3, **terms})
+        minimum, _, maximum = nnodes.partition(":")
+        self.terms = ElasticSpec(int(minimum), int(maximum or minimum), **{"max_restarts": 3, **terms})
         self.now_s = begins_s
         self.state = begin(
             member("a"), "job", self.terms, begins_s, worker_count=wanted, granted=granted, sole_coordinator=only

@@ -28,10 +28,10 @@ LIST = tuple(Successor(name, *HERE[name]) for name in ("w0", "w1", "w2"))
 BEFORE = LastWorld(3, 3, True)
 
 
-def tour(seek, refuses=(), now_s=0.0, most=12):
+def tour(seek, refuses=(), now_s=0.0, maximum=12):
     """Everything that is tried in one lap, each in vain. refuses: where the port is closed; others are silent."""
     moves = []
-    while len(moves) < most:
+    while len(moves) < maximum:
         move = next_move(seek, now_s)
         moves.append(move)
         match move:

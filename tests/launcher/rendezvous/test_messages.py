@@ -37,7 +37,9 @@ members = st.builds(
     Member, names, names, words, words, ports, st.integers(1, 1_024), paths, st.none() | st.integers(0, 9),
     st.floats(0, 1e12), ports, ports,
 )  # fmt: skip
-terms = st.builds(lambda least, more, unit: ElasticSpec(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
+terms = st.builds(
+    lambda minimum, more, unit: ElasticSpec(minimum, minimum + more + unit, unit), *[st.integers(1, 99)] * 3
+)
 bases = st.builds(coordinator_messages.LastWorld, counts, counts, st.booleans(), st.booleans())
 holds = st.lists(
     st.builds(coordinator_messages.HeldStep, steps, counts, counts, counts, counts, st.booleans()), max_size=16
@@ -307,7 +309,7 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
 
 
 @pytest.mark.parametrize(
-    ("head", "most", "size"),
+    ("head", "maximum", "size"),
     [
         pytest.param(b"\0\0\0\1", coordinator_messages.MAX_BYTES, 1, id="one byte"),
         pytest.param(
@@ -323,12 +325,12 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
         pytest.param(b"GET ", coordinator_messages.MAX_BYTES, None, id="a browser"),
     ],
 )
-def test_how_much_is_read_is_bounded(head, most, size):
+def test_how_much_is_read_is_bounded(head, maximum, size):
     if size is None:
         with pytest.raises(BadFrame):
-            body_bytes(head, most)
+            body_bytes(head, maximum)
     else:
-        assert body_bytes(head, most) == size
+        assert body_bytes(head, maximum) == size
 
 
 def test_the_largest_messages_fit():

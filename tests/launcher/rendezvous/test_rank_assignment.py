@@ -47,9 +47,9 @@ def names(ranking):
 
 
 @st.composite
-def members(draw, least=0, most=12, indexes=(True, False)):
+def members(draw, minimum=0, maximum=12, indexes=(True, False)):
     """Workers of any place, some known and some not, some on one host, with and without an index."""
-    size = draw(st.integers(least, most))
+    size = draw(st.integers(minimum, maximum))
     places = st.one_of(paths(), paths(), paths(), st.just(()))
     return [
         Member(
@@ -61,9 +61,9 @@ def members(draw, least=0, most=12, indexes=(True, False)):
 
 
 @st.composite
-def replacements(draw, most=16, indexes=(True, False)):
+def replacements(draw, maximum=16, indexes=(True, False)):
     """A world, and the same number of members afterwards: some stay, some are new, some came back elsewhere."""
-    before = rank_members(draw(members(1, most, indexes))).members
+    before = rank_members(draw(members(1, maximum, indexes))).members
     after = []
     for member in before:
         fate = draw(st.sampled_from(["stays", "stays", "new", "elsewhere"]))

@@ -157,21 +157,21 @@ def test_words_of_dlrover_that_the_pod_has_stay():
 
 
 @given(
-    most=st.integers(1, 64),
+    maximum=st.integers(1, 64),
     missing=st.integers(0, 63),
     processes=st.integers(1, 8),
     given=st.text("0123456789x", max_size=4),
 )
-def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(most, missing, processes, given):
+def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(maximum, missing, processes, given):
     """ElasticTrainer divides by the steps that it has counted so, in every world of the job."""
-    workers = max(most - missing, 1)
+    workers = max(maximum - missing, 1)
     ranks = workers * processes
     for group_rank in (0, workers - 1):
         formed = msgspec.structs.replace(
             FORMED, group_rank=group_rank, group_size=workers, first_rank=group_rank * processes, ranks=ranks
         )
         env = of_process(
-            {"WORKER_NUM": given}, JobVariables("run", most_workers=most), formed, processes, processes - 1
+            {"WORKER_NUM": given}, JobVariables("run", most_workers=maximum), formed, processes, processes - 1
         )
         wanted = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
         assert wanted // int(env["WORLD_SIZE"]) + (int(env["RANK"]) < wanted % int(env["WORLD_SIZE"])) >= 1

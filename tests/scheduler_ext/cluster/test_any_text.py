@@ -95,12 +95,12 @@ NUMBERS = st.integers(-(2**70), 2**70) | st.none()
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(NUMBERS, NUMBERS, NUMBERS, TEXTS)
-def test_no_size_of_a_group_or_an_owner_raises(least, one, other, stamp):
+def test_no_size_of_a_group_or_an_owner_raises(minimum, one, other, stamp):
     w = World(2, 2)
     meta = {"name": "bert", "namespace": "default", "uid": "u", "creationTimestamp": stamp}
     pods = [*world.volcano("bert", 2), world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/bert")]
     for kind, spec, put in (
-        (PodGroup, {"minMember": least}, lambda seen: w.view.put_group(Dialect.VOLCANO, seen)),
+        (PodGroup, {"minMember": minimum}, lambda seen: w.view.put_group(Dialect.VOLCANO, seen)),
         (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.put_owner("Job", seen)),
         (Owner, {"replicas": one}, lambda seen: w.view.put_owner("StatefulSet", seen)),
     ):

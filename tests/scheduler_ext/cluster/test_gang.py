@@ -38,33 +38,33 @@ def mesh(*axes, gpus=8, sizes=(2, 2), **sized):
     """Tell what is not kept of the mesh that a gang asks for. sizes: of its pods, and as each of them announces."""
     pods, total = sizes
     notes = {labels.MESH: ",".join(axes)}
-    made = world.koordinator("bert", pods, least=total, total=total, gpus=gpus, notes=notes)
+    made = world.koordinator("bert", pods, minimum=total, total=total, gpus=gpus, notes=notes)
     return gang(*made, **sized).ignored_terms()
 
 
 class TestSizes:
-    @pytest.mark.parametrize(("sized", "said", "least", "total"), [
+    @pytest.mark.parametrize(("sized", "said", "minimum", "total"), [
         pytest.param({}, {}, 2, 2, id="nothing is said: all that exist"),
         pytest.param({"min_pods": 4}, {}, 4, 4, id="the PodGroup's min"),
         pytest.param({"min_pods": 1}, {}, 1, 2, id="a min below those that exist"),
         pytest.param({"total": 5}, {}, 5, 5, id="the owner's total, without a min"),
-        pytest.param({}, {"least": 3, "total": 6}, 3, 6, id="the pods' own words"),
-        pytest.param({"min_pods": 4}, {"least": 9}, 4, 4, id="the pods cannot raise the PodGroup's min"),
-        pytest.param({"min_pods": 0}, {"least": 9}, 9, 9, id="a min of none is none"),
-        pytest.param({"total": 5}, {"least": 3, "total": 9}, 3, 5, id="the owner's total and the pods' min"),
+        pytest.param({}, {"minimum": 3, "total": 6}, 3, 6, id="the pods' own words"),
+        pytest.param({"min_pods": 4}, {"minimum": 9}, 4, 4, id="the pods cannot raise the PodGroup's min"),
+        pytest.param({"min_pods": 0}, {"minimum": 9}, 9, 9, id="a min of none is none"),
+        pytest.param({"total": 5}, {"minimum": 3, "total": 9}, 3, 5, id="the owner's total and the pods' min"),
     ])  # fmt: skip
-    def test_who_says_how_many_start_and_how_many_there_will_be(self, sized, said, least, total):
+    def test_who_says_how_many_start_and_how_many_there_will_be(self, sized, said, minimum, total):
         pods = world.koordinator("bert", 2, **said) if said else world.volcano("bert", 2)
         made = gang(*pods, **sized)
-        assert (made.min_pods, made.total) == (least, total)
+        assert (made.min_pods, made.total) == (minimum, total)
 
-    @pytest.mark.parametrize(("notes", "most"), [
+    @pytest.mark.parametrize(("notes", "maximum"), [
         pytest.param({}, 4, id="no further than its total"),
         pytest.param({labels.MAX_WORKERS: "9"}, 9, id="as far as a pod says"),
         pytest.param({labels.MAX_WORKERS: "3"}, 4, id="never below its total"),
     ])  # fmt: skip
-    def test_how_far_a_gang_may_grow(self, notes, most):
-        assert gang(*world.volcano("bert", 2, notes=notes), min_pods=4).max_pods == most
+    def test_how_far_a_gang_may_grow(self, notes, maximum):
+        assert gang(*world.volcano("bert", 2, notes=notes), min_pods=4).max_pods == maximum
 
     def test_only_members_that_stay_count(self):
         pods = world.volcano("bert", 3)
@@ -75,28 +75,28 @@ class TestSizes:
         assert made.min_pods == 2
         assert gang(leaving).max_pods == 0
 
-    @pytest.mark.parametrize(("wish", "least"), [
+    @pytest.mark.parametrize(("wish", "minimum"), [
         pytest.param(Wish(source="a wish"), 0, id="only near: they start one by one"),
         pytest.param(Wish(source="a wish", required=1), 2, id="within a tier"),
         pytest.param(Wish(source="a wish", layers=(Layer(1, 2),)), 2, id="in layers"),
         pytest.param(Wish(source="a wish", groups=(GroupRule(size=2),)), 2, id="in groups"),
     ])  # fmt: skip
-    def test_pods_of_a_plain_job_start_together_where_their_place_asks_for_it(self, wish, least):
-        assert wishing(wish, wish, key=JOB).min_pods == least
+    def test_pods_of_a_plain_job_start_together_where_their_place_asks_for_it(self, wish, minimum):
+        assert wishing(wish, wish, key=JOB).min_pods == minimum
 
     def test_roles_count_only_where_the_min_covers_all_of_them(self):
         roles = (("", 1), ("worker", 3))
         assert gang(*world.volcano("bert", 1), min_pods=4, min_by_role=roles).min_by_role == roles
         assert gang(*world.volcano("bert", 1), min_pods=3, min_by_role=roles).min_by_role == ()
 
-    @pytest.mark.parametrize(("key", "sized", "least", "lacks"), [
+    @pytest.mark.parametrize(("key", "sized", "minimum", "lacks"), [
         pytest.param(BERT, {}, None, True, id="no word of a size, and a PodGroup that is named"),
         pytest.param(JOB, {}, None, False, id="an owner's pods name no PodGroup"),
         pytest.param(BERT, {"min_pods": 2}, None, False, id="the PodGroup is there"),
         pytest.param(BERT, {}, 2, False, id="the pods say it"),
     ])  # fmt: skip
-    def test_when_a_podgroup_is_missing(self, key, sized, least, lacks):
-        pods = world.koordinator("bert", 2, least=least) if least else world.volcano("bert", 2)
+    def test_when_a_podgroup_is_missing(self, key, sized, minimum, lacks):
+        pods = world.koordinator("bert", 2, minimum=minimum) if minimum else world.volcano("bert", 2)
         assert gang(*pods, key=key, **sized).lacks_pod_group is lacks
 
 

@@ -113,7 +113,7 @@ def soft_or_hard_untold():
     return {key: value for key, value in spread().items() if key != "whenUnsatisfiable"}
 
 
-@pytest.mark.parametrize(("rules", "most"), [
+@pytest.mark.parametrize(("rules", "maximum"), [
     pytest.param([], None, id="none"),
     pytest.param([spread()], 1, id="one a host"),
     pytest.param([spread(maxSkew=3), spread(maxSkew=2)], 2, id="of two the narrower"),
@@ -125,5 +125,5 @@ def soft_or_hard_untold():
     pytest.param([spread(maxSkew="2")], None, id="of a text"),
     pytest.param(["words"], None, id="no constraint at all"),
 ])  # fmt: skip
-def test_how_many_of_its_kind_a_host_may_hold(rules, most):
-    assert max_per_host(world.pod("p", 1, marks={"job": "bert"}, topologySpreadConstraints=rules)) == most
+def test_how_many_of_its_kind_a_host_may_hold(rules, maximum):
+    assert max_per_host(world.pod("p", 1, marks={"job": "bert"}, topologySpreadConstraints=rules)) == maximum

@@ -33,12 +33,12 @@ class TestSizes:
         assert gang(w).min_pods == 3
 
     def test_koordinator_pods_say_their_own(self):
-        w = World(2).put(*world.koordinator("bert", 2, least=3, total=6))
+        w = World(2).put(*world.koordinator("bert", 2, minimum=3, total=6))
         bert = gang(w, GangKey("default", "bert", Dialect.KOORDINATOR.value))
         assert (bert.min_pods, bert.total, bert.max_pods) == (3, 6, 6)
 
     def test_a_podgroup_wins_over_what_pods_say(self):
-        w = World(2).put(*world.koordinator("bert", 2, least=3)).put_group("bert", 5, dialect=Dialect.KOORDINATOR)
+        w = World(2).put(*world.koordinator("bert", 2, minimum=3)).put_group("bert", 5, dialect=Dialect.KOORDINATOR)
         assert gang(w, GangKey("default", "bert", Dialect.KOORDINATOR.value)).min_pods == 5
 
     @pytest.mark.parametrize(("spec", "total"), [

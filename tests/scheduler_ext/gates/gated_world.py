@@ -210,16 +210,16 @@ class Writer:
         self.reservations = ReservationWriter(view.watches, evictions, *tools, "turnout-system/reservations")
         evictor = Evictor(view.watches, evictions, *tools, self.reservations) if preempts else None
         self.writer = GateWriter(view.watches, patches, choices, *tools, evictor)
-        for name, least in groups:
-            self.put_group(name, least)
+        for name, minimum in groups:
+            self.put_group(name, minimum)
         for raw in api.pods.values():
             view.put_pod(api.read(raw))
         api.seen_by.append(view)
         api.reservations.show(view.watches)
 
-    def put_group(self, name, least):
+    def put_group(self, name, minimum):
         """Show it a PodGroup."""
-        self.view.view.put_group(Dialect.VOLCANO, group(name, least))
+        self.view.view.put_group(Dialect.VOLCANO, group(name, minimum))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""

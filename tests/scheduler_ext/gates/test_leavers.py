@@ -21,9 +21,9 @@ def crowded(rng):
         for node in nodes:
             free[node] -= gpus
         if nodes:
-            least = rng.randint(1, len(nodes))
+            minimum = rng.randint(1, len(nodes))
             leaving = rng.random() < 0.15
-            w.put(*koordinator(f"g{at}", len(nodes), least, gpus, nodes, priority=priority, leaving=leaving))
+            w.put(*koordinator(f"g{at}", len(nodes), minimum, gpus, nodes, priority=priority, leaving=leaving))
     return w
 
 

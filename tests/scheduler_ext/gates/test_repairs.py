@@ -49,7 +49,7 @@ def left(stage, found):
     pytest.param((4, 4), gang("move"), False, id="there is room for the fourth"),
     pytest.param((3, 4), gang("move", 3), False, id="it is whole"),
     pytest.param((3, 3), gang("move", at=()), False, id="none of it runs"),
-    pytest.param((3, 4), gang("move", least=3), False, id="as many run as must start together"),
+    pytest.param((3, 4), gang("move", minimum=3), False, id="as many run as must start together"),
 ])  # fmt: skip
 def test_a_gang_is_stuck_below_its_min_without_room(leaves, pods, is_stuck):
     stage, one = seen(*leaves, pods=pods)
@@ -90,7 +90,7 @@ def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
 ])  # fmt: skip
 def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
     """Two of four have come anew, one still runs, and one is not made yet."""
-    pods = gang(wish, at=("a0",), least=4)[:3]
+    pods = gang(wish, at=("a0",), minimum=4)[:3]
     stage, one = seen(1 + free, 4, pods=pods)
     plan = stage.plans.plan_of(one.key, stage.now_s)
     stage.view.settle(stage.now_s + 1000.0)  # nobody waits for the fourth any more

@@ -41,6 +41,6 @@ def test_a_gang_that_lacks_members_keeps_no_room_behind_our_gate():
 
 def test_once_a_gate_of_a_gang_is_lifted_its_room_is_kept_whole():
     w, gang = World(4), gated("first", 4, GATE)
-    w.put(world.koordinator("first", 1, least=4)[0], *gang[1:])
+    w.put(world.koordinator("first", 1, minimum=4)[0], *gang[1:])
     w.put(*(later := world.koordinator("later", 4, created=9)))
     assert w.plan(later[0]) == {}

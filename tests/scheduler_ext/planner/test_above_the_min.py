@@ -18,20 +18,20 @@ from turnout.scheduler_ext.planner.order import hosted_members, order_seats, pos
 ALL = 999_999
 
 
-def greedy(gpus=1, least=1, at="a0", total=ALL, size=2):
+def greedy(gpus=1, minimum=1, at="a0", total=ALL, size=2):
     """A gang that says it will have nearly a million members, one of them bound."""
-    return world.koordinator("greedy", size, least=least, gpus=gpus, total=total, at=[at] if at else [], created=9)
+    return world.koordinator("greedy", size, minimum=minimum, gpus=gpus, total=total, at=[at] if at else [], created=9)
 
 
-@pytest.mark.parametrize(("gpus", "least"), [
+@pytest.mark.parametrize(("gpus", "minimum"), [
     pytest.param(1, 1, id="of GPUs"),
     pytest.param(0, 1, id="of CPUs alone"),
     pytest.param(1, None, id="with a min of its own size that no cluster holds"),
     pytest.param(1, 999_999, id="with a min as large as its total"),
 ])  # fmt: skip
-def test_a_gang_announcing_a_million_members_takes_no_room_from_others(gpus, least):
+def test_a_gang_announcing_a_million_members_takes_no_room_from_others(gpus, minimum):
     w, old = World(4, 4), world.volcano("old", 7, priority=1000)
-    w.put(*greedy(gpus, least), *old)
+    w.put(*greedy(gpus, minimum), *old)
     assert len(w.schedule(*old)) == 7
 
 
@@ -53,7 +53,7 @@ def test_nor_from_a_pod_by_itself():
 @pytest.mark.parametrize("priority", [0, 1])
 def test_a_started_gang_goes_before_others_only_up_to_its_min(priority):
     w = World(4)
-    started = world.koordinator("started", 4, least=2, at=["a0"], created=1)
+    started = world.koordinator("started", 4, minimum=2, at=["a0"], created=1)
     other = world.volcano("other", 2, created=2, priority=priority)
     w.put(*started, *other)
     assert len(w.plan(started[1])) == 1
@@ -63,7 +63,7 @@ def test_a_started_gang_goes_before_others_only_up_to_its_min(priority):
 
 def test_members_above_the_min_take_what_nobody_needs_for_a_min():
     w = World(4)
-    grown = world.koordinator("grown", 4, least=1, created=1)
+    grown = world.koordinator("grown", 4, minimum=1, created=1)
     other = world.volcano("other", 2, created=2)
     w.put(*grown)
     assert len(w.plan(grown[0])) == 4
@@ -76,7 +76,7 @@ def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
     """Eight GPUs: four are the other's min, two are ours, and of what we want above it one of three finds room."""
     w, other = World(1), world.volcano("other", 1, gpus=4, created=2)
     w.put(*other).plan(other[0])
-    grown = world.koordinator("grown", 4, least=1, gpus=2, created=1)
+    grown = world.koordinator("grown", 4, minimum=1, gpus=2, created=1)
     w.put(*grown)
     assert (w.plan(grown[0]), w.plan(other[0])) == ({"grown-0": "a0", "grown-1": "a0"}, {"other-0": "a0"})
     assert w.plans.displaced == 0
@@ -84,7 +84,9 @@ def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
 
 def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
     w = World(4)
-    one, other = (world.koordinator(name, 5, least=2, created=at) for at, name in enumerate(("one", "other"), start=1))
+    one, other = (
+        world.koordinator(name, 5, minimum=2, created=at) for at, name in enumerate(("one", "other"), start=1)
+    )
     w.put(*one, *other)
     assert (len(w.plan(one[0])), len(w.plan(other[0]))) == (2, 2)
 
@@ -100,7 +102,7 @@ def test_a_gang_of_as_many_workers_that_needs_fewer_is_looked_at_by_itself():
 
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
     w = World(4)
-    grown, other = world.koordinator("grown", 4, least=1, priority=5), world.volcano("other", 2)
+    grown, other = world.koordinator("grown", 4, minimum=1, priority=5), world.volcano("other", 2)
     w.put(*grown, *other)
     assert len(w.schedule(*grown)) == 4
 
@@ -187,9 +189,9 @@ class TestWork:
     @pytest.mark.parametrize("tenants", [
         pytest.param(greedy(), id="of GPUs"),
         pytest.param(greedy(gpus=0), id="of CPUs alone"),
-        pytest.param(greedy(least=None), id="with a min that no cluster holds"),
+        pytest.param(greedy(minimum=None), id="with a min that no cluster holds"),
         pytest.param(greedy(total=7_000), id="with a total that the cluster holds"),
-        pytest.param(greedy(total=None, least=7_000), id="with a min that the cluster holds"),
+        pytest.param(greedy(total=None, minimum=7_000), id="with a min that the cluster holds"),
     ])  # fmt: skip
     def test_a_question_at_1000_nodes_costs_about_the_same_without_such_a_gang(self, tenants):
         assert self.asked(*tenants) < 4 * self.asked(*world.koordinator("honest", 2, gpus=1, at=["a0"]))
@@ -216,7 +218,7 @@ class TestPatience:
         assert len(w.schedule(*world.volcano("wide", 14, created=2))) == 14
 
     def test_nor_for_more_than_the_min(self):
-        w, pods = World(8, 8), world.koordinator("bert", 2, least=4, total=16, created=1)
+        w, pods = World(8, 8), world.koordinator("bert", 2, minimum=4, total=16, created=1)
         w.put(*pods).schedule(*pods)
         assert len(w.schedule(*world.volcano("wide", 12, created=2))) == 12
         assert len(w.schedule(*world.volcano("late", 1, created=3))) == 0
@@ -228,7 +230,7 @@ class TestPatience:
         assert len(w.schedule(*world.volcano("next", 1, created=2))) == 1
 
     def test_members_that_trickle_in_for_ever_do_not_keep_room_for_ever(self):
-        w, pods = World(8, 8), world.koordinator("bert", 16, least=16, gpus=1, created=1)
+        w, pods = World(8, 8), world.koordinator("bert", 16, minimum=16, gpus=1, created=1)
         for each in pods[:12]:
             w.put(each)
             w.view.settle(w.now_s)
@@ -238,11 +240,11 @@ class TestPatience:
         assert self.waiting_for(w, "bert") == 0
 
     def test_a_pod_that_says_another_gang_now_is_nobody_new(self):
-        w, pods = World(8), world.koordinator("bert", 2, least=8, gpus=1, at=["a0"])
+        w, pods = World(8), world.koordinator("bert", 2, minimum=8, gpus=1, at=["a0"])
         w.put(*pods)
         w.view.settle(w.now_s)
         w.now_s += PATIENCE_S + 1
-        renamed = world.koordinator("ernie", 2, least=8, gpus=1)
+        renamed = world.koordinator("ernie", 2, minimum=8, gpus=1)
         for old, new in zip(pods, renamed, strict=True):
             new.metadata.uid, new.spec.node_name = old.metadata.uid, old.spec.node_name
         w.put(*renamed)
@@ -259,7 +261,7 @@ def elastic_scenes(draw):
     pods = []
     for at in range(draw(st.integers(1, 5))):
         gpus, size = draw(st.sampled_from([1, 4, 8])), draw(st.integers(1, 6))
-        least, total = draw(st.integers(1, size + 2)), draw(st.sampled_from([None, size, size + 3, 40]))
+        minimum, total = draw(st.integers(1, size + 2)), draw(st.sampled_from([None, size, size + 3, 40]))
         bound = []
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
             room = [name for name in names if left[name] >= gpus]
@@ -268,7 +270,7 @@ def elastic_scenes(draw):
                 left[bound[-1]] -= gpus
         notes = REQUIRED if draw(st.integers(0, 3)) == 0 else {}
         more = {"priority": draw(st.integers(0, 2)), "created": draw(st.integers(0, 50)), "notes": notes}
-        pods += world.koordinator(f"g{at}", size, least=least, gpus=gpus, total=total, at=bound, **more)
+        pods += world.koordinator(f"g{at}", size, minimum=minimum, gpus=gpus, total=total, at=bound, **more)
     return sizes, pods
 
 

@@ -156,7 +156,7 @@ class TestPlannedHostMissing:
         assert w.fit(pods[0], ["c0", "b1"]).nodes == ("b1",)
 
     def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits(self):
-        w, pods = World(3, 3, 3), world.koordinator("bert", 3, least=2)
+        w, pods = World(3, 3, 3), world.koordinator("bert", 3, minimum=2)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[1], ["c0", "b1"]).nodes == ("b1",)
 
@@ -258,7 +258,7 @@ class TestShapes:
 class TestLonePods:
     def test_twenty_lone_pods_fill_the_tightest_holes(self):
         w = World(4, 4)
-        w.put(world.pod("half", 4, at="a1"), world.pod("most", 6, at="b0"))
+        w.put(world.pod("half", 4, at="a1"), world.pod("maximum", 6, at="b0"))
         pods = [world.pod(f"lone{i:02d}") for i in range(20)]
         w.put(*pods)
         placed = w.schedule(*pods)
@@ -296,7 +296,7 @@ class TestHold:
     RULES = Rules(hold_incomplete=True)
 
     def test_an_incomplete_gang_is_held_until_its_min_exists(self):
-        w, pods = World(4, 4, rules=self.RULES), world.koordinator("bert", 4, least=4)
+        w, pods = World(4, 4, rules=self.RULES), world.koordinator("bert", 4, minimum=4)
         w.put(*pods[:2])
         advice = w.fit(pods[0])
         assert advice.refusal.reason is EventReason.GANG_INCOMPLETE
@@ -304,7 +304,7 @@ class TestHold:
         assert len(w.put(*pods[2:]).schedule(*pods)) == 4
 
     def test_held_members_keep_no_room_once_nobody_comes(self):
-        w, pods = World(2, 2, rules=self.RULES), world.koordinator("bert", 2, least=4, created=1)
+        w, pods = World(2, 2, rules=self.RULES), world.koordinator("bert", 2, minimum=4, created=1)
         other = world.volcano("other", 4, created=2)
         w.put(*pods, *other)
         assert w.fit(other[0]).refusal.reason is EventReason.NO_ROOM
@@ -312,7 +312,7 @@ class TestHold:
         assert len(w.schedule(*other)) == 4
 
     def test_without_the_setting_an_incomplete_gang_is_placed(self):
-        w, pods = World(4, 4), world.koordinator("bert", 2, least=4)
+        w, pods = World(4, 4), world.koordinator("bert", 2, minimum=4)
         w.put(*pods)
         assert len(w.schedule(*pods)) == 2
 

@@ -15,8 +15,8 @@ NOTES = {"near": {}, "in one leaf": REQUIRED, "in pairs": {labels.PODS_PER_HOST_
 def gangs(sizes, mins, notes):
     """Pods of gangs a, b, c with these sizes and minimums, by name."""
     pods = {}
-    for name, size, least in zip("abc", sizes, mins, strict=False):
-        made = world.koordinator(name, size, least=min(least, size), gpus=2, total=size + 1, notes=NOTES[notes])
+    for name, size, minimum in zip("abc", sizes, mins, strict=False):
+        made = world.koordinator(name, size, minimum=min(minimum, size), gpus=2, total=size + 1, notes=NOTES[notes])
         pods |= {pod.metadata.name: pod for pod in made}
     return pods
 

@@ -171,8 +171,8 @@ def test_a_pod_by_itself_counts_from_its_creation_and_a_second_at_least():
 
 def test_a_pod_above_its_gangs_min_counts_its_gpus_times_its_time():
     w = World(2, 2).put(*HIGH[:1])
-    w.put(*world.koordinator("long", 2, least=1, gpus=1, at=["a0", "a1"], priority=0, created=7_000))
-    w.put(*world.koordinator("short", 2, least=1, gpus=8, at=["b0", "b1"], priority=0, created=7_199))
+    w.put(*world.koordinator("long", 2, minimum=1, gpus=1, at=["a0", "a1"], priority=0, created=7_000))
+    w.put(*world.koordinator("short", 2, minimum=1, gpus=8, at=["b0", "b1"], priority=0, created=7_199))
     assert {name[0] for name in cheap(w, 1)} == {"b"}
 
 
@@ -196,11 +196,11 @@ def test_beside_free_hosts_of_another_resource_nobody_else_is_counted():
 @pytest.mark.parametrize("multiple", [2, 4])
 def test_pods_in_multiples_preempt_at_the_least_loss_of_all_choices(multiple):
     prices = [preemptions.preempted(seed, multiple) for seed in range(60)]
-    assert sum(least > 0 for _, least in prices) > 30
-    assert [paid for paid, _ in prices] == [least for _, least in prices]
+    assert sum(minimum > 0 for _, minimum in prices) > 30
+    assert [paid for paid, _ in prices] == [minimum for _, minimum in prices]
 
 
 def test_pods_in_slices_preempt_near_the_least_loss_of_all_choices():
     prices = [preemptions.preempted_in_slices(seed) for seed in range(60)]
     assert None not in [paid for paid, _ in prices]
-    assert sum(paid for paid, _ in prices) <= 1.05 * sum(least for _, least in prices)
+    assert sum(paid for paid, _ in prices) <= 1.05 * sum(minimum for _, minimum in prices)

@@ -249,7 +249,7 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
     assert exclude_rows(room_of, {ONE: marks}, ~marks)(TWO, ()).tolist() == [4, 0, 0]
 
 
-@pytest.mark.parametrize(("most", "even", "anchors", "left"), [
+@pytest.mark.parametrize(("maximum", "even", "anchors", "left"), [
     pytest.param([2], True, [], [2, 2, 1], id="as many as the constraint allows"),
     pytest.param([2], True, [0, 0, 0, 1], [0, 1, 1], id="less those that are there"),
     pytest.param([2, 1], True, [], [1, 1, 1], id="of two constraints the narrower"),
@@ -257,9 +257,9 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
     pytest.param([None], True, [0], [4, 3, 1], id="all, without a constraint"),
     pytest.param([2], False, [0], [4, 3, 1], id="all, where constraints cannot be kept"),
 ])  # fmt: skip
-def test_room_under_hard_spread_constraints(most, even, anchors, left):
+def test_room_under_hard_spread_constraints(maximum, even, anchors, left):
     members = []
-    for at, each in enumerate(most):
+    for at, each in enumerate(maximum):
         members.append(dataclasses.replace(member_of(world.volcano("g", at + 1)[at]), max_per_host=each))
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
     request = GangRequest(gang, tuple(members), spread_evenly=even)

@@ -24,14 +24,14 @@ def parted(*sizes, at=(), gpus=8):
     ]
 
 
-def policy(w, least, tier=1, gang_tier=None):
+def policy(w, minimum, tier=1, gang_tier=None):
     """Let each partition stay within a tier. gang_tier: the tier that the whole gang must not leave."""
     rule = {
         "name": "w", "subGroupSize": 1, "matchLabelKeys": [PART],
         "networkTopology": {"mode": "hard", "highestTierAllowed": tier},
     }  # fmt: skip
     hard = {} if gang_tier is None else {"networkTopology": {"mode": "hard", "highestTierAllowed": gang_tier}}
-    return w.put_group("g", least, subGroupPolicy=[rule], **hard)
+    return w.put_group("g", minimum, subGroupPolicy=[rule], **hard)
 
 
 def by_part(placed):
@@ -89,7 +89,7 @@ def test_groups_of_two_shapes_go_into_the_lowest_domain_of_both():
     assert by_part(w.plan(pods[0])) == ["b", "b"]
 
 
-@pytest.mark.parametrize(("world_of", "sizes", "least", "gang_tier", "found"), [
+@pytest.mark.parametrize(("world_of", "sizes", "minimum", "gang_tier", "found"), [
     pytest.param((2, 2), (2, 2), 4, 2, ["a", "b"], id="two leaves of one block hold both groups"),
     pytest.param((2, 0, 2), (2, 2), 4, 2, None, id="two blocks of one leaf each do not"),
     pytest.param((2, 0, 2), (2, 2), 2, 2, ["a"], id="one group starts where the minimum is one group"),
@@ -98,9 +98,9 @@ def test_groups_of_two_shapes_go_into_the_lowest_domain_of_both():
     pytest.param((1, 1), (1, 1), 2, 1, None, id="no leaf holds both groups"),
     pytest.param((2, 2), (1, 1), 2, 0, None, id="no host holds both groups"),
 ])  # fmt: skip
-def test_groups_stay_within_the_level_of_their_gang(world_of, sizes, least, gang_tier, found):
+def test_groups_stay_within_the_level_of_their_gang(world_of, sizes, minimum, gang_tier, found):
     pods = parted(*sizes)
-    w = policy(World(*world_of), least, gang_tier=gang_tier).put(*pods)
+    w = policy(World(*world_of), minimum, gang_tier=gang_tier).put(*pods)
     assert (by_part(w.plan(pods[0])) or None) == found
     assert len(w.schedule(*pods)) == sum(sizes[: len(found or ())])
 

@@ -27,7 +27,7 @@ terms = st.fixed_dictionaries(
     {
         "size": st.integers(1, 8),
         "gpus": st.sampled_from([1, 2, 4, 8]),
-        "least": st.integers(1, 8),
+        "minimum": st.integers(1, 8),
         "tier": st.sampled_from([None, None, 0, 1, 2]),
         "group_tier": st.sampled_from([None, None, 0, 1, 2]),
         "groups": st.integers(1, 3),
@@ -85,7 +85,7 @@ class Gang:
             self._groups()
             own = {"networkTopology": {"highestTierAllowed": self.group_tier}}
             spec["subGroupPolicy"] = [{"name": "w", "matchLabelKeys": [PART], **own}]
-        w.put_group(self.name, min(self.asked["least"], self.asked["size"]), **spec)
+        w.put_group(self.name, min(self.asked["minimum"], self.asked["size"]), **spec)
         notes[labels.VOLCANO_GROUP] = self.name
         return lambda at: {PART: str(self._part(at))}
 
@@ -97,8 +97,8 @@ class Gang:
 
         parts = sorted({*self.group_of.values()})
         subgroups = [{"name": f"s{part}", "minMember": 1, **within(self.group_tier)} for part in parts]
-        least = min(self.asked["least"], self.asked["size"])
-        w.put_group(self.name, least, Dialect.KAI, subGroups=subgroups, **within(self.tier))
+        minimum = min(self.asked["minimum"], self.asked["size"])
+        w.put_group(self.name, minimum, Dialect.KAI, subGroups=subgroups, **within(self.tier))
         notes[labels.KAI_GROUP] = self.name
         return lambda at: {"kai.scheduler/subgroup-name": f"s{self._part(at)}"}
 
@@ -114,7 +114,7 @@ class Gang:
 
     def _native(self, w, notes):
         self.in_tree = self.asked["tree"] is not None
-        spec = {"schedulingPolicy": {"gang": {"minCount": min(self.asked["least"], self.asked["size"])}}}
+        spec = {"schedulingPolicy": {"gang": {"minCount": min(self.asked["minimum"], self.asked["size"])}}}
         if self.tier is not None:
             spec["schedulingConstraints"] = {"topology": [{"key": KEYS[self.tier]}]}
         if self.in_tree:
@@ -125,8 +125,8 @@ class Gang:
     def _ours(self, w, notes):
         if self.tier is not None:
             notes[labels.TOPOLOGY], notes[labels.TOPOLOGY_TIER] = "required", str(self.tier)
-        notes[labels.MIN_WORKERS] = str(min(self.asked["least"], self.asked["size"]))
-        w.put_group(self.name, min(self.asked["least"], self.asked["size"]))
+        notes[labels.MIN_WORKERS] = str(min(self.asked["minimum"], self.asked["size"]))
+        w.put_group(self.name, min(self.asked["minimum"], self.asked["size"]))
         notes[labels.VOLCANO_GROUP] = self.name
         return lambda at: {}
 
@@ -167,8 +167,8 @@ class Case:
         self.gangs = [Gang(self.w, f"g{at}", each) for at, each in enumerate(asked)]
         self.trees = [gang.asked["tree"] for gang in self.gangs if gang.in_tree]
         if self.trees:
-            tier, least = self.trees[0]
-            spec = {"schedulingPolicy": {"basic": {}} if least is None else {"gang": {"minGroupCount": least}}}
+            tier, minimum = self.trees[0]
+            spec = {"schedulingPolicy": {"basic": {}} if minimum is None else {"gang": {"minGroupCount": minimum}}}
             if tier is not None:
                 spec["schedulingConstraints"] = {"topology": [{"key": KEYS[tier]}]}
             self.w.view.put_composite(world.group("tree", None, **spec))
@@ -249,7 +249,7 @@ def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
 
 def test_a_multiple_is_completed_by_pods_of_its_own_group():
     """Groups on one host each: the odd pod of one group drew a pod of another group to its host."""
-    asked = {"size": 7, "gpus": 4, "least": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
+    asked = {"size": 7, "gpus": 4, "minimum": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
              "slice_size": 2, "multiple": 2, "dialect": "kai", "tree": None, "soft": {}}  # fmt: skip
     play([0, 2], [asked], [])
 
@@ -275,7 +275,7 @@ MULTIPLES = {
     ),
     "the min of a gang that has started ends with a whole multiple: a gang of the same age took its last seat": (
         [0, 3],
-        {"size": 8, "gpus": 2, "least": 5, "multiple": 2, "dialect": "native", "tree": (1, 2)},
+        {"size": 8, "gpus": 2, "minimum": 5, "multiple": 2, "dialect": "native", "tree": (1, 2)},
         {"size": 5, "gpus": 2, "multiple": 2, "dialect": "volcano"},
         {"size": 1, "gpus": 1, "multiple": 1, "dialect": "native", "tree": (None, 2)},
     ),
@@ -295,7 +295,7 @@ MULTIPLES = {
 @pytest.mark.parametrize("case", MULTIPLES)
 def test_whole_multiples_start(case):
     leaves, *stated = MULTIPLES[case]
-    usual = {"least": 1, "tier": None, "group_tier": None, "groups": 1, "slice_tier": None, "slice_size": 2,
+    usual = {"minimum": 1, "tier": None, "group_tier": None, "groups": 1, "slice_tier": None, "slice_size": 2,
              "tree": None, "soft": {}}  # fmt: skip
     play(leaves, [usual | each for each in stated], [])
 

@@ -39,24 +39,24 @@ def broken(placed, group_of, gang_tier, group_tier):
     return {name: found for name, found in spans.items() if len(found) > 1}
 
 
-def volcano(w, parts, gang_tier, group_tier, words, least):
+def volcano(w, parts, gang_tier, group_tier, words, minimum):
     hard = {} if gang_tier is None else {"networkTopology": {"highestTierAllowed": gang_tier}}
     own = {} if group_tier is None else {"networkTopology": {"highestTierAllowed": group_tier}}
     rule = {"name": "w", "matchLabelKeys": [PART], "subGroupSize": 1, **own}
-    w.put_group("g", least, subGroupPolicy=[rule], **hard)
+    w.put_group("g", minimum, subGroupPolicy=[rule], **hard)
     return [({labels.VOLCANO_GROUP: "g", **words}, {PART: str(part)}) for part in parts], {}
 
 
-def kai_subgroups(w, parts, gang_tier, group_tier, words, least):
+def kai_subgroups(w, parts, gang_tier, group_tier, words, minimum):
     def within(tier):
         return {} if tier is None else {"topologyConstraint": {"requiredTopologyLevel": str(tier)}}
 
     each = [{"name": f"s{part}", "minMember": 1, **within(group_tier)} for part in sorted(set(parts))]
-    w.put_group("g", least, Dialect.KAI, subGroups=each, **within(gang_tier))
+    w.put_group("g", minimum, Dialect.KAI, subGroups=each, **within(gang_tier))
     return [({labels.KAI_GROUP: "g", **words}, {kai.SUBGROUP: f"s{part}"}) for part in parts], {}
 
 
-def lws(w, parts, gang_tier, group_tier, words, least):
+def lws(w, parts, gang_tier, group_tier, words, minimum):
     notes = {labels.LWS_SIZE: str(len(parts)), **words}
     notes |= {} if gang_tier is None else {sets.LWS: str(gang_tier)}
     notes |= {} if group_tier is None else {sets.LWS_SUBGROUP: str(group_tier)}
@@ -70,10 +70,10 @@ def lws(w, parts, gang_tier, group_tier, words, least):
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=6), sizes, tiers, tiers, st.sampled_from(WORDS),
        st.sampled_from([volcano, kai_subgroups, lws]), st.sampled_from([2, 4, 8]), st.integers(1, 12),
        st.lists(st.integers(0, 20), max_size=4))  # fmt: skip
-def test_no_plan_leaves_a_required_level(leaves, groups, gang_tier, group_tier, words, dialect, gpus, least, lost):
+def test_no_plan_leaves_a_required_level(leaves, groups, gang_tier, group_tier, words, dialect, gpus, minimum, lost):
     w = World(*leaves, 1)
     parts = [part for part, size in enumerate(groups) for _ in range(size)]
-    made, meta = dialect(w, parts, gang_tier, group_tier, words, min(least, len(parts)))
+    made, meta = dialect(w, parts, gang_tier, group_tier, words, min(minimum, len(parts)))
     pods = [world.pod(f"p{at:02}", gpus, notes=notes, marks=marks, **meta) for at, (notes, marks) in enumerate(made)]
     group_of = {f"p{at:02}": part for at, part in enumerate(parts)}
     nodes = w.put(*pods).schedule(*pods)

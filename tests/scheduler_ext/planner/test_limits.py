@@ -31,7 +31,7 @@ def key(w, pod):
     ],
 )
 def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
-    w, pods = World(1), world.koordinator("bert", 1, least=2, total=total)
+    w, pods = World(1), world.koordinator("bert", 1, minimum=2, total=total)
     w.put(*pods).view.settle(w.now_s)
     request = w.plans.request_of(w.view.gangs[key(w, pods[0])])
     assert (request.missing_pods, request.growth_pods) == (1, hoped)
@@ -100,9 +100,9 @@ def test_room_is_kept_until_a_members_patience_ends():
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
-    w, pods = World(2), world.koordinator("bert", size, least=size, total=size)
+    w, pods = World(2), world.koordinator("bert", size, minimum=size, total=size)
     w.put(*pods).view.settle(w.now_s)
-    w.put(*world.koordinator("bert", 1, least=size, total=size, leaving=True))
+    w.put(*world.koordinator("bert", 1, minimum=size, total=size, leaving=True))
     w.view.settle(w.now_s)
     assert w.view.missing_pods(w.view.gangs[key(w, pods[0])]) == 0
 
@@ -158,8 +158,8 @@ def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
     ("pods", "partial"),
     [
         pytest.param(world.volcano("g", 3, at=["a0"]), True, id="one of three runs, the others wait"),
-        pytest.param(world.koordinator("g", 3, least=2, at=["a0"]), True, id="one of a min of two"),
-        pytest.param(world.koordinator("g", 3, least=2, at=["a0", "a1"]), False, id="its min runs"),
+        pytest.param(world.koordinator("g", 3, minimum=2, at=["a0"]), True, id="one of a min of two"),
+        pytest.param(world.koordinator("g", 3, minimum=2, at=["a0", "a1"]), False, id="its min runs"),
         pytest.param(world.volcano("g", 3), False, id="nobody runs"),
         pytest.param(world.volcano("g", 2, at=["a0", "a1"]), False, id="nobody waits"),
         pytest.param([world.pod("p", 8)], False, id="a pod by itself"),
@@ -175,7 +175,7 @@ def test_a_gang_of_which_a_part_has_started(pods, partial):
 
 
 def test_a_member_that_is_believed_to_be_on_its_way_has_started():
-    w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
+    w, pods = World(2), world.koordinator("g", 3, minimum=2, at=["a0"])
     w.put(*pods)
     assert w.fit(pods[1]).node == "a1"
     assert partial_gangs(w.plans) == []
@@ -198,9 +198,9 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
         pytest.param(world.volcano("g", 2, at=["a0", "c0"], notes=WIDE), 2, id="under two spines"),
         pytest.param(world.volcano("g", 2, at=["a0", "x0"], notes=WIDE), 2, id="one off the map"),
         pytest.param(world.volcano("g", 2, at=["a0", "c0"]), 0, id="a gang that only prefers"),
-        pytest.param(world.koordinator("g", 2, least=3, at=["a0"]), 1, id="a held gang that is not whole"),
-        pytest.param(world.koordinator("g", 3, least=3, at=["a0"]), 0, id="one that is, though two wait"),
-        pytest.param(world.koordinator("g", 2, least=3), 0, id="one of which nobody runs"),
+        pytest.param(world.koordinator("g", 2, minimum=3, at=["a0"]), 1, id="a held gang that is not whole"),
+        pytest.param(world.koordinator("g", 3, minimum=3, at=["a0"]), 0, id="one that is, though two wait"),
+        pytest.param(world.koordinator("g", 2, minimum=3), 0, id="one of which nobody runs"),
         pytest.param([world.pod("p", 8, at="x0", notes=REQUIRED)], 0, id="a pod by itself"),
         pytest.param(world.volcano("g", 2, at=["a0", "b0"], notes=REQUIRED, leaving=True), 0, id="those that leave"),
     ],

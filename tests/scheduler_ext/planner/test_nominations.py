@@ -67,7 +67,7 @@ def test_lone_pods_are_nominated_into_different_slots_of_the_tightest_host():
         ),
         pytest.param([world.pod("p", 0)], CHOICES, id="a pod without a GPU"),
         pytest.param(
-            world.koordinator("g", 2, least=4), NominationChoices(Rules(True), CHOICES.schedulers), id="a held gang"
+            world.koordinator("g", 2, minimum=4), NominationChoices(Rules(True), CHOICES.schedulers), id="a held gang"
         ),
         pytest.param(
             [world.pod("p", volumes=[{"name": "d", "persistentVolumeClaim": {}}])], CHOICES, id="a pod with a volume"
@@ -92,7 +92,7 @@ def test_a_nomination_of_somebody_else_is_never_touched():
 
 
 def test_nominations_of_a_min_stay_though_another_member_finds_no_room():
-    w, gang = World(2), world.koordinator("g", 3, least=2)
+    w, gang = World(2), world.koordinator("g", 3, minimum=2)
     w.put(nominee(gang[0], "a1"), nominee(gang[1], "a0"), gang[2])
     assert wishes(w) == {}
 
@@ -256,7 +256,7 @@ def test_without_a_map_or_a_plan_nothing_is_nominated():
     pytest.param(False, {"g-0", "g-1"}, id="at once, where it is not"),
 ])  # fmt: skip
 def test_when_an_incomplete_gang_is_nominated(holds, node):
-    w = World(4).put(*world.koordinator("g", 2, least=3, total=3))
+    w = World(4).put(*world.koordinator("g", 2, minimum=3, total=3))
     assert set(wishes(w, NominationChoices(Rules(holds), CHOICES.schedulers))) == set(node)
 
 

@@ -32,9 +32,9 @@ def moved(w, plan, **nodes):
     return replace(plan, hosts={**plan.hosts, **rows})
 
 
-def volcano(size, least=None, notes=(), parts=None, **spec):
+def volcano(size, minimum=None, notes=(), parts=None, **spec):
     w = World(2, 2)
-    w.put_group("g", size if least is None else least, **spec)
+    w.put_group("g", size if minimum is None else minimum, **spec)
     marks = [{PART: str(part)} for part in parts] if parts else [{}] * size
     pods = [
         world.pod(
@@ -82,14 +82,14 @@ def without(plan, count):
 
 
 def test_a_plan_with_fewer_than_must_start_is_told():
-    _, fabric, request, plan = volcano(4, least=3)
+    _, fabric, request, plan = volcano(4, minimum=3)
     assert violations_of(fabric, request, without(plan, 1)) == ()
     (found,) = violations_of(fabric, request, without(plan, 2))
     assert (found.term, found.pods, found.observed, found.allowed) == (HardTerm.MIN_PODS, 1, 2, 3)
 
 
 def test_a_group_that_is_placed_in_part_is_told():
-    _, fabric, request, plan = volcano(4, least=1, parts=[0, 0, 1, 1], **GROUPS)
+    _, fabric, request, plan = volcano(4, minimum=1, parts=[0, 0, 1, 1], **GROUPS)
     assert [each.term for each in violations_of(fabric, request, without(plan, 1))] == [HardTerm.GROUP_WHOLE]
 
 

@@ -280,7 +280,7 @@ class TestMissingMembers:
         assert len(w.schedule(*other)) == 4
 
     def test_members_above_the_min_are_left_over_when_only_some_fit(self):
-        w, pods = World(3), world.koordinator("bert", 5, least=2)
+        w, pods = World(3), world.koordinator("bert", 5, minimum=2)
         w.put(*pods)
         assert len(w.schedule(*pods)) == 3
         assert set(w.fit(pods[4], w.names).no_room) == set(w.names)
@@ -384,7 +384,7 @@ def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
 
 @pytest.mark.parametrize("there", [2, 3])
 def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
-    w, pods = World(4), world.koordinator("bert", there, least=4, at=["a0", "a1", "a2"])
+    w, pods = World(4), world.koordinator("bert", there, minimum=4, at=["a0", "a1", "a2"])
     w.put(*pods)
     assert len(w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s).open_seats) == 4 - there
     w.now_s += PATIENCE_S + 1

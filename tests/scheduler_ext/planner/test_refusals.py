@@ -29,7 +29,7 @@ gangs = st.fixed_dictionaries(
         "gpus": st.lists(st.integers(1, GPUS), min_size=1, max_size=4).flatmap(
             lambda shapes: st.lists(st.sampled_from(shapes), min_size=1, max_size=8)
         ),  # of each pod
-        "least": st.integers(1, 8),
+        "minimum": st.integers(1, 8),
         "tier": tiers,
         # (tier, size) of its runs of ranks, (tier, count) of its groups, or the multiple on a host
         "kind": st.one_of(
@@ -55,7 +55,7 @@ class Question:
         fixed = fixed or {}
         self.nodes, self.free = [*free], [*free.values()]
         self.tier, (self.kind, self.unit_tier, self.number) = asked["tier"], asked["kind"]
-        self.least = min(asked["least"], len(asked["gpus"])) - len(fixed)
+        self.minimum = min(asked["minimum"], len(asked["gpus"])) - len(fixed)
         pods = [(self.unit(at, len(asked["gpus"])), gpus) for at, gpus in enumerate(asked["gpus"])]
         waiting = [pod for at, pod in enumerate(pods) if at not in fixed]
         self.pods = sorted(waiting, key=lambda pod: (pod[0], -pod[1]))  # (run or group, GPUs)
@@ -82,7 +82,7 @@ class Question:
     def search(self, at, chosen, allowed, span):
         """Try every host for the pod `at`, and none. chosen: the hosts of the pods before it, None for none."""
         placed = sum(host is not None for host in chosen)
-        if placed + len(self.pods) - at < self.least:
+        if placed + len(self.pods) - at < self.minimum:
             return False
         if at == len(self.pods):
             return self.is_in_multiples(chosen)
@@ -159,7 +159,7 @@ def put_gang(w, asked):
     if kind == "groups":
         level = {"networkTopology": {"highestTierAllowed": unit_tier}}
         spec["subGroupPolicy"] = [{"name": "w", "matchLabelKeys": [PART], **level}]
-    w.put_group("g", min(asked["least"], size), **spec)
+    w.put_group("g", min(asked["minimum"], size), **spec)
     return [
         world.pod(f"g-{at}", gpus, notes={**notes, labels.RANK: str(at)}, marks={PART: str(at * number // size)})
         for at, gpus in enumerate(asked["gpus"])
@@ -179,9 +179,9 @@ def play(leaves, asked):
         assert not Question(free, asked).has_place()
 
 
-def asks(*gpus, least=8, tier=None, kind=("plain", 0, 0)):
+def asks(*gpus, minimum=8, tier=None, kind=("plain", 0, 0)):
     """What a gang asks."""
-    return {"gpus": [*gpus], "least": least, "tier": tier, "kind": kind}
+    return {"gpus": [*gpus], "minimum": minimum, "tier": tier, "kind": kind}
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,11 @@ def asks(*gpus, least=8, tier=None, kind=("plain", 0, 0)):
         ),
         pytest.param([[3, 0, 5, 8]], asks(3, 2, 2, tier=2, kind=("groups", 0, 2)), id="a group of two shapes"),
         pytest.param(
-            [[8, 2], [4, 0]], asks(3, 6, 3, 3, 3, least=2, kind=("groups", 1, 3)), id="one of three groups, whole"
+            [[8, 2], [4, 0]], asks(3, 6, 3, 3, 3, minimum=2, kind=("groups", 1, 3)), id="one of three groups, whole"
         ),
-        pytest.param([[0, 7, 1]], asks(4, 4, 2, 2, 2, 4, 4, least=3, tier=2), id="the min, not with the heaviest pods"),
+        pytest.param(
+            [[0, 7, 1]], asks(4, 4, 2, 2, 2, 4, 4, minimum=3, tier=2), id="the min, not with the heaviest pods"
+        ),
         pytest.param([[0], [5, 6, 4]], asks(1, 4, tier=0, kind=("multiple", 0, 2)), id="remainders of two shapes"),
     ],
 )
@@ -220,7 +222,7 @@ def play_return(leaves, asked, lost, taken):
     w = World(*map(len, leaves))
     free = dict(zip(w.names, (gpus for leaf in leaves for gpus in leaf), strict=True))
     w.put(*(world.pod(f"busy-{node}", GPUS - gpus, node) for node, gpus in free.items() if gpus < GPUS))
-    pods = put_gang(w, {**asked, "least": 8})
+    pods = put_gang(w, {**asked, "minimum": 8})
     nodes = w.schedule(*pods)
     lost = {at for at in lost if at < len(pods)}
     if len(nodes) < len(pods) or len(lost) in (0, len(pods)):
@@ -231,17 +233,17 @@ def play_return(leaves, asked, lost, taken):
         else:
             free[nodes[pod.metadata.name]] -= asked["gpus"][at]
     w.plans.plan_all(w.now_s)
-    for (node, gpus), most in zip(free.items(), taken, strict=False):
-        if min(gpus, most) > 0:
-            w.put(world.pod(f"new-{node}", min(gpus, most), node))
-            free[node] -= min(gpus, most)
+    for (node, gpus), maximum in zip(free.items(), taken, strict=False):
+        if min(gpus, maximum) > 0:
+            w.put(world.pod(f"new-{node}", min(gpus, maximum), node))
+            free[node] -= min(gpus, maximum)
     back = [world.see(msgspec.to_builtins(pods[at]), uid=f"again-{at}") for at in sorted(lost)]
     w.put(*back)
     plan = w.plan(back[0])
     assert w.plans.rejected_plans == {}
     if not plan:
         fixed = {at: nodes[pod.metadata.name] for at, pod in enumerate(pods) if at not in lost}
-        assert not Question(free, {**asked, "least": 8}, fixed).has_place()
+        assert not Question(free, {**asked, "minimum": 8}, fixed).has_place()
 
 
 @settings(max_examples=100, deadline=None)
@@ -275,11 +277,11 @@ def test_no_refused_gang_of_twenty_thousand_has_a_place(number):
         pytest.param({"tier": 0}, {"a0": 1, "a1": 1, "b0": 1}, False, id="two pods find no host for both"),
         pytest.param({"kind": ("slices", 1, 2)}, {"a0": 1, "b0": 1}, False, id="a run does not lie over two leaves"),
         pytest.param({"kind": ("slices", 1, 2)}, {"a0": 1, "a1": 1}, True, id="a run lies under one leaf"),
-        pytest.param({"kind": ("groups", 1, 1), "least": 1}, {"a0": 1, "b0": 1}, False, id="a group starts whole"),
+        pytest.param({"kind": ("groups", 1, 1), "minimum": 1}, {"a0": 1, "b0": 1}, False, id="a group starts whole"),
         pytest.param({"kind": ("multiple", 0, 2)}, {"a0": 1, "b0": 1}, False, id="a pair shares a host"),
         pytest.param({"kind": ("multiple", 0, 2), "gpus": [1] * 3}, {"a0": 2, "b0": 1}, True, id="one is left over"),
     ],
 )
 def test_the_judge_knows_what_has_a_place(asked, free, expected):
-    default = {"gpus": [1, 1], "least": 2, "tier": None, "kind": ("plain", 0, 0)}
+    default = {"gpus": [1, 1], "minimum": 2, "tier": None, "kind": ("plain", 0, 0)}
     assert Question(free, {**default, **asked}).has_place() is expected

@@ -25,13 +25,13 @@ MOVE, EVAL = {labels.REPAIR: "move"}, {labels.TOGETHER: "eval"}
 def shown(*pods, size=4, **groups):
     """A world of some hosts, and the gang of the first pod. groups: the mins of PodGroups."""
     w = World(size)
-    for name, least in groups.items():
-        w.put_group(name, least)
+    for name, minimum in groups.items():
+        w.put_group(name, minimum)
     w.put(*pods).view.settle(w.now_s)
     return w, w.view.gangs[w.member(pods[0]).membership.key]
 
 
-@pytest.mark.parametrize(("least", "total", "most", "found"), [
+@pytest.mark.parametrize(("minimum", "total", "maximum", "found"), [
     pytest.param(2, 2, 9, (0, 0), id="nobody"),
     pytest.param(4, 4, 9, (2, 0), id="those of the min"),
     pytest.param(2, 5, 3, (0, 3), id="those above it"),
@@ -39,9 +39,9 @@ def shown(*pods, size=4, **groups):
     pytest.param(3, 6, 9, (1, 3), id="both"),
     pytest.param(1, 3, 9, (0, 1), id="of a min that is there"),
 ])  # fmt: skip
-def test_who_is_not_created_yet(least, total, most, found):
-    w, gang = shown(*world.koordinator("bert", 2, least=least, total=total))
-    assert count_missing(w.view, gang, most) == found
+def test_who_is_not_created_yet(minimum, total, maximum, found):
+    w, gang = shown(*world.koordinator("bert", 2, minimum=minimum, total=total))
+    assert count_missing(w.view, gang, maximum) == found
 
 
 @pytest.mark.parametrize(("pods", "needed", "found"), [
@@ -53,7 +53,7 @@ def test_who_is_not_created_yet(least, total, most, found):
     pytest.param({"size": 4, "at": ["a0"], "notes": MOVE}, 0, 0, id="none of one that has its min"),
 ])  # fmt: skip
 def test_who_is_lost(pods, needed, found):
-    w, gang = shown(*world.koordinator("bert", least=4, **pods))
+    w, gang = shown(*world.koordinator("bert", minimum=4, **pods))
     assert count_lost(w.view, gang, needed) == found
 
 
@@ -63,7 +63,7 @@ def test_who_is_lost(pods, needed, found):
     pytest.param(4, 1, 1, True, id="room for one to come, and another that is gone"),
 ])  # fmt: skip
 def test_room_for_members_that_are_gone_must_be_there_and_is_not_kept(hosts, missing, gone, fits):
-    w, gang = shown(*world.koordinator("bert", 2, least=4), size=hosts)
+    w, gang = shown(*world.koordinator("bert", 2, minimum=4), size=hosts)
     request = replace(build_request(w.view, gang, ()), missing_pods=missing, lost_pods=gone)
     plan = place(w.view.fabric, request, lambda shape, besides: free(w, shape, besides))
     assert (plan.refusal is None) is fits
@@ -93,15 +93,15 @@ def test_a_request_says_who_waits_who_holds_and_who_was_sent_where():
 
 
 class TestStanding:
-    @pytest.mark.parametrize(("size", "at", "least", "needed", "level"), [
+    @pytest.mark.parametrize(("size", "at", "minimum", "needed", "level"), [
         pytest.param(3, [], 3, 3, SeatClass.WAITING, id="a new gang needs its min"),
         pytest.param(3, [], 2, 2, SeatClass.WAITING, id="and no more"),
         pytest.param(3, ["a0"], 3, 2, SeatClass.STARTED, id="one that has begun needs the rest, before others"),
         pytest.param(3, ["a0", "a1"], 2, 0, SeatClass.WAITING, id="one that has its min needs nothing"),
         pytest.param(2, [], 4, 4, SeatClass.WAITING, id="those to come are needed, too"),
     ])  # fmt: skip
-    def test_how_many_members_a_gang_still_needs(self, size, at, least, needed, level):
-        w, gang = shown(*world.koordinator("bert", size, least=least, at=at))
+    def test_how_many_members_a_gang_still_needs(self, size, at, minimum, needed, level):
+        w, gang = shown(*world.koordinator("bert", size, minimum=minimum, at=at))
         standing = position_of(w.view, gang)
         assert (standing.needed_pods, standing.first_order[0]) == (needed, level)
 
@@ -117,14 +117,14 @@ class TestStanding:
         assert [gang.key.name for gang in order] == ["high", "sent", "old", "new"]
 
     def test_members_above_the_min_go_after_the_min_of_others(self):
-        w, gang = shown(*world.koordinator("bert", 3, least=2, created=1), *world.volcano("late", 1, created=9))
+        w, gang = shown(*world.koordinator("bert", 3, minimum=2, created=1), *world.volcano("late", 1, created=9))
         bert = position_of(w.view, gang)
         late = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "late")])
         assert bert.first_order < late.first_order < bert.last_order
         assert (bert.first_order[2], bert.last_order[2]) == (False, True)
 
     def test_members_above_the_min_of_an_important_gang_go_before_lesser_ones(self):
-        high = world.koordinator("bert", 3, least=2, created=9, priority=5)
+        high = world.koordinator("bert", 3, minimum=2, created=9, priority=5)
         w, gang = shown(*high, *world.volcano("low", 1, created=1))
         low = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "low")])
         assert position_of(w.view, gang).last_order < low.first_order
@@ -185,7 +185,7 @@ class TestStanding:
         assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
 
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
-        w, pods = World(6), world.koordinator("bert", 3, least=2, total=5)
+        w, pods = World(6), world.koordinator("bert", 3, minimum=2, total=5)
         w.put(*pods)
         w.plan(pods[0])
         (gang,) = w.view.gangs.values()

@@ -23,7 +23,7 @@ EVEN = {
 def growth():
     """Two pods that may become forty, where three fit."""
     w = World(3)
-    w.put(*world.koordinator("g", 2, least=2, total=40))
+    w.put(*world.koordinator("g", 2, minimum=2, total=40))
     return w
 
 

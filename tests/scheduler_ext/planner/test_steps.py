@@ -17,7 +17,7 @@ SCENES = {
     "one pod": lambda: world.volcano("bert", 1),
     "eight pods": lambda: world.volcano("bert", 8),
     "pods that must stay together": lambda: world.volcano("bert", 4, notes=REQUIRED),
-    "members to come": lambda: world.koordinator("bert", 2, least=2, total=6),
+    "members to come": lambda: world.koordinator("bert", 2, minimum=2, total=6),
     "two shapes": lambda: two_shapes(),
     "ten shapes": lambda: asks(world.volcano("bert", 10, gpus=1)),
     "eight shapes that are too many for a switch": lambda: asks(world.volcano("bert", 8, notes=REQUIRED)),

@@ -113,7 +113,7 @@ def test_a_gang_with_a_higher_priority_goes_before_the_oldest():
 
 
 def test_a_gang_whose_min_has_its_place_keeps_no_domain_for_the_rest():
-    w, elastic = strict(2, 2), world.koordinator("elastic", 4, least=2, created=1, marks=QUEUE)
+    w, elastic = strict(2, 2), world.koordinator("elastic", 4, minimum=2, created=1, marks=QUEUE)
     w.put(*(world.pod(f"half-{name}", 4, at=name) for name in ("b0", "b1")))
     small = gang("small", 1, 5, gpus=4)
     w.put(*elastic, *small)

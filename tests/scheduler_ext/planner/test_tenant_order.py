@@ -9,31 +9,31 @@ from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S
 
 
-def mine(size, least=None, at=("a0",), **more):
-    return world.koordinator("mine", size, least=least, at=at, namespace="mine", created=1, **more)
+def mine(size, minimum=None, at=("a0",), **more):
+    return world.koordinator("mine", size, minimum=minimum, at=at, namespace="mine", created=1, **more)
 
 
 def other(priority=0, created=2):
     return world.volcano("other", 2, namespace="theirs", created=created, priority=priority)
 
 
-@pytest.mark.parametrize("least", [pytest.param(3, id="by its min"), pytest.param(None, id="by having more pods")])
+@pytest.mark.parametrize("minimum", [pytest.param(3, id="by its min"), pytest.param(None, id="by having more pods")])
 @pytest.mark.parametrize("priority", [0, 1000])
-def test_a_min_raised_after_the_start_goes_after_others(priority, least):
+def test_a_min_raised_after_the_start_goes_after_others(priority, minimum):
     w, old = World(3), mine(1, 1)
     w.put(*old)
     w.plan(old[0])
     w.now_s += MAX_PATIENCE_S + 1
-    w.put(*mine(3, least), *(theirs := other(priority)))
+    w.put(*mine(3, minimum), *(theirs := other(priority)))
     assert len(w.schedule(*theirs)) == 2
 
 
-@pytest.mark.parametrize("least", [3, None])
-def test_members_that_come_just_after_the_first_count_for_the_start(least):
+@pytest.mark.parametrize("minimum", [3, None])
+def test_members_that_come_just_after_the_first_count_for_the_start(minimum):
     w, first = World(3), mine(1, 1)
     w.put(*first)
     w.plan(first[0])
-    w.put(*(all_ := mine(3, least)), *(theirs := other(1000)))
+    w.put(*(all_ := mine(3, minimum)), *(theirs := other(1000)))
     assert [len(w.schedule(*theirs)), len(w.schedule(*all_[1:]))] == [0, 2]
 
 

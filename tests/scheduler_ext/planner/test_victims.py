@@ -62,14 +62,14 @@ def least_price(need, wants, free, victims, worth):
 
 
 def test_the_price_is_the_least_on_random_domains():
-    ours = least = 0
+    ours = minimum = 0
     for seed in range(SCENES):
         need, wants, free, victims, worth = scene(seed)
         bill, best = cheapest_hosts(need, wants, free, victims, worth), least_price(need, wants, free, victims, worth)
         assert sum(bill.hosts.values()) >= need
         assert bill.lost_gpu_s >= best
-        ours, least = ours + bill.lost_gpu_s, least + best
-    assert ours <= 1.01 * least
+        ours, minimum = ours + bill.lost_gpu_s, minimum + best
+    assert ours <= 1.01 * minimum
 
 
 @pytest.mark.parametrize("seed", [960, 1213, 2374, 4106, 4590])
@@ -141,7 +141,7 @@ def test_a_higher_priority_loses_nobody_while_a_lower_one_suffices():
 
 
 def test_members_above_a_min_leave_before_a_whole_gang():
-    elastic = world.koordinator("elastic", 4, least=2, at=["a0", "b0", "b1", "c0"], priority=0)
+    elastic = world.koordinator("elastic", 4, minimum=2, at=["a0", "b0", "b1", "c0"], priority=0)
     w = World(2, 2, 2, 1).put(*elastic, *world.koordinator("rigid", 3, at=["a1", "c1", "d0"], priority=0))
     assert sorted(preempted(w, HIGH)) == ["b0", "b1"]
 

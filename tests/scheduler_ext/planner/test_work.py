@@ -43,8 +43,8 @@ def gangs(count, size=1, namespace="flood", **more):
 
 FLOODS = {
     "gangs that fit": lambda: gangs(300, gpus=1),
-    "gangs of which no two are alike and none fits": lambda: asks(gangs(300, least=9_000)),
-    "gangs that hope for a thousand members each": lambda: gangs(100, gpus=1, least=1, total=1_000),
+    "gangs of which no two are alike and none fits": lambda: asks(gangs(300, minimum=9_000)),
+    "gangs that hope for a thousand members each": lambda: gangs(100, gpus=1, minimum=1, total=1_000),
     "gangs that ask for what no node has": lambda: made_up(gangs(300, gpus=1)),
     "a gang of a hundred shapes": lambda: asks(gangs(1, 100, gpus=1)),
     "a gang of a hundred shapes under one switch": lambda: asks(gangs(1, 100, notes=REQUIRED)),
@@ -79,21 +79,21 @@ class TestOneQuestion:
 
     def test_is_answered_with_its_own_host_though_others_ahead_have_no_plan(self):
         w, honest = World(*[40] * 25), world.volcano("honest", 8, created=50)
-        w.put(*asks(gangs(300, least=9_000)), *honest)
+        w.put(*asks(gangs(300, minimum=9_000)), *honest)
         assert len(w.schedule(*honest)) == 8
 
     def test_of_one_tenant_waits_for_its_share_of_anothers_and_not_for_all(self):
         w = World(*[40] * 25)
         few = [pod for at in range(5) for pod in world.koordinator(f"few{at}", 1, namespace="few", created=40 + at)]
         honest = world.volcano("honest", 8, created=50)
-        w.put(*asks(gangs(300, least=9_000)), *few, *honest)
+        w.put(*asks(gangs(300, minimum=9_000)), *few, *honest)
         w.fit(honest[0], w.names)
         planned = {plan.key.namespace for plan in w.plans.current_plans()}
         assert planned == {"flood", "few", "default"}
         assert sum(plan.key.namespace == "few" for plan in w.plans.current_plans()) == 5
 
     def test_what_it_left_is_planned_in_turns_until_everybody_has_a_plan(self):
-        w, pods = World(*[40] * 25), asks(gangs(300, least=9_000))
+        w, pods = World(*[40] * 25), asks(gangs(300, minimum=9_000))
         w.put(*pods)
         turns = 0
         while w.plans.plan_some(w.now_s):
@@ -119,7 +119,7 @@ class TestPatience:
         w, waited_s = World(8), 0.0
         for turn in range(40):
             size = 2 if turn % 2 else 62
-            pods = world.koordinator("turn", 2, least=size, total=size, gpus=1, at=["a0"])
+            pods = world.koordinator("turn", 2, minimum=size, total=size, gpus=1, at=["a0"])
             pods[1].metadata.uid = f"turn{turn}"
             w.put(*pods)
             if turn:
@@ -131,7 +131,7 @@ class TestPatience:
         assert waited_s <= MAX_PATIENCE_S
 
     def test_a_gang_whose_group_says_its_min_is_not_made_larger_by_its_pods(self):
-        w, pods = World(2), world.koordinator("bert", 2, least=999_999, gpus=1)
+        w, pods = World(2), world.koordinator("bert", 2, minimum=999_999, gpus=1)
         w.put(*pods).put_group("bert", 2, dialect=Dialect.KOORDINATOR)
         assert self.missing(w, "bert") == 0
         assert len(w.schedule(*pods)) == 2

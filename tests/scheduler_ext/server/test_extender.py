@@ -106,7 +106,7 @@ class TestOldView:
     @pytest.mark.parametrize(("pods", "rules", "word"), [
         pytest.param(world.volcano("bert", 5), Rules(), "NoRoom", id="no room"),
         pytest.param(world.volcano("bert", 3, notes=REQUIRED), Rules(), "TierTooNarrow", id="none under one switch"),
-        pytest.param(world.koordinator("bert", 2, least=4), Rules(hold_incomplete=True), "GangIncomplete", id="held"),
+        pytest.param(world.koordinator("bert", 2, minimum=4), Rules(hold_incomplete=True), "GangIncomplete", id="held"),
     ])  # fmt: skip
     def test_each_refusal_reads_unlike_the_last_and_tells_the_owner_nothing(self, pods, rules, word):
         story, texts = self.old(*pods, rules=rules), []
@@ -324,7 +324,7 @@ class TestPartial:
 
     @pytest.mark.parametrize("pods", [
         pytest.param(world.koordinator("bert", 3), id="nobody holds one"),
-        pytest.param(world.koordinator("bert", 3, least=1, at=["a0"]), id="enough do"),
+        pytest.param(world.koordinator("bert", 3, minimum=1, at=["a0"]), id="enough do"),
         pytest.param(world.koordinator("bert", 2, at=["a0", "a1"]), id="all do"),
         pytest.param([world.pod("lone")], id="a pod by itself"),
     ])  # fmt: skip
@@ -366,8 +366,9 @@ class TestUnenforced:
         pytest.param(
             world.volcano("bert", 2, at=["a0", "b0"], notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"}), {}, id="tier 2"
         ),
-        pytest.param(world.koordinator("bert", 2, least=4, at=["a0", "a1"]), {"whole": 2}, id="a held gang, not whole"),
-        pytest.param(world.koordinator("bert", 4, least=4, at=["a0", "a1"]), {}, id="a whole one on its way"),
+        pytest.param(world.koordinator("bert", 2, minimum=4, at=["a0", "a1"]), {"whole": 2},
+                     id="a held gang, not whole"),
+        pytest.param(world.koordinator("bert", 4, minimum=4, at=["a0", "a1"]), {}, id="a whole one on its way"),
     ])  # fmt: skip
     def test_bound_pods_against_the_rule_are_counted(self, pods, count):
         story = Story(2, 2, rules=Rules(hold_incomplete=True))
@@ -380,7 +381,7 @@ class TestUnenforced:
 
     def test_incomplete_gangs_are_nobodys_business_where_they_are_not_held(self):
         story = Story(2)
-        story.show(*world.koordinator("bert", 2, least=4, at=["a0", "a1"])).wait(1)
+        story.show(*world.koordinator("bert", 2, minimum=4, at=["a0", "a1"])).wait(1)
         assert story.count("turnout_gang_pods_violating", rule="whole") == 0
 
 

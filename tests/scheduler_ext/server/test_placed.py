@@ -16,10 +16,10 @@ from turnout.scheduler_ext.planner.placement_report import default_hosts
 TIDY_S = 5.0
 
 
-def indexed(size, at=(), least=None):
+def indexed(size, at=(), minimum=None):
     """The pods of an Indexed Job that says how many start together."""
     places = [*at, *[""] * size][:size]
-    notes = {labels.MIN_WORKERS: str(least or size)}
+    notes = {labels.MIN_WORKERS: str(minimum or size)}
     return [
         world.pod(f"j-{i}", 8, place, marks={labels.JOB_INDEX: str(i)}, notes=notes, owner="Job/j")
         for i, place in enumerate(places)
@@ -53,16 +53,16 @@ def test_a_gang_is_reported_once_on_the_object_that_owns_it():
 
 
 @pytest.mark.parametrize(
-    ("bound", "least", "count"),
+    ("bound", "minimum", "count"),
     [
         pytest.param(["a0", "a1", "a2", "a3"], 4, 1, id="all members are bound"),
         pytest.param(["a0", "a1", "a2"], 4, 0, id="one of the minimum still waits"),
         pytest.param(["a0", "a1"], 2, 0, id="the minimum is bound and others still wait"),
     ],
 )
-def test_when_a_gang_counts_as_placed(bound, least, count):
-    story = asked(Story(4, 4), indexed(4, least=least))
-    story.show(*indexed(4, at=bound, least=least)).wait(TIDY_S)
+def test_when_a_gang_counts_as_placed(bound, minimum, count):
+    story = asked(Story(4, 4), indexed(4, minimum=minimum))
+    story.show(*indexed(4, at=bound, minimum=minimum)).wait(TIDY_S)
     assert len(reports(story)) == count
 
 

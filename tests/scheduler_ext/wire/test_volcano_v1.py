@@ -50,12 +50,12 @@ class Volcano:
     def __init__(self, taken=()):
         self.stage = Stage(taken)
 
-    def gang(self, name, pods, least=None, notes=None, seen=True):
+    def gang(self, name, pods, minimum=None, notes=None, seen=True):
         """Show a gang's pods, and its PodGroup if it is `seen`; return the pods."""
         made = [pod(f"{name}-{at}", notes={VOLCANO_GROUP: name, **(notes or {})}) for at in range(pods)]
         if seen:
             group = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-                     "spec": {"minMember": least or pods}}  # fmt: skip
+                     "spec": {"minMember": minimum or pods}}  # fmt: skip
             self.stage.view.view.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
         for each in made:
             self.stage.show(each)

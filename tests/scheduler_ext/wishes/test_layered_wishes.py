@@ -48,14 +48,14 @@ def parted(sizes, gpus=8):
     ]  # fmt: skip
 
 
-def policy(least, size=0, tier=1, **more):
+def policy(minimum, size=0, tier=1, **more):
     """A Volcano PodGroup whose partitions each stay in a domain."""
     rule = {
         "name": "w", "subGroupSize": size or 1, "labelSelector": {"matchLabels": {labels.VOLCANO_TASK_SPEC: "w"}},
         "matchLabelKeys": ["volcano.sh/partition-id"],
         "networkTopology": {"mode": "hard", "highestTierAllowed": tier}, **more,
     }  # fmt: skip
-    return group(minMember=least, subGroupPolicy=[rule])
+    return group(minMember=minimum, subGroupPolicy=[rule])
 
 
 def roles(**sizes):
@@ -83,9 +83,9 @@ def subgrouped(**sizes):
     ]  # fmt: skip
 
 
-def subgroup(name, least=None, level="", **more):
+def subgroup(name, minimum=None, level="", **more):
     """An entry of KAI's subGroups."""
-    made = {"name": name, **({} if least is None else {"minMember": least}), **more}
+    made = {"name": name, **({} if minimum is None else {"minMember": minimum}), **more}
     return {**made, "topologyConstraint": within(level)} if level else made
 
 

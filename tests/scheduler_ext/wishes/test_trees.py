@@ -11,9 +11,9 @@ from turnout.scheduler_ext.cluster.composites import MAX_TREE_GANGS
 from turnout.scheduler_ext.model import EventReason
 
 
-def group(name, least=None, parent=None, level=None, namespace="default", policy=None, created=0):
+def group(name, minimum=None, parent=None, level=None, namespace="default", policy=None, created=0):
     """A PodGroup with a minimum of pods, or a CompositePodGroup with a minimum of groups."""
-    spec = {"parentCompositePodGroupName": parent, "schedulingPolicy": policy or {"gang": {"minCount": least}}}
+    spec = {"parentCompositePodGroupName": parent, "schedulingPolicy": policy or {"gang": {"minCount": minimum}}}
     if level is not None:
         spec["schedulingConstraints"] = {"topology": [{"key": level}]}
     stamp = f"2026-01-01T00:{created // 60:02}:{created % 60:02}Z"
@@ -21,8 +21,8 @@ def group(name, least=None, parent=None, level=None, namespace="default", policy
     return {"kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
-def composite(name, least=None, parent=None, level=None, **more):
-    policy = {"gang": {"minGroupCount": least}} if least else {"basic": {}}
+def composite(name, minimum=None, parent=None, level=None, **more):
+    policy = {"gang": {"minGroupCount": minimum}} if minimum else {"basic": {}}
     return msgspec.convert(group(name, None, parent, level, policy=policy, **more), PodGroup)
 
 
@@ -83,7 +83,7 @@ THREE = {"a": (2, "set", None), "b": (2, "set", None), "c": (2, "set", None)}
 
 
 @pytest.mark.parametrize(
-    ("least", "free", "gangs"),
+    ("minimum", "free", "gangs"),
     [
         pytest.param(3, 4, 0, id="all three must start, two fit"),
         pytest.param(2, 4, 2, id="two of three start"),
@@ -93,8 +93,8 @@ THREE = {"a": (2, "set", None), "b": (2, "set", None), "c": (2, "set", None)}
         pytest.param(4, 8, 0, id="more than there are is waited for"),
     ],
 )
-def test_so_many_groups_start_together(least, free, gangs):
-    stage = staged({"s0l0": min(free, 4), "s0l1": max(0, free - 4)}, [composite("set", least)], THREE)
+def test_so_many_groups_start_together(minimum, free, gangs):
+    stage = staged({"s0l0": min(free, 4), "s0l1": max(0, free - 4)}, [composite("set", minimum)], THREE)
     pods = [each for name in THREE for each in gang(name, 2)]
     stage.schedule(pods)
     assert len({name.split("-")[0] for name in stage.schedule(pods)}) == gangs
@@ -196,9 +196,9 @@ def test_a_minimum_that_is_lowered_lets_groups_start():
     assert len(stage.schedule(pods)) == 4
 
 
-def crowd(least, count, level=None):
+def crowd(minimum, count, level=None):
     """A stage with a tree of so many PodGroups of one pod each, by name."""
-    stage = staged({"s0l0": 1, "s1l0": 4}, [composite("crowd", least, level=level)], {})
+    stage = staged({"s0l0": 1, "s1l0": 4}, [composite("crowd", minimum, level=level)], {})
     names = [f"g{at:04}" for at in range(count)]
     for at, name in enumerate(names):
         stage.group(group(name, 1, "crowd", created=at), Dialect.NATIVE)

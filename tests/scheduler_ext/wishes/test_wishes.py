@@ -95,10 +95,10 @@ def native(size):
     return [pod(f"g-{at}", schedulingGroup={"podGroupName": "g"}) for at in range(size)]
 
 
-def pod_group(least, key=None):
+def pod_group(minimum, key=None):
     """A PodGroup of Kubernetes 1.37, constrained by the key of a node label."""
     constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
-    made = group(schedulingPolicy={"gang": {"minCount": least}}, **constraints)
+    made = group(schedulingPolicy={"gang": {"minCount": minimum}}, **constraints)
     return {**made, "apiVersion": "scheduling.k8s.io/v1beta1"}
 
 

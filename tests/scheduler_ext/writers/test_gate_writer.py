@@ -362,7 +362,7 @@ async def test_the_wait_of_a_gated_gang_is_shown_while_leading(size, away, reaso
 
 @pytest.mark.asyncio
 async def test_a_pod_with_a_gate_of_others_counts_as_no_gang_with_a_plan():
-    first, second = gang("g", 2, least=1)
+    first, second = gang("g", 2, minimum=1)
     second["spec"]["schedulingGates"] = [*GATE, {"name": "a/x"}]
     writer = Writer(Api(first, second), 4)
     work = asyncio.create_task(writer.writer.run())

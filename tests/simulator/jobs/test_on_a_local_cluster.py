@@ -22,14 +22,14 @@ class Cluster:
     def __init__(self, made):
         self.made, self.api = made, made.api
 
-    async def submit(self, name, replicas, least, gpus=8, script=None, **more):
+    async def submit(self, name, replicas, minimum, gpus=8, script=None, **more):
         containers = [{"name": "m", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]
         if script:
             containers[0]["command"] = ["sh", "-c", script]
         template = {"spec": {"containers": containers, "restartPolicy": "Never"}}
-        task = {"name": "w", "replicas": replicas, "minAvailable": least, "template": template}
+        task = {"name": "w", "replicas": replicas, "minAvailable": minimum, "template": template}
         head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}}
-        await self.api.call("POST", VOLCANO, {**head, "spec": {"minAvailable": least, "tasks": [task], **more}})
+        await self.api.call("POST", VOLCANO, {**head, "spec": {"minAvailable": minimum, "tasks": [task], **more}})
 
     async def resize(self, name, replicas):
         change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": replicas}]

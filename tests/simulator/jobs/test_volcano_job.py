@@ -29,14 +29,14 @@ def phase(at):
     return at.job["status"]["state"]["phase"]
 
 
-def resized(at, replicas, least):
+def resized(at, replicas, minimum):
     (only,) = at.job["spec"]["tasks"]
-    at.job = {**at.job, "spec": {**at.job["spec"], "tasks": [{**only, "replicas": replicas, "minAvailable": least}]}}
+    at.job = {**at.job, "spec": {**at.job["spec"], "tasks": [{**only, "replicas": replicas, "minAvailable": minimum}]}}
     return at.settle()
 
 
 def test_a_pod_group_with_the_min_comes_first_and_pods_once_it_is_let_in():
-    at = hand(job(task(least=2), least=2), queued=False)
+    at = hand(job(task(minimum=2), minimum=2), queued=False)
     assert at.names() == []
     group = at.others[GROUPS]
     assert group["metadata"]["name"] == "j-u"
@@ -57,7 +57,7 @@ def test_a_pod_shares_nothing_with_its_job():
 
 
 def test_growth_adds_indexes_shrinking_ends_the_highest_and_group_follows():
-    at = hand(job(task(least=1), least=1))
+    at = hand(job(task(minimum=1), minimum=1))
     assert resized(at, 5, 1).names() == [f"j-worker-{n}" for n in range(5)]
     at.pods.pop("j-worker-1")
     assert resized(at, 2, 2).names() == ["j-worker-0", "j-worker-1"]
@@ -65,7 +65,7 @@ def test_growth_adds_indexes_shrinking_ends_the_highest_and_group_follows():
 
 
 def test_those_past_the_size_are_named_highest_first():
-    at = hand(job(task(replicas=12, least=1), least=1))
+    at = hand(job(task(replicas=12, minimum=1), minimum=1))
     (only,) = at.job["spec"]["tasks"]
     at.job["spec"]["tasks"] = [{**only, "replicas": 9}]
     gone = [write.obj["metadata"]["name"] for write in at.look(at).writes if hasattr(write, "obj")]
@@ -73,7 +73,7 @@ def test_those_past_the_size_are_named_highest_first():
 
 
 def test_it_runs_when_its_min_runs():
-    at = hand(job(task(least=2), least=2))
+    at = hand(job(task(minimum=2), minimum=2))
     names = at.names()
     at.pods[names[0]]["status"]["phase"] = "Running"
     assert phase(at.settle()) == "Pending"
@@ -82,11 +82,11 @@ def test_it_runs_when_its_min_runs():
 
 
 @pytest.mark.parametrize(
-    ("good", "least", "word"),
+    ("good", "minimum", "word"),
     [(3, 3, "Completed"), (2, 2, "Completed"), (1, 2, "Failed")],
 )
-def test_it_is_judged_once_all_have_ended(good, least, word):
-    at = hand(job(task(least=1), least=least))
+def test_it_is_judged_once_all_have_ended(good, minimum, word):
+    at = hand(job(task(minimum=1), minimum=minimum))
     at.run()
     at.settle()
     for n in range(3):
@@ -96,7 +96,7 @@ def test_it_is_judged_once_all_have_ended(good, least, word):
 
 def test_workers_that_were_told_to_go_do_not_end_it_however_they_end():
     """hack.chaos, seed 4: two workers had left with 143, one was to stay, and the job was taken for failed."""
-    at = hand(job(task(least=1), least=1))
+    at = hand(job(task(minimum=1), minimum=1))
     at.run()
     at.settle()
     (only,) = at.job["spec"]["tasks"]
@@ -174,7 +174,7 @@ def test_it_goes_when_its_time_after_the_end_is_over():
     [
         ({"tasks": []}, "No task specified"),
         ({"tasks": [task(), task()]}, "duplicated task name worker"),
-        ({"tasks": [task(least=4)]}, "'minAvailable' is greater than 'replicas' in task: worker"),
+        ({"tasks": [task(minimum=4)]}, "'minAvailable' is greater than 'replicas' in task: worker"),
         ({"minAvailable": 9}, "should not be greater than total replicas"),
         ({"plugins": {"magic": []}}, "unable to find job plugin: magic"),
     ],

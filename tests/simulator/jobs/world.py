@@ -16,16 +16,22 @@ def batch_job(completions=3, parallelism=3, status=None, **spec):
     }
 
 
-def task(name="worker", replicas=3, least=None, **more):
+def task(name="worker", replicas=3, minimum=None, **more):
     containers = [{"name": "m", "image": "i", "resources": {"limits": {"cpu": "500m", "nvidia.com/gpu": "2"}}}]
     template = {"metadata": {}, "spec": {"containers": containers}}
-    return {"name": name, "replicas": replicas, "minAvailable": least or replicas, "template": template, **more}
+    return {"name": name, "replicas": replicas, "minAvailable": minimum or replicas, "template": template, **more}
 
 
-def volcano_job(*tasks, least=None, phase="Pending", **spec):
+def volcano_job(*tasks, minimum=None, phase="Pending", **spec):
     tasks = tasks or (task(),)
-    least = sum(each["minAvailable"] for each in tasks) if least is None else least
-    told = {"queue": "default", "schedulerName": "volcano", "maxRetry": 3, "minAvailable": least, "tasks": list(tasks)}
+    minimum = sum(each["minAvailable"] for each in tasks) if minimum is None else minimum
+    told = {
+        "queue": "default",
+        "schedulerName": "volcano",
+        "maxRetry": 3,
+        "minAvailable": minimum,
+        "tasks": list(tasks),
+    }
     return {
         "metadata": {"name": "j", "namespace": "ns", "uid": "u"},
         "spec": {**told, **spec},

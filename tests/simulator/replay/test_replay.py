@@ -107,7 +107,9 @@ def test_a_job_that_no_empty_cluster_holds_is_told():
         replay([job("big", gpus=8)], ReplayRules((4, 4)))
 
 
-@pytest.mark.parametrize("more", [{"least": 0}, {"least": 3, "most": 2}, {"gpus": 0}, {"work_s": 0}, {"at_s": -1}])
+@pytest.mark.parametrize(
+    "more", [{"minimum": 0}, {"minimum": 3, "maximum": 2}, {"gpus": 0}, {"work_s": 0}, {"at_s": -1}]
+)
 def test_a_bad_submission_cannot_be_built(more):
     with pytest.raises(ValueError, match="submission x"):
         Submission(**{"name": "x", "at_s": 0.0, "work_s": 1.0, **more})
@@ -151,8 +153,8 @@ def test_rows_become_jobs_of_whole_nodes_with_a_seed():
     labels = Labels(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
     made = labelled(rows_of(TRACE) * 10, labels, Random(1))
     assert made == labelled(rows_of(TRACE) * 10, labels, Random(1))
-    assert {(each.at_s, each.gpus, each.least) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
-    assert {each.most // each.least for each in made} == {1, 2}
+    assert {(each.at_s, each.gpus, each.minimum) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
+    assert {each.maximum // each.minimum for each in made} == {1, 2}
     assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
 
 

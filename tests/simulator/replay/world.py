@@ -11,8 +11,8 @@ POLICY = Policy()
 SOON = 1e-3  # what floats may be off by
 
 
-def job(name, at_s=0.0, work_s=100.0, least=1, most=None, **more):
-    return Submission(name, float(at_s), float(work_s), least, most or least, **more)
+def job(name, at_s=0.0, work_s=100.0, minimum=1, maximum=None, **more):
+    return Submission(name, float(at_s), float(work_s), minimum, maximum or minimum, **more)
 
 
 @st.composite
@@ -23,10 +23,10 @@ def streams(draw, gpus=(1,), pools=1, most_jobs=24):
     for number in range(draw(st.integers(2, most_jobs))):
         at_s += draw(st.sampled_from([0, 0, 0, 1, 7, 30, 120, 700, 2000]))
         each = draw(st.sampled_from(gpus))
-        least = draw(st.integers(1, min(6, max(1, 8 // each))))
-        most = least * draw(st.sampled_from([1, 1, 2, 4])) + draw(st.integers(0, 1))
+        minimum = draw(st.integers(1, min(6, max(1, 8 // each))))
+        maximum = minimum * draw(st.sampled_from([1, 1, 2, 4])) + draw(st.integers(0, 1))
         work_s = draw(st.sampled_from([1, 20, 100, 650, 3000]))
-        jobs.append(job(f"j{number:03}", at_s, work_s, least, most, gpus=each))
+        jobs.append(job(f"j{number:03}", at_s, work_s, minimum, maximum, gpus=each))
     return tuple(jobs), nodes
 
 
@@ -42,7 +42,9 @@ class Eyes:
         held = [0] * len(self.rules.nodes)
         for life in world.running.values():
             told = life.submission
-            assert told.least <= life.staying_workers <= told.most, f"{told.name} has {life.staying_workers} workers"
+            assert told.minimum <= life.staying_workers <= told.maximum, (
+                f"{told.name} has {life.staying_workers} workers"
+            )
             for pod in life.pods:
                 if pod.row is None:
                     homeless_s = world.now_s - pod.since_s

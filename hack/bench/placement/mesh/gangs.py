@@ -41,13 +41,13 @@ LAYOUTS: tuple[Mesh, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class MeshRow:
-    """GB across leaves of one gang. least: found by annealing; None where nobody searched."""
+    """GB across leaves of one gang. minimum: found by annealing; None where nobody searched."""
 
     layout: str
     ring: float
     rerank: float
     ours: float
-    least: float | None
+    minimum: float | None
 
 
 def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
@@ -68,9 +68,9 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
         along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
         theirs = rerank(fabric, mesh, along)
         ring_gb, theirs_gb, gb = (mesh_price(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts))
-        least = _least_gb(fabric, room, mesh, hosts, seed) if len(found) < searched else None
+        minimum = _least_gb(fabric, room, mesh, hosts, seed) if len(found) < searched else None
         layout = ",".join(f"{name}={size}" for name, size in mesh)
-        found.append(MeshRow(layout, ring_gb, theirs_gb, gb, least))
+        found.append(MeshRow(layout, ring_gb, theirs_gb, gb, minimum))
     return found
 
 
@@ -114,10 +114,10 @@ def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
 def outcome(rows: list[MeshRow]) -> Outcome:
     """Return GB across leaves by layout, and the ratios of all gangs that are on several leaves at all."""
     spread = [row for row in rows if row.ring > 0]
-    searched = [(row.ours, row.least, row.ring) for row in spread if row.least is not None]
+    searched = [(row.ours, row.minimum, row.ring) for row in spread if row.minimum is not None]
     to_ring = [row.ours / row.ring for row in spread]
     whole = sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9)
-    least = sum(ours for ours, _, _ in searched) / max(sum(least for _, least, _ in searched), 1e-9)
+    minimum = sum(ours for ours, _, _ in searched) / max(sum(minimum for _, minimum, _ in searched), 1e-9)
     to_theirs = max((row.ours / row.rerank for row in spread if row.rerank), default=0.0)
     return Outcome(
         "meshes",
@@ -125,7 +125,7 @@ def outcome(rows: list[MeshRow]) -> Outcome:
         [
             Target("meshes: GB across leaves to the ring's", whole, "<=", 0.6),
             Target("meshes: mean of the gangs' ratios to the ring's", sum(to_ring) / max(len(spread), 1), "<=", 0.6),
-            Target("meshes: GB across leaves to the least annealing found", least, "<=", 1.05),
+            Target("meshes: GB across leaves to the least annealing found", minimum, "<=", 1.05),
             Target("meshes: the worst gang's to the ring's", max(to_ring, default=0.0), "<=", 1.0),
             Target("meshes: the worst gang's to DLRover's", to_theirs, "<=", 1.0),
         ],
@@ -145,8 +145,8 @@ def _table(rows: list[MeshRow]) -> Table:
     lines = []
     for layout, each in by_layout.items():
         means = [sum(getattr(row, name) for row in each) / len(each) for name in ("ring", "rerank", "ours")]
-        pairs = [(row.ours, row.least) for row in each if row.least is not None]
-        ratio = sum(ours for ours, _ in pairs) / max(sum(least for _, least in pairs), 1e-9) if pairs else None
+        pairs = [(row.ours, row.minimum) for row in each if row.minimum is not None]
+        ratio = sum(ours for ours, _ in pairs) / max(sum(minimum for _, minimum in pairs), 1e-9) if pairs else None
         lines.append((layout, len(each), *means, ratio))
     columns = {"mesh": "", "gangs": "d", "ring": ".0f", "re-rank": ".0f", "ours": ".0f", "ours to annealed": ".3f"}
     return Table("GB across leaves in a step", columns, lines)

@@ -32,14 +32,14 @@ METRICS = [
 ]
 
 
-def dlrover_job(name, workers, most):
+def dlrover_job(name, workers, maximum):
     """An ElasticJob of workers with a GPU each."""
     made = elasticjobs.job(elasticjobs.worker(workers, container=GPU), name=name)
     made["metadata"] = {"name": name, "namespace": "default"}
-    return elastic({key: each for key, each in made.items() if key != "status"}, workers, most)
+    return elastic({key: each for key, each in made.items() if key != "status"}, workers, maximum)
 
 
-def dynamic_msjob(name, workers, most):
+def dynamic_msjob(name, workers, maximum):
     """An MSJob of workers with a GPU each, whose Scheduler takes others in."""
     scheduler, worker = ({"name": "mindspore", "image": "any:1", **more} for more in ({}, GPU))
     roles = {
@@ -47,18 +47,18 @@ def dynamic_msjob(name, workers, most):
         "Worker": {"replicas": workers, "template": {"spec": {"containers": [worker]}}},
     }
     head = {"apiVersion": "mindspore.gitee.com/v1", "kind": "MSJob", "metadata": {"name": name}}
-    return elastic({**head, "spec": {"enableDynamicWorker": True, "msReplicaSpecs": roles}}, workers, most)
+    return elastic({**head, "spec": {"enableDynamicWorker": True, "msReplicaSpecs": roles}}, workers, maximum)
 
 
-def volcano_job(name, workers, most):
+def volcano_job(name, workers, maximum):
     """A Volcano Job of workers with a GPU each."""
     made = volcanojobs.job(volcanojobs.task(replicas=workers, container=GPU), minAvailable=workers)
-    return elastic({**made, "metadata": {"name": name}}, workers, most)
+    return elastic({**made, "metadata": {"name": name}}, workers, maximum)
 
 
 def scaled_by_itself(name):
     """A PyTorchJob with metrics, for which an HPA is made."""
-    made = cluster.pytorch_job(name, 1, gpus=1, most=4)
+    made = cluster.pytorch_job(name, 1, gpus=1, maximum=4)
     made["spec"]["elasticPolicy"]["metrics"] = METRICS
     return made
 
@@ -95,7 +95,7 @@ async def test_jobs_grow_into_idle_gpus_and_give_back_the_highest_index(stage):
     start_around(stage)
     async with stage.plane.api() as api:
         await install(stage.plane, api, kinds="PyTorchJob,ElasticJob,MSJob,VolcanoJob")
-        await stage.submit(cluster.pytorch_job("torch", 1, gpus=1, most=3), dlrover_job("dl", 1, 4))
+        await stage.submit(cluster.pytorch_job("torch", 1, gpus=1, maximum=3), dlrover_job("dl", 1, 4))
         await stage.submit(dynamic_msjob("ms", 1, 2), volcano_job("vc", 1, 2), scaled_by_itself("own"))
         small = await until(api, lambda count: count == dict.fromkeys(JOBS, 1) | {"own": 1})
         assert small["own"] == [0]
@@ -108,10 +108,10 @@ async def test_jobs_grow_into_idle_gpus_and_give_back_the_highest_index(stage):
         assert given["own"] == grown["own"]
         assert sum(len(given[job]) for job in JOBS) == 9
         await stage.submit(cluster.indexed_job("rigid-b", 5, gpus=1))
-        least = await until(api, lambda count: count["rigid"] == 7 and sum(count.values()) == 12)
-        for before, after in ((grown, given), (given, least)):
+        minimum = await until(api, lambda count: count["rigid"] == 7 and sum(count.values()) == 12)
+        for before, after in ((grown, given), (given, minimum)):
             for job in JOBS:
                 assert after[job] == before[job][: len(after[job])], "the highest indices leave"
-        assert {job: len(least[job]) for job in (*JOBS, "own")} == dict.fromkeys((*JOBS, "own"), 1)
+        assert {job: len(minimum[job]) for job in (*JOBS, "own")} == dict.fromkeys((*JOBS, "own"), 1)
         plans = await api.get("/apis/elastic.iml.github.io/v1alpha1/namespaces/default/scaleplans")
         assert {each["status"]["phase"] for each in plans["items"]} == {"Succeeded"}

@@ -94,7 +94,7 @@ def again(store):
 
 def times(path, seed):
     """Kill at random moments a writer that saves on and on, each life a round."""
-    dice, store, before, least = random.Random(seed), PosixStore(path), 0, 0
+    dice, store, before, minimum = random.Random(seed), PosixStore(path), 0, 0
     for round_ in range(1, KILLS + 1):
         told, tells = os.pipe()
         if (pid := os.fork()) == 0:
@@ -109,8 +109,8 @@ def times(path, seed):
         os.kill(pid, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
         os.close(told)
-        before, least = survived(store, before, round_), least + max(len(seen) - 3, 0)
-    assert before >= least > 5
+        before, minimum = survived(store, before, round_), minimum + max(len(seen) - 3, 0)
+    assert before >= minimum > 5
     return KILLS
 
 

@@ -22,17 +22,20 @@ class Checked(Machine):
     """Up to a third of the nodes is at fault from the start, and links between others; more may break."""
 
     @initialize(
-        members=st.integers(2, 6), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
+        members=st.integers(2, 6), minimum=st.integers(1, 5), spare=st.integers(0, 2),
+        unit=st.sampled_from([1, 1, 1, 2]),
         late=st.integers(0, 2), imports=IMPORTS, at=st.permutations(range(6)), how=st.tuples(HOW, HOW),
         bad=st.integers(0, 2), link=st.booleans(), leaves_slow=st.booleans(), act=st.sampled_from(list(HangAction)),
         in_place=st.booleans(), head_s=st.sampled_from([0.0, 5.0, 8.0, 30.0, 60.0]),
     )  # fmt: skip
-    def begin(self, members, least, spare, unit, late, imports, at, how, bad, link, leaves_slow, act, in_place, head_s):
+    def begin(
+        self, members, minimum, spare, unit, late, imports, at, how, bad, link, leaves_slow, act, in_place, head_s
+    ):
         at = [number for number in at if number < members]
         self.faults = {f"n{number}": each for number, each in zip(at[: min(bad, members // 3)], how, strict=False)}
         self.links = [(f"n{at[-1]}", f"n{at[-2]}")] if link else []
         self.health = {"leaves_slow": leaves_slow, "act": act, "again": self.again if in_place else None}
-        super().begin(members, least, spare, unit, late, imports)
+        super().begin(members, minimum, spare, unit, late, imports)
         self.network.tell("story", f"{self.faults}, {self.links}, {self.health}")
         self.network.tick(head_s)
 

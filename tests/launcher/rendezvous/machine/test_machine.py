@@ -23,17 +23,18 @@ class Machine(RuleBasedStateMachine):
     mode = "arbiter"
 
     @initialize(
-        members=st.integers(2, 5), least=st.integers(1, 5), spare=st.integers(0, 2), unit=st.sampled_from([1, 1, 1, 2]),
+        members=st.integers(2, 5), minimum=st.integers(1, 5), spare=st.integers(0, 2),
+        unit=st.sampled_from([1, 1, 1, 2]),
         late=st.integers(0, 2), imports=IMPORTS,
     )  # fmt: skip
-    def begin(self, members, least, spare, unit, late, imports):
-        most = max(unit, members - spare)
-        least = min(least, most)
-        if self.mode == "majority" and 2 * least <= members:
-            most = members  # with more workers than the max, and no arbiter, two first worlds may begin
-        if ElasticSpec(least, most, unit, 3).world_size(most) == 0:
+    def begin(self, members, minimum, spare, unit, late, imports):
+        maximum = max(unit, members - spare)
+        minimum = min(minimum, maximum)
+        if self.mode == "majority" and 2 * minimum <= members:
+            maximum = members  # with more workers than the max, and no arbiter, two first worlds may begin
+        if ElasticSpec(minimum, maximum, unit, 3).world_size(maximum) == 0:
             unit = 1
-        self.network = self.ground(ElasticSpec(least, most, unit, 3, 2.0, 600.0, 1.0))
+        self.network = self.ground(ElasticSpec(minimum, maximum, unit, 3, 2.0, 600.0, 1.0))
         self.incarnations = {}
         for number in range(members):
             if number < members - late or number == 0:

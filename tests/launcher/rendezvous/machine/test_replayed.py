@@ -14,7 +14,7 @@ ASKS = {"leaves_slow": False, "act": HangAction.ASK, "in_place": True}
 def two_strangers() -> Majority:
     """w3 misses the round of w0 and of a new w1; then w0 leaves: of those that are left nobody has met another."""
     machine = Majority()
-    machine.begin(members=4, least=1, spare=0, unit=2, imports=0.0, late=0)
+    machine.begin(members=4, minimum=1, spare=0, unit=2, imports=0.0, late=0)
     machine.one_dies(host=False, who=1)
     machine.time_passes(seconds=20.0)
     machine.a_connection_breaks(down=0, up=0, which=0)
@@ -34,7 +34,7 @@ def both_broken_in_place() -> Checked:
     """Two workers of broken nodes end with 138, and are started again at the addresses that they had."""
     machine = Checked()
     machine.begin(
-        members=4, least=1, spare=0, unit=1, late=1, imports=0.0, at=[2, 1, 0, 3, 4, 5], how=("broken", "broken"),
+        members=4, minimum=1, spare=0, unit=1, late=1, imports=0.0, at=[2, 1, 0, 3, 4, 5], how=("broken", "broken"),
         bad=1, link=False, head_s=0.0, **ASKS,
     )  # fmt: skip
     machine.one_dies(host=False, who=0)
@@ -47,7 +47,7 @@ def broken_first_in_place() -> CheckedMajority:
     """The first worker's node is broken, and the other two are too few without it."""
     machine = CheckedMajority()
     machine.begin(
-        members=5, least=3, spare=2, unit=1, late=2, imports=0.0, at=[0, 1, 2, 3, 4, 5], how=("broken", "broken"),
+        members=5, minimum=3, spare=2, unit=1, late=2, imports=0.0, at=[0, 1, 2, 3, 4, 5], how=("broken", "broken"),
         bad=1, link=False, head_s=60.0, **ASKS,
     )  # fmt: skip
     return machine

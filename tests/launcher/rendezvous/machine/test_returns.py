@@ -14,8 +14,8 @@ GAPS_S = (1.0, 6.0, 40.0)  # too short to be noticed by silence, as in the field
 class Job:
     """So many workers whose first world trains. A worker is started anew in its place, as a controller does it."""
 
-    def __init__(self, members, least=None):
-        self.network = Network(ElasticSpec(least or members, members, 1, 3, 2.0, 600.0, 1.0), "majority")
+    def __init__(self, members, minimum=None):
+        self.network = Network(ElasticSpec(minimum or members, members, 1, 3, 2.0, 600.0, 1.0), "majority")
         self.lives = dict.fromkeys(range(members), 0)
         for number in self.lives:
             self.network.add(Agent(self.network, number))
@@ -86,7 +86,7 @@ def test_any_part_of_four_is_killed_at_once_and_comes_back(killed):
 
 
 def test_where_only_one_world_fits_half_may_be_killed_and_come_back():
-    job = Job(4, least=3)
+    job = Job(4, minimum=3)
     for number in (2, 3):
         job.turns(number)
     job.passes(6.0)

@@ -22,9 +22,9 @@ def at(*places):
 
 
 @st.composite
-def worlds(draw, least=0, most=14):
+def worlds(draw, minimum=0, maximum=14):
     """Members in few places, so that switches are shared; some of whose place nobody knows."""
-    places = draw(st.lists(st.one_of(paths(), paths(), paths(), st.just(())), min_size=least, max_size=most))
+    places = draw(st.lists(st.one_of(paths(), paths(), paths(), st.just(())), min_size=minimum, max_size=maximum))
     return [(f"m{number}", path) for number, path in enumerate(places)]
 
 
@@ -110,7 +110,7 @@ def test_whatever_switch_is_lost_no_even_load_loses_fewer_shards(members, replic
         assert lost_shards(kept, path_of)[domain] == len(without)
 
 
-@given(worlds(least=2), st.integers(1, 4))
+@given(worlds(minimum=2), st.integers(1, 4))
 def test_one_buddy_at_least_is_under_another_switch_whenever_that_can_be(members, replicas):
     """At every tier: where those under a switch are no more than the others can keep for them."""
     kept, path_of = replica_holders(members, replicas), dict(members)
@@ -122,7 +122,7 @@ def test_one_buddy_at_least_is_under_another_switch_whenever_that_can_be(members
                 assert not under(path[:depth], path_of[kept[id_][0]])
 
 
-@given(worlds(least=1), st.integers(1, 4))
+@given(worlds(minimum=1), st.integers(1, 4))
 def test_no_two_copies_are_under_a_switch_that_has_its_share_or_less(members, replicas):
     kept, path_of = replica_holders(members, replicas), dict(members)
     copies = min(replicas, len(members) - 1) + 1
@@ -145,7 +145,7 @@ def test_the_farthest_comes_first(members, replicas):
         assert near == sorted(near)
 
 
-@given(worlds(least=1), few, st.data())
+@given(worlds(minimum=1), few, st.data())
 def test_one_replaced_in_its_place_changes_only_its_own_partners(members, replicas, data):
     at_ = data.draw(st.integers(0, len(members) - 1))
     was, path = members[at_]
@@ -165,7 +165,7 @@ def changed(before, after, gone):
     return [id_ for id_, others in renamed(before, gone).items() if {*after[id_]} != {*others}]
 
 
-@given(worlds(least=2), st.integers(1, 3), st.data())
+@given(worlds(minimum=2), st.integers(1, 3), st.data())
 def test_one_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, replicas, data):
     at_ = data.draw(st.integers(0, len(members) - 1))
     path = data.draw(paths())
@@ -173,10 +173,10 @@ def test_one_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, re
     before = replica_holders(members, replicas)
     now = data.draw(st.permutations([*members[:at_], ("new", path), *members[at_ + 1 :]]))
     after, anew = replica_holders(now, replicas, before), replica_holders(now, replicas)
-    least = lost_shards(anew, dict(now))
-    assert lost_shards(after, dict(now)) == least
+    minimum = lost_shards(anew, dict(now))
+    assert lost_shards(after, dict(now)) == minimum
     if changed(before, after, was):
-        assert lost_shards(renamed(before, was), dict(now)) != least
+        assert lost_shards(renamed(before, was), dict(now)) != minimum
         assert after == anew
 
 
@@ -245,7 +245,7 @@ def test_who_takes_over(leavers, stayers, found):
     assert assign_heirs(leavers, stayers) == found
 
 
-@given(worlds(), worlds(least=1))
+@given(worlds(), worlds(minimum=1))
 def test_each_leaver_has_one_heir_and_heirs_differ_by_one_at_most(leavers, stayers):
     found = assign_heirs([(f"x{id_}", path) for id_, path in leavers], stayers)
     assert sorted(found) == sorted(f"x{id_}" for id_, _ in leavers)
