@@ -38,7 +38,7 @@ from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allo
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.job_kind import JobKind
-from turnout.jobs.model import Job, JobKey, Life
+from turnout.jobs.model import Job, JobKey, JobLifecycle
 from turnout.jobs.queues.model import QueueSpec
 from turnout.jobs.reservation import Reservation, read_reservations
 from turnout.kube import labels
@@ -326,7 +326,9 @@ class Cache:
         for uid in self._changed & self.jobs.keys():
             try:
                 job = self.jobs[uid]
-                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, monotonic_s))
+                self._set_state(
+                    uid, None if job.lifecycle is JobLifecycle.DONE else self._job_state(job, now_s, monotonic_s)
+                )
             except Exception as error:
                 self._reader.note_fault(self._keys[uid], error)
                 self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from turnout.autoscaler.capacity import Capacity
-from turnout.jobs.model import Job, JobKey, Life, Pause
+from turnout.jobs.model import Job, JobKey, JobLifecycle, Pause
 from turnout.jobs.queues.model import Queue
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
@@ -173,7 +173,7 @@ class JobState:
         lacks_others = any(
             count < maximum for count, (_, maximum) in zip(self.other_pods, job.other_roles, strict=False)
         )
-        is_waiting = job.life is Life.LIVE and (bound + self.finished < minimum or lacks_others)
+        is_waiting = job.lifecycle is JobLifecycle.LIVE and (bound + self.finished < minimum or lacks_others)
         pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
         why = None if is_waiting else _fixed_size_reason(job, next_size, len(workers), len(living), bound)
         hold_step = None if why is None else Step(job.key, size, size, *why)
@@ -230,7 +230,7 @@ def _fixed_size_reason(job: Job, next_size: int, workers: int, living: int, boun
     that stay and have a node.
     """
     size = job.replicas
-    if job.life is Life.SUSPENDED:
+    if job.lifecycle is JobLifecycle.SUSPENDED:
         return Reason.SUSPENDED, ""
     if job.refused:
         return Reason.REFUSED, job.refused

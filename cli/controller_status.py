@@ -62,47 +62,57 @@ class JobChildren:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ControllerReport:
     """What a controller reports of a job. next: what the owner can do, "" if nothing is to be done."""
 
     text: str
     next: str = ""
 
 
-def account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+def report_of_controller(
+    kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float
+) -> ControllerReport:
     """Return what the controller reports of a job, as bounded printable text.
 
     raw: the job's object. name: KIND/NAMESPACE/NAME, used in the advised commands. now_s: since 1970.
     """
-    found = _account(kind, raw, name, children, now_s)
-    return Account(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
+    found = _report(kind, raw, name, children, now_s)
+    return ControllerReport(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
 
 
-def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> ControllerReport:
     """Return what a job waits for or how it ended, with a remedy. The first fact that explains its state is used.
 
     name: KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
-        return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
+        return ControllerReport(
+            "it is being deleted, and its pods with it", "wait; who set its finalizers has to end them"
+        )
     status = _mapping(raw.get("status"))
     listed_conditions = conditions.valid_conditions(kind.vocabulary.read(status))
     if (end := _end_account(listed_conditions, view, now_s)) is not None:
         return end
     if isinstance(view, ControlledJob) and view.other_controller:
-        return Account(f"it is left to {view.other_controller}, which its managedBy names", "ask that controller")
+        return ControllerReport(
+            f"it is left to {view.other_controller}, which its managedBy names", "ask that controller"
+        )
     if not listed_conditions:  # a status is written once the children are there
         held_up = _creation_failure(children.events, view, now_s) if isinstance(view, ControlledJob) else None
         return held_up or _unhandled_account(kind, view, meta, now_s)
     if (behind := _stale_account(meta, status)) is not None:
         return behind
     if isinstance(view, RefusedJob):
-        return Account(f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are")
+        return ControllerReport(
+            f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are"
+        )
     return _hold_account(kind, view, raw, name, children, now_s) or _running_account(view, status, children, now_s)
 
 
-def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float) -> Account | None:
+def _end_account(
+    listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float
+) -> ControllerReport | None:
     """Return how a job ended, with a remedy if it failed. None if it has not ended.
 
     listed_conditions: of its status. view: the job, as its kind reads it. now_s: since 1970.
@@ -115,17 +125,21 @@ def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | Refu
     since = _since(last.get("lastTransitionTime"), now_s)
     text = f"it has {str(last['type']).lower()}{since}: {last.get('message')}"
     if last["type"] == Reason.SUCCEEDED.value:
-        return Account(text)
+        return ControllerReport(text)
     if isinstance(view, RefusedJob):
-        return Account(text, "mend that field and make the job again: one that has failed is not taken up again")
+        return ControllerReport(
+            text, "mend that field and make the job again: one that has failed is not taken up again"
+        )
     known = (remedy for phrase, remedy in _REMEDIES if phrase in str(last.get("message")))
-    return Account(text, next(known, "its pods' logs tell why they failed"))
+    return ControllerReport(text, next(known, "its pods' logs tell why they failed"))
 
 
 _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
-def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float) -> Account:
+def _unhandled_account(
+    kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float
+) -> ControllerReport:
     """Return the account of a job that no controller has written a status for.
 
     After SILENT_S seconds the remedy is to check that a controller runs for this kind. meta: its metadata. now_s: since
@@ -135,12 +149,14 @@ def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, m
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
     if age_s < SILENT_S:
-        return Account(f"no controller has looked at it yet{wrong}", "wait for a few seconds")
+        return ControllerReport(f"no controller has looked at it yet{wrong}", "wait for a few seconds")
     text = f"no controller has written its status in {duration_text(age_s)}{wrong}"
-    return Account(text, f"see that turnout-controller runs with --kinds {kind.kind}, or that kind's own operator")
+    return ControllerReport(
+        text, f"see that turnout-controller runs with --kinds {kind.kind}, or that kind's own operator"
+    )
 
 
-def _stale_account(meta: Object, status: Object) -> Account | None:
+def _stale_account(meta: Object, status: Object) -> ControllerReport | None:
     """Return an account if status.observedGeneration is older than metadata.generation.
 
     None otherwise, or if one is missing.
@@ -149,20 +165,20 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
     if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
         return None
     text = f"its controller has seen generation {observed} of {current}: it has not processed the last change"
-    return Account(text, "see that its controller runs, and what its log says of this job")
+    return ControllerReport(text, "see that its controller runs, and what its log says of this job")
 
 
 def _hold_account(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
-) -> Account | None:
+) -> ControllerReport | None:
     """Return what delays a job, with a remedy: a suspension, a failed creation, the gang or a back-off.
 
     None if nothing does. raw: its object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
-            return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
-        return Account("it is suspended", f"turnout unsuspend {name}")
+            return ControllerReport("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
+        return ControllerReport("it is suspended", f"turnout unsuspend {name}")
     if _lacks(view, children.pods):
         found = _creation_failure(children.events, view, now_s) or _unadmitted(view, children)
         if found is not None:
@@ -176,7 +192,7 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
 
-def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
+def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> ControllerReport | None:
     """Return what the newest Event about a failed creation says, with a remedy. None if there is no such Event.
 
     Either the API server refused an object, or the object's name is in use. now_s: since 1970.
@@ -187,16 +203,16 @@ def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: fl
         return None
     when = f"{duration_text(now_s - last.at_s)} ago"
     if last.reason == Reason.NAME_TAKEN.value:
-        return Account(f"{last.text} ({when})", "delete that object, or give this job another name")
+        return ControllerReport(f"{last.text} ({when})", "delete that object, or give this job another name")
     text = f"the API server refuses what it needs, last {when}: {last.text}"
     if "exceeded quota" in last.text:
-        return Account(text, f"kubectl describe quota -n {view.namespace}; it is tried again by itself")
-    return Account(
+        return ControllerReport(text, f"kubectl describe quota -n {view.namespace}; it is tried again by itself")
+    return ControllerReport(
         text, "ask the administrator of the policy or webhook that refused it; the controller retries by itself"
     )
 
 
-def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
+def _unadmitted(view: ControlledJob, children: JobChildren) -> ControllerReport | None:
     """Return the account of a job whose PodGroup is not admitted yet.
 
     None if it is, if there is none, or if pods exist.
@@ -205,7 +221,7 @@ def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
         return None
     where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"
     queue = view.gang.queue or "default"
-    return Account(
+    return ControllerReport(
         f"its pods are made once its gang is admitted: {where}",
         f"queue {queue} needs room for {count(view.gang.min_member, 'pod')}; kubectl describe podgroup tells",
     )
@@ -213,7 +229,7 @@ def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
 
 def _waiting(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, pods: Sequence[JobPod], now_s: float
-) -> Account | None:
+) -> ControllerReport | None:
     """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits.
 
     raw: the job's object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
@@ -228,13 +244,15 @@ def _waiting(
             times = count(back_off.failures[last], "time")
             text = f"{role.name} {last} has failed {times} in a row and is created again in {duration_text(late[last])}"
             more = f"; {len(late) - 1} more wait" if len(late) > 1 else ""
-            return Account(f"{text}{more}", f"turnout logs {name} --rank {last} while it runs; kubectl get events")
+            return ControllerReport(
+                f"{text}{more}", f"turnout logs {name} --rank {last} while it runs; kubectl get events"
+            )
         if (lacking and role.name in (LAUNCHER, SCHEDULER)) or (lacking and kind.kind == MINDSPORE):
             return _ordered(kind, view, role, pods)
     return None
 
 
-def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> Account | None:
+def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> ControllerReport | None:
     """Return why a role has no pods yet, for the kinds whose roles start one after another.
 
     None if it does not wait for another role. pods: of all roles.
@@ -243,17 +261,17 @@ def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequen
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
     if kind.kind == COLOSSALAI:
         other_pods = sum(each.replicas for each in others)
-        return Account(
+        return ControllerReport(
             f"its launcher is made once all {count(other_pods, 'worker')} run: {run} of them",
             "; ".join(dict.fromkeys(pod.scheduler_message for pod in pods if pod.scheduler_message))
             or "wait for its workers' images",
         )
     if kind.kind == MINDSPORE and not pods:
-        return Account("its pods wait for the address of its Scheduler's Service", "wait for a few seconds")
+        return ControllerReport("its pods wait for the address of its Scheduler's Service", "wait for a few seconds")
     return None
 
 
-def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> Account:
+def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> ControllerReport:
     """Return the account of a job that nothing delays: how many of its pods run. now_s: since 1970."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)
@@ -263,7 +281,7 @@ def _running_account(view: ControlledJob, status: Object, children: JobChildren,
     if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.active_deadline_s is not None:
         left_s = begun_s + view.policy.active_deadline_s - now_s
         text += f"; it fails in {duration_text(left_s)} by its activeDeadlineSeconds"
-    return Account(text)
+    return ControllerReport(text)
 
 
 def _since(moment: Any, now_s: float) -> str:

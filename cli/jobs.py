@@ -210,82 +210,87 @@ def suspension(kind: str, *, on: bool) -> dict[str, Any]:
     return patch
 
 
-def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
+def submission(kind: str, request: JobRequest) -> dict[str, Any]:
     """Return the object of a new job.
 
-    Raises BadSubmission for a kind that cannot be submitted, or that cannot express `wish`.
+    Raises BadSubmission for a kind that cannot be submitted, or that cannot express `request`.
     """
-    if not 1 <= wish.minimum <= wish.workers <= wish.maximum:
-        text = f"--min {wish.minimum}, --workers {wish.workers}, --max {wish.maximum}"
+    if not 1 <= request.minimum <= request.workers <= request.maximum:
+        text = f"--min {request.minimum}, --workers {request.workers}, --max {request.maximum}"
         raise BadSubmission(f"{text}: 1 <= --min <= --workers <= --max is required")
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
-    meta = {"name": wish.name, "namespace": wish.namespace}
-    return {"apiVersion": KINDS[kind].apis[0], "kind": KINDS[kind].kind, "metadata": meta, "spec": _SPECS[kind](wish)}
+    meta = {"name": request.name, "namespace": request.namespace}
+    return {
+        "apiVersion": KINDS[kind].apis[0],
+        "kind": KINDS[kind].kind,
+        "metadata": meta,
+        "spec": _SPECS[kind](request),
+    }
 
 
-def _container(wish: JobRequest, name: str, *, command: bool = True) -> dict[str, Any]:
-    container: dict[str, Any] = {"name": name, "image": wish.image}
-    container |= {"command": list(wish.command)} if command else {}
-    return {**container, "resources": {"limits": {wish.gpu_resource: wish.gpus}}} if wish.gpus else container
+def _container(request: JobRequest, name: str, *, command: bool = True) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": name, "image": request.image}
+    container |= {"command": list(request.command)} if command else {}
+    return {**container, "resources": {"limits": {request.gpu_resource: request.gpus}}} if request.gpus else container
 
 
-def _role(wish: JobRequest, container: str, restart: str, replicas: int) -> dict[str, Any]:
-    template = {"spec": {"containers": [_container(wish, container)]}}
+def _role(request: JobRequest, container: str, restart: str, replicas: int) -> dict[str, Any]:
+    template = {"spec": {"containers": [_container(request, container)]}}
     return {"replicas": replicas, "restartPolicy": restart, "template": template}
 
 
-def _fixed(wish: JobRequest, kind: str) -> None:
-    if wish.minimum != wish.maximum:
+def _fixed(request: JobRequest, kind: str) -> None:
+    if request.minimum != request.maximum:
         raise BadSubmission(f"--min and --max: a job of kind {kind} has one size")
 
 
-def _fixed_most(wish: JobRequest, kind: str) -> None:
-    if wish.workers != wish.maximum:
+def _fixed_most(request: JobRequest, kind: str) -> None:
+    if request.workers != request.maximum:
         raise BadSubmission(f"--max must not be above --workers for a job of kind {kind}")
 
 
-def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
+def _pytorchjob(request: JobRequest) -> dict[str, Any]:
     """Return the spec of a PyTorchJob. It is elastic if `minimum` and `maximum` of the request differ."""
-    spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
-    if wish.minimum != wish.maximum:
-        spec["elasticPolicy"] = {"minReplicas": wish.minimum, "maxReplicas": wish.maximum}
+    spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(request, "pytorch", "OnFailure", request.workers)}}
+    if request.minimum != request.maximum:
+        spec["elasticPolicy"] = {"minReplicas": request.minimum, "maxReplicas": request.maximum}
     return spec
 
 
-def _msjob(wish: JobRequest) -> dict[str, Any]:
+def _msjob(request: JobRequest) -> dict[str, Any]:
     """Return the spec of an MSJob. Several workers get a scheduler. Raises BadSubmission for an elastic request."""
-    _fixed(wish, "MSJob")
-    roles = {"Worker": _role(wish, "mindspore", "Never", wish.workers)}
-    if wish.workers > 1:
-        roles["Scheduler"] = _role(wish._replace(gpus=0), "mindspore", "Never", 1)
+    _fixed(request, "MSJob")
+    roles = {"Worker": _role(request, "mindspore", "Never", request.workers)}
+    if request.workers > 1:
+        roles["Scheduler"] = _role(request._replace(gpus=0), "mindspore", "Never", 1)
     return {"successPolicy": "AllWorkers", "msReplicaSpecs": roles}
 
 
-def _elasticjob(wish: JobRequest) -> dict[str, Any]:
-    _fixed(wish, "ElasticJob")
-    worker = {"replicas": wish.workers, "template": {"spec": {"containers": [_container(wish, "main")]}}}
+def _elasticjob(request: JobRequest) -> dict[str, Any]:
+    _fixed(request, "ElasticJob")
+    worker = {"replicas": request.workers, "template": {"spec": {"containers": [_container(request, "main")]}}}
     return {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": worker}}
 
 
-def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
+def _colossalaijob(request: JobRequest) -> dict[str, Any]:
     """Return the spec of a ColossalAIJob. Raises BadSubmission for an elastic request."""
-    _fixed(wish, "ColossalAIJob")
+    _fixed(request, "ColossalAIJob")
     worker = {
-        "replicas": wish.workers,
-        "procPerWorker": max(1, wish.gpus),
-        "command": list(wish.command),
-        "template": {"spec": {"containers": [_container(wish, "worker", command=False)]}},
+        "replicas": request.workers,
+        "procPerWorker": max(1, request.gpus),
+        "command": list(request.command),
+        "template": {"spec": {"containers": [_container(request, "worker", command=False)]}},
     }
-    return {"launcher": {"image": wish.image}, "worker": worker}
+    return {"launcher": {"image": request.image}, "worker": worker}
 
 
-def _volcanojob(wish: JobRequest) -> dict[str, Any]:
+def _volcanojob(request: JobRequest) -> dict[str, Any]:
     """Return the spec of a Volcano Job. Raises BadSubmission if its max is above its workers."""
-    _fixed_most(wish, "VolcanoJob")
-    template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
-    worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.minimum, "template": template}
-    return {"minAvailable": wish.minimum, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
+    _fixed_most(request, "VolcanoJob")
+    template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(request, "main")]}}
+    worker = {"name": "worker", "replicas": request.workers, "minAvailable": request.minimum, "template": template}
+    return {"minAvailable": request.minimum, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
 
 
 _SPECS: Mapping[str, Callable[[JobRequest], dict[str, Any]]] = {

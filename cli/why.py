@@ -90,7 +90,7 @@ def rows(chain: Chain) -> list[Row]:
     return queue_rows
 
 
-def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
+def with_controller_report(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
     """Return the rows with the controller's account before them. remedy: replaces the row "next"; "" keeps that row."""
     found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found

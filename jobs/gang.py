@@ -79,7 +79,7 @@ class Membership:
     repair: Repair | None = None  # the remedy for a gang below its min; None if the pod does not state one
     parent_set: str = ""  # the JobSet or LeaderWorkerSet that its gang belongs to, "" for none
     faults: tuple[str, ...] = ()  # a sentence for each unreadable field
-    marks: tuple[tuple[str, str], ...] = ()  # labels that may divide its gang into groups
+    group_labels: tuple[tuple[str, str], ...] = ()  # labels that may divide its gang into groups
     names_pod_group: bool = False  # True if a PodGroup with terms for its gang must exist
 
 
@@ -114,7 +114,7 @@ def membership(pod: Pod) -> Membership:
         repair=repair_of(annotations, faults),
         parent_set=_parent_set(pod),
         faults=tuple(faults),
-        marks=_pod_labels(pod, key),
+        group_labels=_pod_labels(pod, key),
         names_pod_group=_names_pod_group(pod, key),
     )
 
@@ -149,33 +149,37 @@ def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
     annotates every pod that it handles, under a key without a domain. Owners come last, because no field names the
     gang.
     """
-    annotations, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
+    annotations, pod_labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     yield annotations.get(labels.VOLCANO_GROUP) or annotations.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO
-    yield annotations.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR
-    yield marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS
+    yield annotations.get(labels.KOORD_NAME) or pod_labels.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR
+    yield pod_labels.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS
     native = pod.spec.scheduling_group
     name = native.get("podGroupName") if isinstance(native, dict) else None
     yield name if isinstance(name, str) else None, Dialect.NATIVE
     yield annotations.get(labels.KAI_GROUP), Dialect.KAI
-    if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
-        yield f"{LEADER_WORKER_SET}{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}", Dialect.OWNER
+    if pod_labels.get(labels.LWS_NAME) and pod_labels.get(labels.LWS_GROUP):
+        yield f"{LEADER_WORKER_SET}{pod_labels[labels.LWS_NAME]}/{pod_labels[labels.LWS_GROUP]}", Dialect.OWNER
     if (owner := _indexed_owner(pod)) is not None:
         yield f"{owner.kind}/{owner.name}", Dialect.OWNER
 
 
 def _queue(pod: Pod) -> str:
     """Return the queue that a pod names, in the dialect that comes first; "" for none."""
-    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    queue_names = (marks.get(labels.KUEUE_QUEUE), annotations.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
+    pod_labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    queue_names = (
+        pod_labels.get(labels.KUEUE_QUEUE),
+        annotations.get(labels.VOLCANO_QUEUE),
+        pod_labels.get(labels.KOORD_QUOTA),
+    )
     return next(
-        (name for name in (*queue_names, marks.get(labels.KAI_QUEUE), annotations.get(labels.QUEUE)) if name), ""
+        (name for name in (*queue_names, pod_labels.get(labels.KAI_QUEUE), annotations.get(labels.QUEUE)) if name), ""
     )
 
 
 def _parent_set(pod: Pod) -> str:
     """Return the name of the JobSet or LeaderWorkerSet of a pod, "" for none."""
-    marks = pod.metadata.labels or {}
-    return marks.get(labels.JOBSET_NAME) or marks.get(labels.LWS_NAME) or ""
+    pod_labels = pod.metadata.labels or {}
+    return pod_labels.get(labels.JOBSET_NAME) or pod_labels.get(labels.LWS_NAME) or ""
 
 
 def _indexed_owner(pod: Pod) -> OwnerReference | None:
@@ -183,8 +187,8 @@ def _indexed_owner(pod: Pod) -> OwnerReference | None:
 
     None for pods without an index, such as those of a Deployment, and for pods without a controller.
     """
-    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    indexed = any(k in marks for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
+    pod_labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    indexed = any(k in pod_labels for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
     if not indexed and labels.JOB_INDEX not in annotations:
         return None
     return next((o for o in pod.metadata.owner_references or () if o.controller), None)
@@ -206,9 +210,9 @@ def _rank(pod: Pod) -> int | None:
 
     None without a number of at most nine digits.
     """
-    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    pod_labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     for key in _INDEX_LABELS:
-        text = marks.get(key) or annotations.get(key)
+        text = pod_labels.get(key) or annotations.get(key)
         if text is not None and re.fullmatch(r"[0-9]{1,9}", text):
             return int(text)
     tail = re.search(r"-([0-9]{1,9})$", pod.metadata.name)
@@ -221,13 +225,13 @@ def _role(pod: Pod, key: GangKey) -> str:
     key: of the pod's gang; only its dialect is used. In a KAI gang the subgroup is the role, with its number padded by
     subgroup_role().
     """
-    marks, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    if key.dialect == Dialect.KAI.value and marks.get(kai.SUBGROUP):
-        return subgroup_role(marks[kai.SUBGROUP])
+    pod_labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    if key.dialect == Dialect.KAI.value and pod_labels.get(kai.SUBGROUP):
+        return subgroup_role(pod_labels[kai.SUBGROUP])
     role = (
-        marks.get(labels.TRAINING_TYPE)
+        pod_labels.get(labels.TRAINING_TYPE)
         or annotations.get(labels.VOLCANO_TASK_SPEC)
-        or marks.get(labels.VOLCANO_TASK_SPEC)
+        or pod_labels.get(labels.VOLCANO_TASK_SPEC)
     )
     return role_of(role or "")
 
@@ -251,10 +255,10 @@ def _pod_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
     key: of the pod's gang. For Volcano these are the first _MAX_LABELS labels by name, for other dialects the labels of
     subgroups only.
     """
-    marks = pod.metadata.labels or {}
+    pod_labels = pod.metadata.labels or {}
     if key.dialect == Dialect.VOLCANO.value:
-        return tuple(sorted(marks.items())[:_MAX_LABELS])
-    return tuple((name, marks[name]) for name in (kai.SUBGROUP, sets.LWS_SUBGROUP_INDEX) if name in marks)
+        return tuple(sorted(pod_labels.items())[:_MAX_LABELS])
+    return tuple((name, pod_labels[name]) for name in (kai.SUBGROUP, sets.LWS_SUBGROUP_INDEX) if name in pod_labels)
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:

@@ -12,7 +12,7 @@ from turnout.kube.pod_shape import PodShape
 Object = Mapping[str, Any]  # a Kubernetes object as JSON
 
 
-class Life(Enum):
+class JobLifecycle(Enum):
     """The state of a job by its own object. Its pods show whether it waits or runs."""
 
     LIVE = "live"  # it waits or runs
@@ -137,10 +137,10 @@ class Job:
     created: str = ""  # the creationTimestamp of its object, RFC 3339
     sizes: Sizes = ANY_SIZE  # the sizes that it can have
     role: str = ""  # the role of its workers among its pods, "" if it has no other role
-    wish: int | None = None  # the size that a person set by hand, in workers; None without one
+    wanted_workers: int | None = None  # the size that a person set by hand, in workers; None without one
     reapplied_size: int | None = None  # the size that we wrote last, if the submitted object was applied again since
     other_roles: tuple[tuple[PodShape, int], ...] = ()  # (shape of a pod, number of pods) of each other role
-    life: Life = Life.LIVE  # whether it is live, suspended or done
+    lifecycle: JobLifecycle = JobLifecycle.LIVE  # whether it is live, suspended or done
     pause: Pause = Pause.NONE  # the changes that its owner has forbidden
     pause_ends_s: float | None = None  # seconds since 1970; None for never
     cooldown_s: float | None = None  # seconds between two changes of its size; None for the default
@@ -158,13 +158,15 @@ class Job:
     @property
     def elastic(self) -> bool:
         """True if the autoscaler may change the size: a live job with min < max that is not refused."""
-        return not self.refused and self.bounds.minimum < self.bounds.maximum and self.life is Life.LIVE
+        return not self.refused and self.bounds.minimum < self.bounds.maximum and self.lifecycle is JobLifecycle.LIVE
 
     @property
     def maximum(self) -> int:
         """Return the largest size that the job should have now: its max, or the size that a person set, in bounds."""
         return (
-            self.bounds.maximum if self.wish is None else max(self.bounds.minimum, min(self.wish, self.bounds.maximum))
+            self.bounds.maximum
+            if self.wanted_workers is None
+            else max(self.bounds.minimum, min(self.wanted_workers, self.bounds.maximum))
         )
 
     def paused(self, now_s: float) -> Pause:
@@ -179,7 +181,7 @@ class Change:
     method: str  # the HTTP method
     path: str  # the URL path of the object, or of the list in which to create one
     body: Any  # JSON value
-    form: str = "application/merge-patch+json"  # the media type of the body
+    media_type: str = "application/merge-patch+json"  # the media type of the body
     then: Change | None = None  # written after a success; its object has a fixed name, so a repetition has no effect
 
 

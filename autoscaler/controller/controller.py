@@ -22,7 +22,7 @@ from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRo
 from turnout.autoscaler.reporting.decision_log import Decisions
 from turnout.autoscaler.reporting.forecast import Ended, ForecastCache
 from turnout.autoscaler.scaling.resize_cost import notes_of
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.client.clock import Clock, SteadyTime
 
 log = logging.getLogger("turnout.autoscaler")
@@ -233,5 +233,5 @@ class AutoscalerController:
     def _ended_jobs(self) -> Iterator[Ended]:
         """Yield (uid, queue, object) of the jobs that have ended and still exist."""
         for uid, job in self._view.jobs.items():
-            if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
+            if job.lifecycle is JobLifecycle.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

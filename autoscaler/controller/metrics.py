@@ -43,7 +43,7 @@ from turnout.autoscaler.reporting.samples import (
     waiting_since_s,
 )
 from turnout.autoscaler.reporting.usage import elastic_gpus, gpus_of
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
@@ -364,7 +364,7 @@ class _Promises:
         """
         for state in jobs if self.starts else ():
             key = state.job.key
-            if key in self.starts and key not in waiting and state.job.life is Life.LIVE:
+            if key in self.starts and key not in waiting and state.job.lifecycle is JobLifecycle.LIVE:
                 self._results.labels(state.job.queue, prediction_result(self.starts[key], now_s)).inc()
         for key in [key for key in self.starts if key not in waiting]:
             del self.starts[key]

@@ -241,7 +241,7 @@ class ScaleWriter:
         notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
         meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": notes}
         try:
-            await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
+            await self._jobs.patch(change.path, {"metadata": meta}, change.media_type, FIELD_MANAGER)
         except CallError as error:
             log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})
             return False
@@ -344,7 +344,7 @@ class ScaleWriter:
         job's object. change_of: returns the change for another version of it.
         """
         try:
-            await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
+            await self._jobs.patch(change.path, change.body, change.media_type, FIELD_MANAGER)
         except Conflict:
             if step.target > step.current or self._conflicts.get(step.key, 0) < 1:
                 raise
@@ -352,7 +352,7 @@ class ScaleWriter:
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
                 raise  # more than its annotations has changed
             newer_change = change_of(newer)
-            await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
+            await self._jobs.patch(newer_change.path, newer_change.body, newer_change.media_type, FIELD_MANAGER)
 
     async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """Create the ScalePlan of a job's last change if it seems lost between the two writes. raw: the job's object.

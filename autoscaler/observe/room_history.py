@@ -24,7 +24,7 @@ import numpy as np
 
 from turnout.autoscaler.memory import Owner, Strike
 from turnout.autoscaler.model import NODES, JobState, Observation, Reason, Step
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 
 _FOREVER_S = float("inf")
 
@@ -281,7 +281,7 @@ class UnusedRoom:
 
     def _has_left(self, key: JobKey, each: JobState | None) -> bool:
         """Return True if a job that no longer waits has ended without having taken its room. each: None if deleted."""
-        return not self._started(key) if each is None else each.job.life is not Life.LIVE
+        return not self._started(key) if each is None else each.job.lifecycle is not JobLifecycle.LIVE
 
     def _add_strikes(self, key: JobKey, now_s: float) -> None:
         """Add a strike to a job and its namespace, and mark the jobs that gave the job its room."""

@@ -10,7 +10,7 @@ from math import inf, isfinite
 
 from turnout.autoscaler.model import Gpus, JobState, QueueOrder, Reason, Step, bound, free, total
 from turnout.autoscaler.reporting.usage import gpus_of, missing_gpus
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.times import unix_s
 
@@ -253,7 +253,7 @@ def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, max_jobs: int) -> li
 
 def _state(state: JobState) -> str:
     """Return the state of a job as the series name it."""
-    if state.job.life is Life.SUSPENDED:
+    if state.job.lifecycle is JobLifecycle.SUSPENDED:
         return "suspended"
     return "waiting" if state.is_waiting else "running"
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step, bound, free, largest, total
 from turnout.autoscaler.scaling.free_room import lacking_pods
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.jobs.scaling_curve import gain
 from turnout.kube.pod_shape import PodShape
@@ -373,7 +373,7 @@ class Reclaims:
             waiting = {each.job.key for each in jobs if each.is_waiting}
             for each in jobs:
                 since_s = self._since.get(each.job.key)
-                if since_s is not None and each.job.key not in waiting and each.job.life is Life.LIVE:
+                if since_s is not None and each.job.key not in waiting and each.job.lifecycle is JobLifecycle.LIVE:
                     reclaimed.append((each.job.queue, now_s - since_s))
             self._since = {key: since_s for key, since_s in self._since.items() if key in waiting}
         return reclaimed

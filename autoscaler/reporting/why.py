@@ -303,7 +303,7 @@ def _size_section(state: JobState, policy: Policy, now_s: float) -> SizeSection:
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,
         job.reapplied_size,
-        job.wish,
+        job.wanted_workers,
     )
 
 

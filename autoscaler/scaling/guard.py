@@ -114,7 +114,7 @@ def _will_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     if state.overdue:
         return False
     resized_s = state.job.resize_budget.resized_s
-    is_late = resized_s and state.job.wish is None and now_s - resized_s > policy.promise_s
+    is_late = resized_s and state.job.wanted_workers is None and now_s - resized_s > policy.promise_s
     return not is_late or any(worker.leaving for worker in state.workers)
 
 

@@ -52,9 +52,9 @@ def _check(args: argparse.Namespace) -> int:
     return run_verb("check", args, work)
 
 
-def _print(found: Iterable[CheckLine], form: str) -> None:
-    """Print the lines as a table or as JSON. form: "table" or "json"."""
-    if form == "json":
+def _print(found: Iterable[CheckLine], output_format: str) -> None:
+    """Print the lines as a table or as JSON. output_format: "table" or "json"."""
+    if output_format == "json":
         import json
 
         documents = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.verdicts import ClusterFacts, MetricSample, Object, Ways
+from turnout.cli.check.verdicts import ClusterFacts, MethodFacts, MetricSample, Object
 from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
 
@@ -51,13 +51,13 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
             for pod in await reader.all_of("/api/v1", namespaces, "pods")
             if any(each["name"] == "extender" for each in pod["spec"]["containers"])
         },
-        ways=await _ways(reader),
+        methods=await _method_facts(reader),
         refused=reader.refused,
         unserved=reader.unserved,
     )
 
 
-async def _ways(reader: FactReader) -> Ways:
+async def _method_facts(reader: FactReader) -> MethodFacts:
     """Read which placement methods the cluster can use: mutating policies, webhooks, namespaces with gates and gated
     pods.
     """
@@ -72,7 +72,7 @@ async def _ways(reader: FactReader) -> Ways:
     namespaces = await reader.all("/api/v1/namespaces", f"{GATES}=true")
     waiting = await reader.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
     gate = {"name": PLACEMENT_GATE}
-    return Ways(
+    return MethodFacts(
         served=served,
         policies=policies,
         webhooks=await reader.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),

@@ -39,7 +39,7 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
         _installed,
         _leaders,
         _map,
-        ways,
+        placement_methods,
         _requests_answered,
         _nodes_offered,
         _certificate,
@@ -302,7 +302,7 @@ _FIRST = (1, 30)  # with gates and with policies that guard who nominates
 _POLICY = (1, 36)  # that serves MutatingAdmissionPolicy without a flag
 
 
-def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
+def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield one line for each placement method: extender, nominations and gates.
 
     Nothing if no Deployment of Turnout is visible. A method that is not used is FINE if another one is used, else
@@ -350,7 +350,7 @@ def _nominations(facts: ClusterFacts) -> _Way:
 
 def _gates(facts: ClusterFacts) -> _Way:
     """Return the verdict on scheduling gates: who sets and lifts them, or how to begin."""
-    gated = facts.ways.gated or 0
+    gated = facts.methods.gated or 0
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
     if not any("--gates" in _words(each) for each in _deployments_of(facts, "nominator")):
@@ -361,7 +361,7 @@ def _gates(facts: ClusterFacts) -> _Way:
     admission = [*_policies(facts), *_webhooks(facts)]
     putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
-    labelled = facts.ways.namespaces
+    labelled = facts.methods.namespaces
     if admission and labelled == []:
         return _Way(Level.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
     if labelled and not admission and not facts.refused:
@@ -376,17 +376,17 @@ def _controllers_gate_pods(facts: ClusterFacts) -> bool:
 
 def _installed_means(facts: ClusterFacts) -> str:
     """Return in words what can set gates on pods in this cluster: a policy, or a webhook or templates."""
-    if facts.ways.served or (_version(facts) >= _POLICY and facts.ways.served is None):
+    if facts.methods.served or (_version(facts) >= _POLICY and facts.methods.served is None):
         return "a policy of this API server can put them on pods"
     return "this API server serves no MutatingAdmissionPolicy: a webhook, or templates of pods, put them there"
 
 
 def _policies(facts: ClusterFacts) -> list[str]:
-    return [f"the policy {each['metadata']['name']}" for each in facts.ways.policies or ()]
+    return [f"the policy {each['metadata']['name']}" for each in facts.methods.policies or ()]
 
 
 def _webhooks(facts: ClusterFacts) -> list[str]:
-    return [f"the webhook {each['metadata']['name']}" for each in facts.ways.webhooks or ()]
+    return [f"the webhook {each['metadata']['name']}" for each in facts.methods.webhooks or ()]
 
 
 def _version(facts: ClusterFacts) -> tuple[int, int]:
@@ -444,7 +444,7 @@ class MetricSample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class MethodFacts:
     """The facts on the placement methods, beside Deployments. None: could not be read."""
 
     served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
@@ -475,6 +475,6 @@ class ClusterFacts:
     heartbeats: Sequence[Object] | None = None
     maps: Mapping[str, Object | None] | None = None
     pages: Mapping[str, Sequence[MetricSample] | None] = field(default_factory=dict)
-    ways: Ways = field(default_factory=Ways)
+    methods: MethodFacts = field(default_factory=MethodFacts)
     refused: Mapping[str, str] = field(default_factory=dict)
     unserved: Mapping[str, str] = field(default_factory=dict)  # the answer of the API server, by what was asked for

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
-    from turnout.cli.controller_status import Account, JobEvent, JobPod
+    from turnout.cli.controller_status import ControllerReport, JobEvent, JobPod
     from turnout.controllers.model import ControlledKind
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import CallError
@@ -139,7 +139,7 @@ def resource(path: str) -> str:
     return rest[-1] if base == "api" else f"{rest[-1]}.{rest[0]}"
 
 
-async def account_of(client: Lists, key: JobKey) -> Account | None:
+async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport | None:
     """Return what a job's controller reports about it.
 
     None for a kind that the job controllers do not manage, and for a job that does not exist or may not be read.
@@ -149,7 +149,7 @@ async def account_of(client: Lists, key: JobKey) -> Account | None:
     name = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else ""
     if name not in JOB_KINDS:
         return None
-    from turnout.cli.controller_status import JobChildren, account
+    from turnout.cli.controller_status import JobChildren, report_of_controller
     from turnout.controllers.children import POD_GROUPS
     from turnout.controllers.kinds.registry import KINDS as CONTROLLED
 
@@ -164,7 +164,7 @@ async def account_of(client: Lists, key: JobKey) -> Account | None:
     events = await _job_events(client, f"/api/v1/{place}/events", kind, raw)
     observed = JobChildren(pods, phases[0] if phases else None, events)
     typed = {"apiVersion": api, "kind": kind.kind, **raw}
-    return account(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", observed, time.time())
+    return report_of_controller(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", observed, time.time())
 
 
 async def _named(client: Lists, path: str, name: str) -> Any:

@@ -34,7 +34,7 @@ from turnout.cli.views.history import OURS
 from turnout.cli.views.queues import rows as queue_rows
 from turnout.cli.why import rows as why_rows
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import Life
+from turnout.jobs.model import JobLifecycle
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink
 from turnout.kube.client.reflector import Source
@@ -210,7 +210,7 @@ class PageSource:
 
     def _ended(self) -> Any:
         view = self._view
-        done = {uid: job for uid, job in view.jobs.items() if job.life is Life.DONE}
+        done = {uid: job for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
         return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
 
     def why(self, job: str) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import AutoscalerSnapshot
     from turnout.cli.commands.terminal import TerminalPage
-    from turnout.cli.controller_status import Account
+    from turnout.cli.controller_status import ControllerReport
     from turnout.cli.job_names import JobName
     from turnout.cli.release.gate import Gate
     from turnout.cli.why import LimitedView
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
 def _why(args: argparse.Namespace) -> int:
     """Print why a job has its state and size. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
-    from turnout.cli.commands.listing import account_of
+    from turnout.cli.commands.listing import controller_report_of
     from turnout.cli.release.facts import gate_facts
     from turnout.cli.why import NoSuchJob, known_words
 
@@ -72,10 +72,12 @@ def _why(args: argparse.Namespace) -> int:
         """Print why a job has its size or waits. Raises NoSuch, CannotSee."""
         cluster_view = await look(client, settings, name.namespace)
         key = _job_key(name, cluster_view)
-        account = await account_of(client, key)
+        controller_report = await controller_report_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
         explanation = explanation_of(settings, cluster_view, key)
-        _print_explanation(args, cluster_view, explanation, account, gate, _repair(cluster_view, key, explanation))
+        _print_explanation(
+            args, cluster_view, explanation, controller_report, gate, _repair(cluster_view, key, explanation)
+        )
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -99,11 +101,11 @@ def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: Jo
     A sentence is returned for a job on which the autoscaler decides nothing: unreadable, ended, or of no known kind.
     """
     from turnout.cli.why import unmanaged_gang_text
-    from turnout.jobs.model import Life
+    from turnout.jobs.model import JobLifecycle
 
     view = cluster_view.view
     observation, bare = cluster_view.observation, cluster_view.gangs
-    ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
+    ended = {job.key: uid for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
     keys = {each.job.key for each in observation.jobs}
     if key in cluster_view.faults:
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
@@ -176,14 +178,14 @@ def _print_explanation(
     args: argparse.Namespace,
     cluster_view: AutoscalerSnapshot,
     explanation: Explanation,
-    account: Account | None,
+    controller_report: ControllerReport | None,
     gate: Gate | None,
     repair: str | None,
 ) -> None:
     """Print why a job has its state, as text or in the format of --output.
 
-    explanation: chain, limited view or sentence. account: of the job's controller. gate: of its pods. repair: a
-    sentence; None: no such row.
+    explanation: chain, limited view or sentence. controller_report: of the job's controller. gate: of its pods. repair:
+    a sentence; None: no such row.
     """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
@@ -194,7 +196,7 @@ def _print_explanation(
     from turnout.kube.reasons import pointer
 
     if args.output != "text":
-        print(encoded(_document(explanation, account, gate, repair), args.output))
+        print(encoded(_document(explanation, controller_report, gate, repair), args.output))
         return
     page = TerminalPage.of_stdout(args.plain)
     if isinstance(explanation, str):
@@ -206,8 +208,8 @@ def _print_explanation(
     told_rows = with_gate(told_rows, gate)
     if repair is not None:
         told_rows.append(("repair", repair))
-    if account is not None:
-        told_rows = why.with_account(told_rows, account.text, account.next)
+    if controller_report is not None:
+        told_rows = why.with_controller_report(told_rows, controller_report.text, controller_report.next)
     print(printable(head) if isinstance(explanation, str) else page.bold(printable(head)))
     if not isinstance(explanation, str):
         told_rows += _unknown(cluster_view)
@@ -227,13 +229,13 @@ def _print_row(page: TerminalPage, label: str, text: str) -> None:
 
 
 def _document(
-    explanation: Explanation, account: Account | None, gate: Gate | None, repair: str | None
+    explanation: Explanation, controller_report: ControllerReport | None, gate: Gate | None, repair: str | None
 ) -> Mapping[str, Any]:
     """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it."""
     import msgspec
 
     document = {"job": None, "says": explanation} if isinstance(explanation, str) else msgspec.to_builtins(explanation)
-    document["controller"] = None if account is None else msgspec.to_builtins(account)
+    document["controller"] = None if controller_report is None else msgspec.to_builtins(controller_report)
     document["gate"] = None if gate is None else msgspec.to_builtins(gate)
     document["repair"] = repair
     plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(document))  # null for never

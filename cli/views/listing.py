@@ -74,43 +74,43 @@ class Listing(Generic[R]):
         return {key: each for key, each in self.value(row).items() if key not in self.passing}
 
 
-def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
-    """Return a listing as text, without a newline at the end. form: one of FORMS.
+def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> str:
+    """Return a listing as text, without a newline at the end. output_format: one of FORMS.
 
     headers: a table begins with a heading.
     """
-    if form in ("json", "yaml"):
+    if output_format in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
-        return encoded(values, form)
-    if form == "name":
+        return encoded(values, output_format)
+    if output_format == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
-    table = _table(listing, form == "wide")[0 if headers else 1 :]
+    table = _table(listing, output_format == "wide")[0 if headers else 1 :]
     if not headers:
         return "\n".join(table)
     return "\n".join([*(table or [listing.empty]), *map(printable, listing.notes)])
 
 
-def encoded(values: Any, form: str) -> str:
+def encoded(values: Any, output_format: str) -> str:
     """Write values as JSON or YAML, without the last line's end."""
-    return json.dumps(values, indent=2) if form == "json" else _yaml(values)
+    return json.dumps(values, indent=2) if output_format == "json" else _yaml(values)
 
 
-def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:
+def changes(listing: Listing[Any], output_format: str, before: Mapping[str, Mapping[str, Any]]) -> str:
     """Return only the new and the changed rows, as `kubectl get -w` does: no heading, one document for each row.
 
-    form: one of FORMS. before: the `steady` values of an earlier listing. "" if nothing has changed.
+    output_format: one of FORMS. before: the `steady` values of an earlier listing. "" if nothing has changed.
     """
     rows = listing.news(before)
     if not rows:
         return ""
-    if form == "json":
+    if output_format == "json":
         return "\n".join(json.dumps(listing.value(row), indent=2) for row in rows)
-    if form == "yaml":
+    if output_format == "yaml":
         return "\n".join(f"---\n{_yaml(dict(listing.value(row)))}" for row in rows)
-    if form == "name":
+    if output_format == "name":
         return "\n".join(printable(listing.name(row)) for row in rows)
     shown = {id(row) for row in rows}
-    lines = _table(listing, form == "wide")
+    lines = _table(listing, output_format == "wide")
     return "\n".join(line for line, row in zip(lines[1:], listing.rows, strict=True) if id(row) in shown)
 
 

@@ -23,7 +23,7 @@ from turnout.jobs.kinds.job_kind import (
     PodValues,
     Time,
 )
-from turnout.jobs.model import Job, Life, Object
+from turnout.jobs.model import Job, JobLifecycle, Object
 from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
@@ -199,26 +199,26 @@ def read(raw: Object) -> Job:
 
     Raises BadJob.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, KIND)
+    spec = read_spec(fields.spec)
     queue, replicas = spec.scheduler.t9k_scheduler or T9kScheduler(), spec.worker.replicas
     return job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(replicas, replicas, replicas, worker_template(spec)),
-        queue=queue.queue or head.first_value(labels.QUEUE),
+        queue=queue.queue or fields.first_value(labels.QUEUE),
         priority=queue.priority,
         role=WORKER,
         other_roles=((job_kind.worker_shape(launcher_template(spec)), 1),),
-        life=_life(head, spec),
+        lifecycle=_lifecycle(fields, spec),
         refused=REFUSAL,
     )
 
 
-def _life(head: job_kind.JobHead, spec: ColossalAIJobSpec) -> Life:
+def _lifecycle(fields: job_kind.JobFields, spec: ColossalAIJobSpec) -> JobLifecycle:
     """Return the state of a job by its phase; a job that has not ended and whose pause mode is enabled is suspended."""
-    if head.status.text("phase") in ("Succeeded", "Failed"):
-        return Life.DONE
-    return Life.SUSPENDED if spec.run_mode.pause.enabled else Life.LIVE
+    if fields.status.text("phase") in ("Succeeded", "Failed"):
+        return JobLifecycle.DONE
+    return JobLifecycle.SUSPENDED if spec.run_mode.pause.enabled else JobLifecycle.LIVE
 
 
 def _role(values: PodValues, name: str) -> str:

@@ -35,7 +35,7 @@ from turnout.jobs.kinds.job_kind import (
     first_value,
     number_of,
 )
-from turnout.jobs.model import Change, Job, Life, Object
+from turnout.jobs.model import Change, Job, JobLifecycle, Object
 from turnout.kube import labels
 
 GROUP = "elastic.iml.github.io/v1alpha1"
@@ -172,32 +172,32 @@ def read(raw: Object) -> Job:
     Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. It is refused
     unless annotations set its bounds; then --nnodes in its command limits them.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, KIND)
+    spec = read_spec(fields.spec)
     worker = worker_role(spec)
-    plan_name = head.annotations.get(labels.SCALE_PLAN)
-    has_open_plan = plan_name is not None and head.annotations.get(labels.SCALED_PLAN) != plan_name
-    written_size = job_annotations.count(head.annotations, labels.WROTE_WORKERS) if has_open_plan else None
+    plan_name = fields.annotations.get(labels.SCALE_PLAN)
+    has_open_plan = plan_name is not None and fields.annotations.get(labels.SCALED_PLAN) != plan_name
+    written_size = job_annotations.count(fields.annotations, labels.WROTE_WORKERS) if has_open_plan else None
     replicas = worker.spec.replicas if written_size is None else written_size
     words = job_kind.command_words(worker.template)
     nnodes = command_bounds(words)
     unit = job_kind.number_range(job_kind.flag_value(words, "--node_unit", "--node-unit"))
-    has_bounds = labels.MIN_WORKERS in head.annotations or labels.MAX_WORKERS in head.annotations
+    has_bounds = labels.MIN_WORKERS in fields.annotations or labels.MAX_WORKERS in fields.annotations
     size = max(1, worker.spec.replicas)
     min_workers, max_workers = nnodes if nnodes is not None and has_bounds else (size, size)
     return job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(
             replicas, min_workers, max_workers, worker.template, "--nnodes" if nnodes else "", unit[0] if unit else 1
         ),
-        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        queue=fields.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         role=WORKER,
         other_roles=tuple(
             (job_kind.worker_shape(role.part("template")), role.count("replicas", 1))
-            for name, role in sorted(head.spec.by_name("replicaSpecs").items())
+            for name, role in sorted(fields.spec.by_name("replicaSpecs").items())
             if name != WORKER
         ),
-        life=_life(head, spec.suspend or not replicas),
+        lifecycle=_lifecycle(fields, spec.suspend or not replicas),
         refused=_resize_refusal(spec, has_bounds),
     )
 
@@ -207,11 +207,11 @@ def resize(raw: Object, workers: int) -> Change:
 
     raw: the ElasticJob. workers: the new size. Raises BadJob if the job is unreadable.
     """
-    head = job_kind.read_head(raw, KIND)
-    name = f"{head.key.name[:200]}-turnout-{head.version}"
-    change = job_kind.resize_patch(read(raw), head.annotations, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
+    fields = job_kind.read_head(raw, KIND)
+    name = f"{fields.key.name[:200]}-turnout-{fields.version}"
+    change = job_kind.resize_patch(read(raw), fields.annotations, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
     change.body["metadata"]["annotations"][labels.SCALE_PLAN] = name
-    return Change(change.method, change.path, change.body, change.form, then=_plan(head, name, workers))
+    return Change(change.method, change.path, change.body, change.media_type, then=_plan(fields, name, workers))
 
 
 def recreate(raw: Object) -> Change | None:
@@ -219,44 +219,44 @@ def recreate(raw: Object) -> Change | None:
 
     raw: the ElasticJob. Raises BadJob if the job is unreadable.
     """
-    head = job_kind.read_head(raw, KIND)
+    fields = job_kind.read_head(raw, KIND)
     name, workers = (
-        head.annotations.get(labels.SCALE_PLAN),
-        job_annotations.count(head.annotations, labels.WROTE_WORKERS),
+        fields.annotations.get(labels.SCALE_PLAN),
+        job_annotations.count(fields.annotations, labels.WROTE_WORKERS),
     )
-    plan_is_done = not name or name == head.annotations.get(labels.SCALED_PLAN)
-    return None if plan_is_done or name is None or workers is None else _plan(head, name, workers)
+    plan_is_done = not name or name == fields.annotations.get(labels.SCALED_PLAN)
+    return None if plan_is_done or name is None or workers is None else _plan(fields, name, workers)
 
 
-def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
+def _plan(fields: job_kind.JobFields, name: str, workers: int) -> Change:
     """Return the creation of a ScalePlan that the job owns. Both label names are set, because DLRover renamed them.
 
-    head: of the ElasticJob. name: of the ScalePlan. workers: the new size.
+    fields: of the ElasticJob. name: of the ScalePlan. workers: the new size.
     """
     body = {
         "apiVersion": GROUP,
         "kind": "ScalePlan",
         "metadata": {
             "name": name,
-            "namespace": head.key.namespace,
+            "namespace": fields.key.namespace,
             "labels": {
-                "elasticjob-name": head.key.name,
-                "elasticjob.dlrover/name": head.key.name,
+                "elasticjob-name": fields.key.name,
+                "elasticjob.dlrover/name": fields.key.name,
                 "scale-type": "manual",
             },
-            "ownerReferences": [{"apiVersion": GROUP, "kind": KIND, "name": head.key.name, "uid": head.uid}],
+            "ownerReferences": [{"apiVersion": GROUP, "kind": KIND, "name": fields.key.name, "uid": fields.uid}],
         },
-        "spec": {"ownerJob": head.key.name, "replicaResourceSpecs": {"worker": {"replicas": workers}}},
+        "spec": {"ownerJob": fields.key.name, "replicaResourceSpecs": {"worker": {"replicas": workers}}},
     }
-    path = f"/apis/{GROUP}/namespaces/{head.key.namespace}/scaleplans"
+    path = f"/apis/{GROUP}/namespaces/{fields.key.namespace}/scaleplans"
     return Change("POST", path, body, "application/json")
 
 
-def _life(head: job_kind.JobHead, suspended: bool) -> Life:
+def _lifecycle(fields: job_kind.JobFields, suspended: bool) -> JobLifecycle:
     """Return the state of a job by its phase. suspended: its spec suspends it, or it has no workers."""
-    if head.status.text("phase") in ("Succeeded", "Failed"):
-        return Life.DONE
-    return Life.SUSPENDED if suspended else Life.LIVE
+    if fields.status.text("phase") in ("Succeeded", "Failed"):
+        return JobLifecycle.DONE
+    return JobLifecycle.SUSPENDED if suspended else JobLifecycle.LIVE
 
 
 def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:

@@ -20,16 +20,16 @@ def read(raw: Object) -> Job:
     Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended. A Job that
     is not Indexed is refused. Raises BadJob.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = head.spec
+    fields = job_kind.read_head(raw, KIND)
+    spec = fields.spec
     size = spec.count("parallelism", 1)
     bound = max(1, size)
     return job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(size, bound, bound, spec.part("template")),
-        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        life=job_kind.state_by_conditions(head, spec.flag("suspend") or not size, ("Complete", "Failed")),
-        refused=_resize_refusal(head),
+        queue=fields.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        lifecycle=job_kind.state_by_conditions(fields, spec.flag("suspend") or not size, ("Complete", "Failed")),
+        refused=_resize_refusal(fields),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )
 
@@ -45,16 +45,16 @@ def resize(raw: Object, workers: int) -> Change:
     )
 
 
-def _resize_refusal(head: job_kind.JobHead) -> str:
+def _resize_refusal(fields: job_kind.JobFields) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may."""
-    spec = head.spec
+    spec = fields.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"
     if spec.count("completions", 0) != spec.count("parallelism", 1):
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
     if any(_needs_other_indexes(rule) for rule in spec.part("successPolicy").parts("rules")):
         return "spec.successPolicy names indexes that a smaller job would not have"
-    if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
+    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 

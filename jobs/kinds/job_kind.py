@@ -18,7 +18,7 @@ from msgspec import Meta
 from turnout.jobs import annotations as job_annotations
 from turnout.jobs.fields import MAX_INT32, MAX_PODS, FieldStruct, ObjectPart
 from turnout.jobs.kinds.crd import Crd
-from turnout.jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
+from turnout.jobs.model import BadJob, Change, Job, JobKey, JobLifecycle, Object, Sizes
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
@@ -258,7 +258,7 @@ class JobKind:
 
 
 @dataclass(frozen=True, slots=True)
-class JobHead:
+class JobFields:
     """The metadata, spec and status of a job's object."""
 
     key: JobKey
@@ -294,7 +294,7 @@ class SizeFields:
     unit: int = 1  # pods that are added or removed together, >= 1
 
 
-def read_head(raw: Object, kind: str) -> JobHead:
+def read_head(raw: Object, kind: str) -> JobFields:
     """Return the metadata, spec and status of a job's object. An absent spec or status is an empty part.
 
     kind: the unique name of its kind, JobKind.kind. Raises BadJob without a name, and if the metadata are malformed.
@@ -304,7 +304,7 @@ def read_head(raw: Object, kind: str) -> JobHead:
     if not meta.text("name"):
         raise BadJob(f"a {kind} without metadata.name")
     owners = [each for each in meta.parts("ownerReferences") if each.flag("controller")]
-    return JobHead(
+    return JobFields(
         JobKey(kind, meta.text("namespace"), meta.text("name")),
         meta.text("uid"),
         meta.text("resourceVersion"),
@@ -320,32 +320,34 @@ def read_head(raw: Object, kind: str) -> JobHead:
 
 
 def build_job(
-    head: JobHead, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **job_fields: Any
+    fields: JobFields, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **job_fields: Any
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
     queue: its name, "" for none. priority: 0 to 100, None for none. priority_class: "" for that of the pod template.
     job_fields: fields of Job that only this kind sets; without `refused`, its owner or gang may refuse.
     """
-    annotations, sizes = head.annotations, _sizes(head.annotations, sized.unit)
+    annotations, sizes = fields.annotations, _sizes(fields.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
     pod_notes = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(annotations, sized.minimum, sized.maximum, sizes, sized.fixed_field)
     gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
-    job_fields["refused"] = job_fields.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, gang_min)
-    job_fields |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
+    job_fields["refused"] = job_fields.get("refused") or _owner_refusal(fields) or _gang_refusal(pod_notes, gang_min)
+    job_fields |= (
+        {"life": JobLifecycle.DONE} if fields.is_deleted else {}
+    )  # a job that is being deleted gets no more pods
     return Job(
-        head.key,
-        head.uid,
-        head.version,
+        fields.key,
+        fields.uid,
+        fields.version,
         queue=queue,
         replicas=sized.replicas,
         bounds=bounds,
         shape=worker_shape(sized.template),
         order=job_annotations.order(annotations, priority),
-        created=head.created,
+        created=fields.created,
         sizes=sizes,
-        wish=job_annotations.manual_size(annotations, sized.replicas),
+        wanted_workers=job_annotations.manual_size(annotations, sized.replicas),
         reapplied_size=job_annotations.reapplied_size(annotations, sized.replicas),
         pause=pause,
         pause_ends_s=ends_s,
@@ -356,7 +358,7 @@ def build_job(
         kueue_boosted=labels.KUEUE_BOOST in annotations,
         spread=job_annotations.spread(pod_notes),
         priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
-        part_of=head.owner_uid,
+        part_of=fields.owner_uid,
         **job_fields,
     )
 
@@ -370,16 +372,16 @@ def worker_shape(template: ObjectPart) -> PodShape:
         raise BadJob(f"{template.at('spec')}: {error}") from error
 
 
-def state_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, ...]) -> Life:
+def state_by_conditions(fields: JobFields, suspended: bool, final_types: tuple[str, ...]) -> JobLifecycle:
     """Return a job's state by the conditions in its status; without a final condition it is LIVE or SUSPENDED.
 
     suspended: its spec suspends it. final_types: the types of conditions that end the job when their status is "True".
     Raises BadJob if the conditions are malformed.
     """
-    conditions = {each.text("type"): each.text("status") for each in head.status.parts("conditions")}
+    conditions = {each.text("type"): each.text("status") for each in fields.status.parts("conditions")}
     if any(conditions.get(end) == "True" for end in final_types):
-        return Life.DONE
-    return Life.SUSPENDED if suspended else Life.LIVE
+        return JobLifecycle.DONE
+    return JobLifecycle.SUSPENDED if suspended else JobLifecycle.LIVE
 
 
 def manager_refusal(manager: str, where: str, own_manager: str) -> str:
@@ -421,8 +423,8 @@ def resize_patch(
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:
         new_annotations[labels.SUBMITTED_WORKERS] = str(job.replicas)
-    if job.wish is not None:
-        new_annotations[labels.WISH_WORKERS] = str(job.wish)
+    if job.wanted_workers is not None:
+        new_annotations[labels.WISH_WORKERS] = str(job.wanted_workers)
     bound_values = {labels.MIN_WORKERS: str(job.bounds.minimum), labels.MAX_WORKERS: str(job.bounds.maximum)}
     new_annotations |= {key: bound_values[key] for key in bound_keys if key not in annotations}
     body = {
@@ -456,9 +458,9 @@ def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
     return Sizes(max(unit, chosen.unit))
 
 
-def _owner_refusal(head: JobHead) -> str:
+def _owner_refusal(fields: JobFields) -> str:
     """Return why a job must not be resized because its owner would restore the size; "" if no owner does."""
-    return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
+    return f"its {fields.owner_kind} has made it and holds its size" if fields.owner_kind in SIZE_OWNERS else ""
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], minimum: int) -> str:

@@ -20,11 +20,11 @@ def read(raw: Object) -> Job:
     Its workers are all pods, but without the leaders if these request other resources. The group size is the unit of
     its sizes. Without our annotations, which count pods, its size is both its min and its max.
     """
-    head = job_kind.read_head(raw, KIND)
-    template_part = head.spec.part("leaderWorkerTemplate")
+    fields = job_kind.read_head(raw, KIND)
+    template_part = fields.spec.part("leaderWorkerTemplate")
     if not template_part.has("workerTemplate"):
         raise BadJob(f"{template_part.at('workerTemplate')} is missing")
-    groups, size = head.spec.count("replicas", 1), template_part.count("size", 1, 1)
+    groups, size = fields.spec.count("replicas", 1), template_part.count("size", 1, 1)
     template = template_part.part("workerTemplate")
     leader = job_kind.worker_shape(
         template_part.part("leaderTemplate" if template_part.has("leaderTemplate") else "workerTemplate")
@@ -35,12 +35,12 @@ def read(raw: Object) -> Job:
     workers = size - 1 if leader_differs else size
     declared_workers = max(1, groups) * workers
     return job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(groups * workers, declared_workers, declared_workers, template, unit=workers),
-        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        queue=fields.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         role="worker" if leader_differs else "",
         other_roles=((leader, groups),) if leader_differs and groups else (),
-        refused=_resize_refusal(head, leader_differs),
+        refused=_resize_refusal(fields, leader_differs),
     )
 
 
@@ -49,23 +49,23 @@ def resize(raw: Object, workers: int) -> Change:
 
     raw: the LeaderWorkerSet. workers: pods, a multiple of the group size.
     """
-    head, job = job_kind.read_head(raw, KIND), read(raw)
-    groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
+    fields, job = job_kind.read_head(raw, KIND), read(raw)
+    groups = workers // fields.spec.part("leaderWorkerTemplate").count("size", 1, 1)
     return job_kind.resize_patch(
-        job, head.annotations, PATH, workers, {"replicas": groups}, *job_kind.BOUND_ANNOTATIONS
+        job, fields.annotations, PATH, workers, {"replicas": groups}, *job_kind.BOUND_ANNOTATIONS
     )
 
 
-def _resize_refusal(head: job_kind.JobHead, leader_differs: bool) -> str:
+def _resize_refusal(fields: job_kind.JobFields, leader_differs: bool) -> str:
     """Return a sentence why the autoscaler must not resize a LeaderWorkerSet; "" if it may.
 
     leader_differs: leaders request other resources than workers.
     """
     if leader_differs:
         return "its leaders ask for other room than its workers: a group is not so many equal pods"
-    if head.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
+    if fields.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
         return "its rollout stands at a partition: groups of two revisions run, and a new size would move it"
-    if head.labels.get(labels.KUEUE_QUEUE):
+    if fields.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and resizes no LeaderWorkerSet in place: it would evict it whole"
     return ""
 

@@ -22,21 +22,21 @@ def read(raw: Object) -> Job:
     It is refused unless annotations set its bounds. Then --min-np and --max-np of horovodrun, in slots, limit them, if
     the command has both. Without annotations its size is both its min and its max.
     """
-    head = job_kind.read_head(raw, KIND)
-    roles, run = head.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, head.spec.part("runPolicy"))
+    fields = job_kind.read_head(raw, KIND)
+    roles, run = fields.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, fields.spec.part("runPolicy"))
     for name in ("Launcher", "Worker"):
         if name not in roles:
             raise BadJob(f"spec.mpiReplicaSpecs.{name} is missing")
     worker, launcher = roles["Worker"], roles["Launcher"]
     replicas = worker.count("replicas", 1)
     declared_workers = max(1, replicas)
-    has_bounds = labels.MIN_WORKERS in head.annotations or labels.MAX_WORKERS in head.annotations
-    words, slots = job_kind.command_words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
+    has_bounds = labels.MIN_WORKERS in fields.annotations or labels.MAX_WORKERS in fields.annotations
+    words, slots = job_kind.command_words(launcher.part("template")), fields.spec.count("slotsPerWorker", 1, 1)
     min_range = job_kind.number_range(job_kind.flag_value(words, "--min-np", "--min-num-proc"))
     max_range = job_kind.number_range(job_kind.flag_value(words, "--max-np", "--max-num-proc"))
     command_bounds = has_bounds and min_range is not None and max_range is not None
     job = job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(
             replicas,
             -(-min_range[0] // slots) if command_bounds and min_range else declared_workers,
@@ -44,12 +44,12 @@ def read(raw: Object) -> Job:
             worker.part("template"),
             fixed_field="its --min-np and --max-np" if command_bounds else "",
         ),
-        queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        queue=run.scheduling_policy.queue or fields.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         priority_class=run.scheduling_policy.priority_class,
         role="worker",
         other_roles=((job_kind.worker_shape(launcher.part("template")), 1),),
-        life=job_kind.state_by_conditions(head, run.suspend, ("Succeeded", "Failed")),
-        refused=_resize_refusal(head, run, words, has_bounds),
+        lifecycle=job_kind.state_by_conditions(fields, run.suspend, ("Succeeded", "Failed")),
+        refused=_resize_refusal(fields, run, words, has_bounds),
     )
     return job_kind.refuse_if_gang_differs(job, run.scheduling_policy, "all workers and the launcher")
 
@@ -65,7 +65,7 @@ def resize(raw: Object, workers: int) -> Change:
     )
 
 
-def _resize_refusal(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
+def _resize_refusal(fields: job_kind.JobFields, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
     words: the command line of its launcher. has_bounds: annotations set its bounds.
@@ -77,9 +77,9 @@ def _resize_refusal(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str
         )
     if any(word.rpartition("/")[2] in _STARTERS for word in words):
         return "its launcher runs MPI's own starter, which keeps the hosts that it read first"
-    if head.spec.flag("runLauncherAsWorker"):
+    if fields.spec.flag("runLauncherAsWorker"):
         return "spec.runLauncherAsWorker: rank 0 is then the launcher, and its workers are numbered from 1"
-    if head.labels.get(labels.KUEUE_QUEUE):
+    if fields.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no MPIJob: it would evict it whole"
     return job_kind.manager_refusal(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
 

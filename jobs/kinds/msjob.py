@@ -84,18 +84,20 @@ def read(raw: Object) -> Job:
     It is refused without dynamic workers. Without our annotations its size is both its min and its max. A job without
     workers counts as suspended.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, KIND)
+    spec = read_spec(fields.spec)
     by_name, gang = roles(spec), spec.run_policy.scheduling_policy
     worker, replicas = by_name[WORKER], by_name[WORKER].spec.replicas
     job = job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(replicas, max(1, replicas), max(1, replicas), worker.template),
-        queue=gang.queue or head.first_value(labels.QUEUE),
+        queue=gang.queue or fields.first_value(labels.QUEUE),
         priority_class=gang.priority_class,
         role=WORKER.lower(),
         other_roles=tuple(role.pods for name, role in sorted(by_name.items()) if name != WORKER),
-        life=job_kind.state_by_conditions(head, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")),
+        lifecycle=job_kind.state_by_conditions(
+            fields, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")
+        ),
         refused="" if spec.enable_dynamic_worker else REFUSAL,
     )
     return job_kind.refuse_if_gang_differs(job, gang, "all replicas")
@@ -106,12 +108,12 @@ def resize(raw: Object, workers: int) -> Change:
 
     Raises BadJob if the job is unreadable, or has no dynamic workers.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, KIND)
+    spec = read_spec(fields.spec)
     if not spec.enable_dynamic_worker:
         raise BadJob(f"not to be given {workers} workers: {REFUSAL}")
     size = {"msReplicaSpecs": {roles(spec)[WORKER].key: {"replicas": workers}}}
-    return job_kind.resize_patch(read(raw), head.annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(read(raw), fields.annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
 
 
 MS_JOB = JobKind(

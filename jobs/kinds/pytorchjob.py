@@ -27,7 +27,7 @@ from turnout.jobs.kinds.job_kind import (
     RunPolicySpec,
     named_roles,
 )
-from turnout.jobs.model import BadJob, Change, Job, Life, Object
+from turnout.jobs.model import BadJob, Change, Job, JobLifecycle, Object
 from turnout.kube import labels
 
 KIND, CONTAINER = "PyTorchJob", "pytorch"
@@ -151,20 +151,20 @@ def read(kind: str, raw: Object) -> Job:
     If it has an elasticPolicy, annotations may only narrow its bounds, because its pods know them as PET_NNODES. A job
     without workers has the size of its Master, and a job without any pods counts as suspended.
     """
-    head = job_kind.read_head(raw, kind)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, kind)
+    spec = read_spec(fields.spec)
     by_name, run = roles(spec), spec.run_policy
     resized, *other_roles = [role for role in reversed(by_name.values()) if role.spec.replicas] or by_name.values()
     sized, size_refusal = _size(spec, resized)
     job = job_kind.build_job(
-        head,
+        fields,
         sized,
-        queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
+        queue=run.scheduling_policy.queue or fields.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=run.scheduling_policy.priority_class,
         role=resized.name.lower(),
         other_roles=tuple(role.pods for role in other_roles),
-        life=_life(head, run.suspend or not sized.replicas),
-        refused=size_refusal or _resize_refusal(head, spec, spec.elastic_policy is not None and "Master" in by_name),
+        lifecycle=_lifecycle(fields, run.suspend or not sized.replicas),
+        refused=size_refusal or _resize_refusal(fields, spec, spec.elastic_policy is not None and "Master" in by_name),
     )
     return job_kind.refuse_if_gang_differs(job, run.scheduling_policy, "all replicas")
 
@@ -187,9 +187,9 @@ def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields
     return size, refusal
 
 
-def _life(head: job_kind.JobHead, suspended: bool) -> Life:
+def _lifecycle(fields: job_kind.JobFields, suspended: bool) -> JobLifecycle:
     """Return the state of a job by its conditions. suspended: its spec suspends it, or it has no pods."""
-    return job_kind.state_by_conditions(head, suspended, ("Succeeded", "Failed"))
+    return job_kind.state_by_conditions(fields, suspended, ("Succeeded", "Failed"))
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
@@ -199,14 +199,14 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
     resourceVersion of `raw`. Raises BadJob if the job cannot be read. kind: the unique name of its kind. path: of the
     URL that lists its objects in all namespaces. raw: the PyTorchJob; it must have the role Worker.
     """
-    head = job_kind.read_head(raw, kind)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, kind)
+    spec = read_spec(fields.spec)
     size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
     bound_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
-    return job_kind.resize_patch(read(kind, raw), head.annotations, path, workers, size, *bound_keys)
+    return job_kind.resize_patch(read(kind, raw), fields.annotations, path, workers, size, *bound_keys)
 
 
-def _resize_refusal(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+def _resize_refusal(fields: job_kind.JobFields, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
     elastic_with_master: it has an elasticPolicy and a Master.
@@ -215,7 +215,7 @@ def _resize_refusal(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_m
         return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
-    if head.labels.get(labels.KUEUE_QUEUE):
+    if fields.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
     return job_kind.manager_refusal(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
 

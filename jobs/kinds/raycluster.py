@@ -13,7 +13,7 @@ from typing import Any
 from turnout.jobs.fields import MAX_PODS, ObjectPart
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.job_kind import JobKind, PodIdentity, PodValues, number_of
-from turnout.jobs.model import BadJob, Change, Job, Life, Object
+from turnout.jobs.model import BadJob, Change, Job, JobLifecycle, Object
 from turnout.kube import labels
 
 KIND, PATH = "RayCluster", "/apis/ray.io/v1/rayclusters"
@@ -28,22 +28,22 @@ def read(raw: Object) -> Job:
     Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
     narrow them: BadJob if they do not. A cluster without active groups is its head pod, and is refused.
     """
-    head = job_kind.read_head(raw, KIND)
-    groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
+    fields = job_kind.read_head(raw, KIND)
+    groups, head_template = _groups(fields.spec), fields.spec.part("headGroupSpec").part("template")
     shared_fields: dict[str, Any] = {
-        "queue": head.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        "priority_class": head.labels.get("ray.io/priority-class-name", ""),
-        "life": Life.SUSPENDED if head.spec.flag("suspend") else Life.LIVE,
+        "queue": fields.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        "priority_class": fields.labels.get("ray.io/priority-class-name", ""),
+        "life": JobLifecycle.SUSPENDED if fields.spec.flag("suspend") else JobLifecycle.LIVE,
     }
     if not groups:
         why = "it has no group of workers at work"
         return job_kind.build_job(
-            head, job_kind.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **shared_fields
+            fields, job_kind.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **shared_fields
         )
     group = groups[_elastic_group(groups)]
     min_replicas, replicas, max_replicas, hosts = _group_sizes(group)
     job = job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(
             replicas * hosts,
             (min_replicas or max(1, replicas)) * hosts,
@@ -53,7 +53,7 @@ def read(raw: Object) -> Job:
         ),
         role=group.text("groupName"),
         other_roles=((job_kind.worker_shape(head_template), 1), *_other_groups(groups, group)),
-        refused=_resize_refusal(head, groups),
+        refused=_resize_refusal(fields, groups),
         **shared_fields,
     )
     if job.bounds.minimum < max(1, min_replicas) * hosts or (
@@ -80,17 +80,17 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
     raw: the RayCluster, with at least one active group. leaving: the names of the pods that KubeRay must delete, () for
     its own choice.
     """
-    head, job = job_kind.read_head(raw, KIND), read(raw)
-    chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
+    fields, job = job_kind.read_head(raw, KIND), read(raw)
+    chosen = _groups(fields.spec)[_elastic_group(_groups(fields.spec))]
     min_replicas, _, max_replicas, hosts = _group_sizes(chosen)
     groups: list[Any] = []
-    for each in head.spec.parts("workerGroupSpecs"):
+    for each in fields.spec.parts("workerGroupSpecs"):
         changed_fields: dict[str, Any] = {"replicas": workers // hosts} if each.where == chosen.where else {}
         if changed_fields and (leaving or each.has("scaleStrategy")):
             changed_fields["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
         groups.append({**each.value, **changed_fields})
     keeps = (*(() if min_replicas else (labels.MIN_WORKERS,)), *(() if max_replicas else (labels.MAX_WORKERS,)))
-    return job_kind.resize_patch(job, head.annotations, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
+    return job_kind.resize_patch(job, fields.annotations, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
 
 def _groups(spec: ObjectPart) -> list[ObjectPart]:
@@ -126,22 +126,22 @@ def _other_groups(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tupl
     return [(job_kind.worker_shape(each.part("template")), replicas * hosts) for each, (_, replicas, _, hosts) in sized]
 
 
-def _resize_refusal(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
+def _resize_refusal(fields: job_kind.JobFields, groups: Sequence[ObjectPart]) -> str:
     """Return a sentence why the autoscaler must not resize the cluster; "" if it may.
 
     groups: those that are not suspended.
     """
-    spec = head.spec
+    spec = fields.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"
-    if head.labels.get("ray.io/originated-from-crd", KIND) != KIND:
-        return f"its {head.labels['ray.io/originated-from-crd']} has made it and holds its size"
+    if fields.labels.get("ray.io/originated-from-crd", KIND) != KIND:
+        return f"its {fields.labels['ray.io/originated-from-crd']} has made it and holds its size"
     by_volcano = any(each.part("template").part("spec").text("schedulerName") == "volcano" for each in groups)
-    if by_volcano or any(mark in head.labels for mark in _GANG):
+    if by_volcano or any(mark in fields.labels for mark in _GANG):
         return "KubeRay's PodGroup needs all replicas: what is lent would become part of its least"
     if len(groups) > 1 and len({each.text("groupName") for each in groups}) < len(groups):
         return "two of its groups have one name: nobody could tell their pods apart"
-    if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
+    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 

@@ -30,20 +30,20 @@ def scrape_key(pod: Pod) -> JobKey:
     return JobKey(kind, meta.namespace, name)
 
 
-def _job_of_labels(marks: Mapping[str, str], kind: str, name: str, *, has_controller: bool) -> tuple[str, str]:
+def _job_of_labels(pod_labels: Mapping[str, str], kind: str, name: str, *, has_controller: bool) -> tuple[str, str]:
     """Return the (kind, name) of the job that the labels of a pod name, else those of the pod's controller.
 
     kind, name: of the controller, or of the pod itself if it has none.
     """
-    if marks.get(labels.VOLCANO_JOB) and kind == "Job":
+    if pod_labels.get(labels.VOLCANO_JOB) and kind == "Job":
         kind = "VolcanoJob"
-    if kind == KIND and marks.get(labels.JOB_KIND) == CTYUN_PYTORCH_JOB.kind:
+    if kind == KIND and pod_labels.get(labels.JOB_KIND) == CTYUN_PYTORCH_JOB.kind:
         kind = CTYUN_PYTORCH_JOB.kind
-    if group_set := marks.get(labels.LWS_NAME):
+    if group_set := pod_labels.get(labels.LWS_NAME):
         kind, name = "LeaderWorkerSet", group_set
-    if marks.get(labels.TRAINING_OPERATOR) == MPI_OPERATOR and (training := marks.get(labels.TRAINING_JOB)):
+    if pod_labels.get(labels.TRAINING_OPERATOR) == MPI_OPERATOR and (training := pod_labels.get(labels.TRAINING_JOB)):
         kind, name = "MPIJob", training
-    elastic = next((marks[each] for each in _ELASTIC_JOB_LABELS if marks.get(each)), "")
+    elastic = next((pod_labels[each] for each in _ELASTIC_JOB_LABELS if pod_labels.get(each)), "")
     if not has_controller and elastic:  # DLRover's master does not declare itself the controller of its pods
         kind, name = "ElasticJob", elastic
     return kind, name

@@ -16,7 +16,7 @@ from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, ANY_OBJECT, TEXT, Crd, Rules
 from turnout.jobs.kinds.job_kind import Count, JobKind, Pods, PodTemplate, Time
-from turnout.jobs.model import BadJob, Change, Job, Life, Object
+from turnout.jobs.model import BadJob, Change, Job, JobLifecycle, Object
 from turnout.kube import labels
 
 KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
@@ -187,8 +187,8 @@ def read(raw: Object) -> Job:
     Its workers are the pods of one task, that of _elastic_task(). Its max is the replicas of this task, its min
     spec.minAvailable less the pods of all other tasks, at least 1. Annotations may replace both.
     """
-    head = job_kind.read_head(raw, KIND)
-    spec = read_spec(head.spec)
+    fields = job_kind.read_head(raw, KIND)
+    spec = read_spec(fields.spec)
     index = _elastic_task(spec.tasks)
     task = spec.tasks[index]
     replicas = task.replicas
@@ -196,7 +196,7 @@ def read(raw: Object) -> Job:
     min_available = replicas + other_pods if spec.min_available is None else spec.min_available
     minimum = min(replicas, max(1, min_available - other_pods))
     return job_kind.build_job(
-        head,
+        fields,
         job_kind.SizeFields(replicas, max(1, minimum), max(1, replicas), template_of(task, index)),
         queue=spec.queue or DEFAULT_QUEUE,
         priority_class=spec.priority_class_name,
@@ -206,16 +206,16 @@ def read(raw: Object) -> Job:
             for position, each in enumerate(spec.tasks)
             if position != index
         ),
-        life=_life(head, replicas),
+        lifecycle=_lifecycle(fields, replicas),
         refused=_resize_refusal(spec, task, minimum + other_pods),
     )
 
 
-def _life(head: job_kind.JobHead, replicas: int) -> Life:
+def _lifecycle(fields: job_kind.JobFields, replicas: int) -> JobLifecycle:
     """Return the state of a job by its phase; a job that has not ended and has no replicas is suspended."""
-    if head.status.part("state").text("phase") in ENDS:
-        return Life.DONE
-    return Life.LIVE if replicas else Life.SUSPENDED
+    if fields.status.part("state").text("phase") in ENDS:
+        return JobLifecycle.DONE
+    return JobLifecycle.LIVE if replicas else JobLifecycle.SUSPENDED
 
 
 def resize(raw: Object, workers: int) -> Change:
@@ -223,12 +223,12 @@ def resize(raw: Object, workers: int) -> Change:
 
     The task's minAvailable stays, at most `workers`. The max is recorded in an annotation. raw: the Volcano Job.
     """
-    head, job = job_kind.read_head(raw, KIND), read(raw)
-    spec = read_spec(head.spec)
+    fields, job = job_kind.read_head(raw, KIND), read(raw)
+    spec = read_spec(fields.spec)
     number = _elastic_task(spec.tasks)
-    tasks: list[Any] = [dict(part.value) for part in head.spec.parts("tasks")]
+    tasks: list[Any] = [dict(part.value) for part in fields.spec.parts("tasks")]
     tasks[number] |= {"replicas": workers, "minAvailable": min(workers, _own_least(spec.tasks[number], job))}
-    return job_kind.resize_patch(job, head.annotations, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
+    return job_kind.resize_patch(job, fields.annotations, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
 
 
 def _own_least(task: VolcanoTask, job: Job) -> int:

@@ -162,8 +162,10 @@ def _rule_for_some_subgroups(
     min_pods, place = leaves[0].min_pods, leaves[0].place
     if not min_pods or any(each.parent or (each.min_pods, each.place) != (min_pods, place) for each in leaves):
         return None
-    marks = _name_labels([each.name for each in leaves])
-    return GroupRule("of KAI", keys=(SUBGROUP,), one_of=marks, level=place.required, min_groups=needed, pods=min_pods)
+    pod_labels = _name_labels([each.name for each in leaves])
+    return GroupRule(
+        "of KAI", keys=(SUBGROUP,), one_of=pod_labels, level=place.required, min_groups=needed, pods=min_pods
+    )
 
 
 def _report_min_subgroups(by_name: Mapping[str, _Subgroup], min_subgroup: object, ignored: list[str]) -> None:

@@ -334,10 +334,10 @@ def _rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
         ignored.append(f"spec.subGroupPolicy {name} is not kept: it selects by matchExpressions")
         return None
     labels, keys = selector.get("matchLabels"), policy.get("matchLabelKeys")
-    marks = sorted((str(key), str(value)) for key, value in (labels if isinstance(labels, dict) else {}).items())
+    pod_labels = sorted((str(key), str(value)) for key, value in (labels if isinstance(labels, dict) else {}).items())
     group_keys = [str(key) for key in (keys if isinstance(keys, list) else [])]
     topology = policy.get("networkTopology")
     hard = isinstance(topology, dict) and topology.get("mode", "hard") == "hard"
     size, min_groups = (_count(policy.get(key)) for key in ("subGroupSize", "minSubGroups"))
     level = _widest_level(topology) if hard and isinstance(topology, dict) else None
-    return GroupRule(name, tuple(marks[:_MAX_LABELS]), tuple(group_keys[:_MAX_LABELS]), size, min_groups, level)
+    return GroupRule(name, tuple(pod_labels[:_MAX_LABELS]), tuple(group_keys[:_MAX_LABELS]), size, min_groups, level)

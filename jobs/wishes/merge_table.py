@@ -85,7 +85,7 @@ def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRu
     """
     if not first.groups or not other.groups or other.groups == first.groups:
         return (first.groups or other.groups,)
-    cuts = ([(rule.marks, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
+    cuts = ([(rule.match_labels, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
     own_cut, other_cut = cuts
     if own_cut != other_cut:
         ignored.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")

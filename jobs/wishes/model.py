@@ -35,10 +35,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """A rule that divides the pods of a gang into groups: pods with `marks`, grouped by the values of `keys`."""
+    """A rule that divides the pods of a gang into groups: pods with `pod_labels`, grouped by the values of `keys`."""
 
     name: str = ""  # for messages
-    marks: tuple[tuple[str, str], ...] = ()  # (key, value) of labels that all pods of the rule have
+    match_labels: tuple[tuple[str, str], ...] = ()  # (key, value) of labels that all pods of the rule have
     keys: tuple[str, ...] = ()  # labels whose values separate the groups
     size: int = 0  # pods of a group without keys, a run of consecutive ranks; 0 for all pods of the rule
     min_groups: int = 0  # the number of groups that must start together

@@ -30,15 +30,17 @@ class GangGroup:
     all_or_nothing: bool = True  # True if it starts whole or not at all
 
 
-def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], marks: Mapping[str, str]) -> bool:
-    """Return True if a member is in the groups of a rule: all marks and keys of the rule are among its marks.
+def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], pod_labels: Mapping[str, str]) -> bool:
+    """Return True if a member is in the groups of a rule: it has all labels and all keys of the rule.
 
-    one_of: (key, value) pairs of the rule, of which the member needs at least one; empty: none is needed. marks: the
-    member's marks, key -> value.
+    one_of: (key, value) pairs of the rule, of which the member needs at least one; empty: none is needed. pod_labels:
+    the member's labels, key -> value.
     """
-    if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
+    if any(pod_labels.get(key) != value for key, value in rule.match_labels) or not all(
+        key in pod_labels for key in rule.keys
+    ):
         return False
-    return not one_of or not one_of.isdisjoint(marks.items())
+    return not one_of or not one_of.isdisjoint(pod_labels.items())
 
 
 def group_members(
@@ -52,11 +54,11 @@ def group_members(
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
     for member in members:
-        marks = dict(member.membership.marks)
+        pod_labels = dict(member.membership.group_labels)
         for at, rule in enumerate(rules):
-            if not _matches(rule, one_of[at], marks):
+            if not _matches(rule, one_of[at], pod_labels):
                 continue
-            name = tuple(marks[key] for key in rule.keys)
+            name = tuple(pod_labels[key] for key in rule.keys)
             if not rule.keys and rule.size:
                 index = member.membership.rank if member.membership.rank is not None else counts[at]
                 name = (str(index // rule.size),)

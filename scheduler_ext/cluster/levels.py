@@ -114,8 +114,8 @@ class Levels:
             if isinstance(level, int) or level == labels.HOSTNAME:
                 continue
             self._look_up(level)
-            if (marks := self._unlabelled_rows[level]) is not None:
-                found = marks if found is None else found | marks
+            if (mask := self._unlabelled_rows[level]) is not None:
+                found = mask if found is None else found | mask
         return found
 
     def label_domains(self, levels: Iterable[Level]) -> LabelDomains | None:
@@ -172,9 +172,9 @@ class Levels:
         values = {row: (node.metadata.labels or {}).get(level) for row, node in nodes if row < mapped}
         tier = tier_of_label(self._fabric, values)
         if tier is not None and (lacking := [row for row, value in values.items() if value is None]):
-            marks = np.zeros(len(self._fabric.hosts), np.bool_)
-            marks[lacking] = True
-            self._unlabelled_rows[level] = marks
+            mask = np.zeros(len(self._fabric.hosts), np.bool_)
+            mask[lacking] = True
+            self._unlabelled_rows[level] = mask
         if tier is not None and (wider := domains_of_label(self._fabric, level, tier, values)) is not None:
             self._label_domains[level] = wider
         if tier is None and (word := tier_of_word(level)) is not None:

@@ -373,7 +373,7 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
     allowed. names: the nodes of the request. refusal: why there is no place.
     """
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
-    count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
+    count = sum(int(mask.sum()) for mask in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
         are = "host with room is" if count == 1 else "hosts with room are"
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")

@@ -362,8 +362,8 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, pr
         room[: batch.span[0]] = room[batch.span[1] :] = 0
     if group is None:
         return
-    if (marks := request.rows_outside_level.get(group.rule)) is not None:
-        room[marks] = 0
+    if (mask := request.rows_outside_level.get(group.rule)) is not None:
+        room[mask] = 0
     for other, hosts in progress.hosts_by_group.items():
         if other is None or other == group or not (group.exclusive or other.exclusive):
             continue

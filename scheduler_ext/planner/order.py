@@ -278,8 +278,8 @@ def rows_outside_shared_domain(
     if tier > view.fabric.tiers or not plan.used_hosts:
         return None
     row = view.fabric.switch_of[tier]
-    marks: NDArray[np.bool_] = row != row[plan.used_hosts[0]]
-    return marks
+    mask: NDArray[np.bool_] = row != row[plan.used_hosts[0]]
+    return mask
 
 
 def _merged_request(

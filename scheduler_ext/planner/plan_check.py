@@ -232,17 +232,17 @@ def _barred_hosts(checked: _CheckedPlan) -> Iterator[Violation]:
     """
     request, plan = checked.request, checked.plan
     pods = 0
-    for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
-        if marks is not None:
-            pods += int(marks[checked.planned_hosts].sum())
+    for mask in (request.excluded_rows, request.rows_outside_level.get(None)):
+        if mask is not None:
+            pods += int(mask[checked.planned_hosts].sum())
     if request.rejected_rows:
         for uid, host in plan.hosts.items():
             rejected = request.rejected_rows.get(plan.shapes[uid])
             pods += rejected is not None and bool(rejected[host])
     if any(rule is not None for rule in request.rows_outside_level):
         for uid, group in request.gang.groups_by_uid().items():
-            marks = request.rows_outside_level.get(group.rule)
-            pods += marks is not None and uid in plan.hosts and bool(marks[plan.hosts[uid]])
+            mask = request.rows_outside_level.get(group.rule)
+            pods += mask is not None and uid in plan.hosts and bool(mask[plan.hosts[uid]])
     if pods:
         yield Violation(HardTerm.BARRED_HOST, pods, pods, 0)
 

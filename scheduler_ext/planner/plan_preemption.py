@@ -46,8 +46,8 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
     if {waiting_member.shape for waiting_member in request.waiting} == {member.shape} and member.shape.requests:
         placed_hosts, need = [host for _, host in request.placed_members], len(request.waiting) + request.missing_pods
         room = room_of(member.shape, ())
-        for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
-            room = room if marks is None else np.where(marks, 0, room)
+        for mask in (request.excluded_rows, request.rows_outside_level.get(None)):
+            room = room if mask is None else np.where(mask, 0, room)
         limits = cheap_hosts(view, member, need, room, placed_hosts, gang.tier, wall_s, gang.multiple)
         if limits is not None:
             cheap = place(

@@ -282,7 +282,7 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
     marks_by_rule = {rule: view.levels.rows_outside(levels_of_rule) for rule, levels_of_rule in levels.items()}
-    return {rule: marks for rule, marks in marks_by_rule.items() if marks is not None}
+    return {rule: mask for rule, mask in marks_by_rule.items() if mask is not None}
 
 
 def exclusive_rows(
@@ -350,9 +350,9 @@ def exclude_rows(
         besides: pods counted as present.
         """
         room = room_of(shape, besides)
-        for marks in (rejected_rows.get(shape), *excluded_rows):
-            if marks is not None:
-                room[marks] = 0
+        for mask in (rejected_rows.get(shape), *excluded_rows):
+            if mask is not None:
+                room[mask] = 0
         return room
 
     return room_without

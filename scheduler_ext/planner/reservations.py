@@ -89,12 +89,12 @@ class Reservations:
 
         row_of: node -> row. rows: the number of rows.
         """
-        marks: NDArray[np.bool_] | None = None
+        mask: NDArray[np.bool_] | None = None
         for each in self:
             if each.excludes(gang.key, gang.priority):
-                marks = np.zeros(rows, np.bool_) if marks is None else marks
-                marks[self._rows_of(each, row_of)] = True
-        return marks
+                mask = np.zeros(rows, np.bool_) if mask is None else mask
+                mask[self._rows_of(each, row_of)] = True
+        return mask
 
     def _rows_of(self, reservation: Reservation, row_of: Mapping[str, int]) -> NDArray[np.intp]:
         """Return the rows of a reservation's nodes, cached until `clear_rows`. Unknown nodes are left out.
@@ -125,9 +125,9 @@ def mark_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | Non
     """Return a mask of the rows of a domain that is kept; None if there is no such domain. rows: length of the mask."""
     if domain is None:
         return None
-    marks = np.zeros(rows, np.bool_)
-    marks[domain.rows] = True
-    return marks
+    mask = np.zeros(rows, np.bool_)
+    mask[domain.rows] = True
+    return mask
 
 
 class StrictOrder:

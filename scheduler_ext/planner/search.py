@@ -166,11 +166,11 @@ class _PlaceSearch:
             return
         first = (self.chosen[-1] or 0) if is_like_before else 0
         switches = [(self.fabric.switch_of[key[1]], self._switch_of(key)) for key in pod.keys]
-        marks = None if pod.group is None else self.request.rows_outside_level.get(pod.group.rule)
+        mask = None if pod.group is None else self.request.rows_outside_level.get(pod.group.rule)
         for host in self.hosts:
             if host < first or any(switch is not None and row[host] != switch for row, switch in switches):
                 continue
-            if (marks is None or not marks[host]) and self._room(host, pod.shape) > 0 and self._is_apart(pod, host):
+            if (mask is None or not mask[host]) and self._room(host, pod.shape) > 0 and self._is_apart(pod, host):
                 yield host
 
     def _room(self, host: int, shape: int) -> int:

@@ -137,7 +137,7 @@ class SharedDomains:
         """
         together, view = _oldest_gangs(self._view, gang), self._view
         self._steps += len(together)
-        marks: NDArray[np.bool_] | None = None
+        mask: NDArray[np.bool_] | None = None
         for ancestor in gang.ancestors:
             descendants = [other for other in together if any(each.name == ancestor.name for each in other.ancestors)]
             if ancestor.level is None or all(other is gang for other in descendants):
@@ -145,38 +145,38 @@ class SharedDomains:
             table = _domain_of_rows(view, ancestor.level)
             hosts = [*_running_hosts(view, [gang, *descendants]), *_planned_hosts(gang, descendants, plan_of)]
             if not hosts and any(other is gang for other in descendants):
-                hosts = self._choose(ancestor, descendants, room_of, marks)
+                hosts = self._choose(ancestor, descendants, room_of, mask)
             numbers = {int(table[host]) for host in hosts}
             if not numbers:
                 return np.ones(len(table), np.bool_)
             if len(numbers) == 1:
                 outside: NDArray[np.bool_] = table != numbers.pop()
-                marks = union_rows(marks, outside)
-        return marks
+                mask = union_rows(mask, outside)
+        return mask
 
     def _choose(
-        self, ancestor: Ancestor, gangs: Sequence[Gang], room_of: RoomOf, marks: NDArray[np.bool_] | None
+        self, ancestor: Ancestor, gangs: Sequence[Gang], room_of: RoomOf, mask: NDArray[np.bool_] | None
     ) -> list[int]:
         """Return one host in the domain that holds the gangs below an ancestor; [] if no domain holds enough of them.
 
         All of them are placed as one gang with a group for each child. If that fails, or there are more than
-        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. marks: rows that may not be used; None
+        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. mask: rows that may not be used; None
         for no row.
         """
         name = gangs[0].key.namespace, ancestor.name
-        if marks is None and name in self._full:
+        if mask is None and name in self._full:
             return []
         children = list(dict.fromkeys(_child_of(ancestor, gang) for gang in gangs))
         oldest = set(children[: ancestor.min_groups or 1])
         needed = [gang for gang in gangs if _child_of(ancestor, gang) in oldest]
         for some in (gangs, needed) if len(children) <= MAX_MERGED_CHILDREN else (needed,):
             work = Work()
-            request = replace(build_request(self._view, merge_tree(ancestor, some), ()), excluded_rows=marks)
+            request = replace(build_request(self._view, merge_tree(ancestor, some), ()), excluded_rows=mask)
             plan = place(self._view.fabric, request, room_of, work)
             self._steps += work.spent_steps
             if plan.hosts:
                 return list(plan.hosts.values())[:1]
-        if marks is None:
+        if mask is None:
             self._full.add(name)
         return []
 
@@ -229,9 +229,11 @@ def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
     for gang in gangs:
         child = _child_of(ancestor, gang)
         mins.setdefault(child, []).append(max(1, gang.min_pods))
-        marks = ((_CHILD, child.name), (_KIND, _kind_of(child)))
+        group_labels = ((_CHILD, child.name), (_KIND, _kind_of(child)))
         for uid, member in gang.members.items():
-            members[uid] = replace(member, membership=replace(member.membership, marks=marks, wish=NOTHING))
+            members[uid] = replace(
+                member, membership=replace(member.membership, group_labels=group_labels, wish=NOTHING)
+            )
     kinds = {_kind_of(child): child for child in reversed(mins)}
     min_groups = ancestor.min_groups if len(kinds) == 1 else 0
     rules = tuple(

@@ -135,9 +135,9 @@ def gated_pod(pod: Pod) -> GatedPod | None:
 _FIELD = "metadata.name"  # the only field of node affinity; the scheduler then considers that node only
 
 
-def nomination_patch(wish: Nominate) -> dict[str, Any]:
+def nomination_patch(nomination: Nominate) -> dict[str, Any]:
     """Return the merge patch of a pod's status."""
-    return {"metadata": _meta(wish.pod), "status": {"nominatedNodeName": wish.node or None}}
+    return {"metadata": _meta(nomination.pod), "status": {"nominatedNodeName": nomination.node or None}}
 
 
 def lift_patch(lift: Lift) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def lift_patch(lift: Lift) -> dict[str, Any]:
     return {"metadata": _meta(lift.pod), "spec": spec}
 
 
-def eviction_body(wish: Evict) -> dict[str, Any]:
+def eviction_body(eviction: Evict) -> dict[str, Any]:
     """Return the body of an eviction, which disruption budgets may refuse."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": wish.name, "namespace": wish.namespace},
-        "deleteOptions": {"preconditions": {"uid": wish.uid}},
+        "metadata": {"name": eviction.name, "namespace": eviction.namespace},
+        "deleteOptions": {"preconditions": {"uid": eviction.uid}},
     }
 
 

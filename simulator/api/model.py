@@ -22,7 +22,7 @@ class PrinterColumn:
     name: str  # head of the column
     show: Show  # returns a cell
     priority: int = 0  # 0 = always shown, 1 = with -o wide
-    form: str = "string"  # the type of its cells
+    cell_type: str = "string"  # the type of its cells
 
 
 @dataclass(frozen=True, slots=True)

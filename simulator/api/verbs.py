@@ -38,7 +38,7 @@ class Call:
     target: Target
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None  # its JSON, None for none
-    form: str = "application/json"  # its media type
+    media_type: str = "application/json"  # its media type
     manager: str = "unknown"  # the name of the writer
     tabled: bool = False  # True: the answer is to be a Table
     now_s: float = 0.0  # for the ages in tables; wall seconds
@@ -130,9 +130,9 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
     """
     target = call.target
     _check_writable(target)
-    apply = _PATCHES.get(call.form)
-    if call.form.startswith("application/apply-patch"):
-        raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {call.form}")
+    apply = _PATCHES.get(call.media_type)
+    if call.media_type.startswith("application/apply-patch"):
+        raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {call.media_type}")
     if apply is None or (apply is patch.strategic and target.kind.custom):
         message = "the body of the request was in an unknown format - accepted media types include: "
         raise ApiRefusal("UnsupportedMediaType", message + "application/json-patch+json, application/merge-patch+json")

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason, TerminatingPod
-from turnout.jobs.model import Life, Pause, ResizeBudget, Spread
+from turnout.jobs.model import JobLifecycle, Pause, ResizeBudget, Spread
 from turnout.jobs.queues.model import Queue
 
 
@@ -277,11 +277,11 @@ def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
         pytest.param(seen(job("a", refused="HPA"), [0]), Reason.REFUSED, id="its kind cannot be resized"),
         pytest.param(seen(job("a", maximum=1), [0]), Reason.RIGID, id="it has one size"),
         pytest.param(seen(job("a", pause=Pause.GROW), [0]), Reason.PAUSED, id="its owner forbids it"),
-        pytest.param(seen(job("a", wish=1), [0]), Reason.AT_MAX, id="a person has set it by hand"),
+        pytest.param(seen(job("a", wanted_workers=1), [0]), Reason.AT_MAX, id="a person has set it by hand"),
         pytest.param(seen(job("a", replicas=2), [0]), Reason.NOT_READY, id="its last change is not done"),
         pytest.param(seen(job("a", resized_s=NOW_S - 599), [0]), Reason.COOLDOWN, id="it has just been changed"),
         pytest.param(seen(job("a", cooldown_s=9e9, resized_s=1), [0]), Reason.COOLDOWN, id="it asks for a long pause"),
-        pytest.param(seen(job("a", life=Life.SUSPENDED), []), Reason.SUSPENDED, id="it is suspended"),
+        pytest.param(seen(job("a", lifecycle=JobLifecycle.SUSPENDED), []), Reason.SUSPENDED, id="it is suspended"),
     ],
 )
 def test_why_a_job_does_not_grow(made, reason):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controllers import elasticjobs, test_colossalaijob, test_msjob
 from tests.controllers.jobs import NOW_S, job, role
-from turnout.cli.controller_status import Account, JobChildren, JobEvent, JobPod, account
+from turnout.cli.controller_status import ControllerReport, JobChildren, JobEvent, JobPod, report_of_controller
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
@@ -18,7 +18,7 @@ BAD = {"replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch"}]}
 
 
 def stands(raw, *pods, group=None, said=(), kind="PyTorchJob", now_s=NOW_S):
-    return account(KINDS[kind], raw, NAME, JobChildren(pods, group, tuple(said)), now_s)
+    return report_of_controller(KINDS[kind], raw, NAME, JobChildren(pods, group, tuple(said)), now_s)
 
 
 def ended(type_, message, run=None):
@@ -163,7 +163,7 @@ def test_who_refuses_a_new_jobs_pods_is_told_before_it_has_a_status():
 
 
 def test_a_refusal_that_is_over_is_not_told():
-    assert stands(begun(), *runs(2), said=[refused()]) == Account("2 of 2 pods run")
+    assert stands(begun(), *runs(2), said=[refused()]) == ControllerReport("2 of 2 pods run")
 
 
 @pytest.mark.parametrize("group", ["", "Pending"])
@@ -176,7 +176,7 @@ def test_a_gang_that_is_not_admitted_is_told_with_its_queue(group):
 
 @pytest.mark.parametrize(("group", "pods"), [("Inqueue", ()), ("Running", runs(2)), ("Pending", runs(2)), (None, ())])
 def test_a_gang_that_is_admitted_holds_nothing_up(group, pods):
-    assert stands(begun(), *pods, group=group) == Account(f"{len(pods)} of 2 pods run")
+    assert stands(begun(), *pods, group=group) == ControllerReport(f"{len(pods)} of 2 pods run")
 
 
 def test_a_pause_after_failures_is_told_with_its_end():
@@ -192,7 +192,7 @@ def test_a_pause_after_failures_is_told_with_its_end():
 
 def test_a_deadline_is_told_while_it_runs():
     raw = begun(job(worker=role(2), run={"activeDeadlineSeconds": 600}), startTime=rfc3339(NOW_S - 540))
-    assert stands(raw, *runs(2)) == Account("2 of 2 pods run; it fails in 60 s by its activeDeadlineSeconds")
+    assert stands(raw, *runs(2)) == ControllerReport("2 of 2 pods run; it fails in 60 s by its activeDeadlineSeconds")
 
 
 INITIALIZED = {"type": "Initialized", "status": "True"}
@@ -201,9 +201,13 @@ INITIALIZED = {"type": "Initialized", "status": "True"}
 def test_a_launcher_waits_for_all_workers_then_for_their_ssh_servers():
     raw = test_colossalaijob.job(status={"conditions": [INITIALIZED]})
     waits = stands(raw, *runs(1), JobPod("worker", 1, "Pending", "0/4 nodes are available"), kind="ColossalAIJob")
-    assert waits == Account("its launcher is made once all 2 workers run: 1 of them", "0/4 nodes are available")
+    assert waits == ControllerReport(
+        "its launcher is made once all 2 workers run: 1 of them", "0/4 nodes are available"
+    )
     asks = stands(raw, *runs(2), JobPod("launcher", 0, "Running"), kind="ColossalAIJob")
-    assert asks == Account("3 of 3 pods run; its launcher begins once every sshd answers, after 600 s it gives up")
+    assert asks == ControllerReport(
+        "3 of 3 pods run; its launcher begins once every sshd answers, after 600 s it gives up"
+    )
 
 
 def test_the_pods_of_an_ms_job_wait_for_the_address_of_its_scheduler():

@@ -10,8 +10,17 @@ from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.forecast import Estimate, RuntimeStats, forecast
 from turnout.autoscaler.reporting.why import chain
 from turnout.cli.job_names import BadJobName, read
-from turnout.cli.why import NoSuchJob, duration_text, known_words, resolve_job, rows, start_text, title, with_account
-from turnout.jobs.model import JobKey, Life, Pause
+from turnout.cli.why import (
+    NoSuchJob,
+    duration_text,
+    known_words,
+    resolve_job,
+    rows,
+    start_text,
+    title,
+    with_controller_report,
+)
+from turnout.jobs.model import JobKey, JobLifecycle, Pause
 from turnout.kube.reasons import AUTOSCALER
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
@@ -50,7 +59,7 @@ WORLDS = {
     Reason.RIGID: world([8], seen(job("a", maximum=1), [0])),
     Reason.REFUSED: world([8], seen(job("a", refused="its own HPA resizes it"), [0])),
     Reason.QUEUE_CLOSED: world([8], seen(job("a")), queues={"q": {"open": False}}),
-    Reason.SUSPENDED: world([8], seen(job("a", life=Life.SUSPENDED))),
+    Reason.SUSPENDED: world([8], seen(job("a", lifecycle=JobLifecycle.SUSPENDED))),
     Reason.SCHEDULERS_TURN: world([8], seen(job("a"))),
     Reason.WAITS_FOR_ROOM: world(
         [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), seen(job("a"))
@@ -110,7 +119,7 @@ def test_a_job_applied_again_reads_that_this_bounds_nothing():
 
 
 def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
-    made = job("a", minimum=2, maximum=8, replicas=4, wish=4)
+    made = job("a", minimum=2, maximum=8, replicas=4, wanted_workers=4)
     head, text = told("a", world([8], seen(made, [0] * 4)))
     assert head.endswith(": AtMax")
     assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
@@ -144,12 +153,12 @@ def test_times_are_told_as_people_say_them(s, text):
 
 def test_what_its_controller_waits_for_goes_before_the_autoscalers_advice():
     told = [("room", "enough"), ("next", "wait")]
-    assert with_account(told, "it is suspended", "resume it") == [
+    assert with_controller_report(told, "it is suspended", "resume it") == [
         ("controller", "it is suspended"),
         ("room", "enough"),
         ("next", "resume it"),
     ]
-    assert with_account(told, "2 of 2 pods run", "") == [("controller", "2 of 2 pods run"), *told]
+    assert with_controller_report(told, "2 of 2 pods run", "") == [("controller", "2 of 2 pods run"), *told]
 
 
 KEYS = [

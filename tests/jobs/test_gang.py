@@ -74,7 +74,7 @@ def kai_member(subgroup="", queue=None, **marks):
 def test_pods_of_kais_subgroups_sort_masters_first_and_by_number():
     names = ["worker-10", "worker-2", "master", "worker"]
     assert sorted(names, key=lambda name: kai_member(name).role) == ["master", "worker", "worker-2", "worker-10"]
-    assert kai_member("worker").marks == ((kai.SUBGROUP, "worker"),)
+    assert kai_member("worker").group_labels == ((kai.SUBGROUP, "worker"),)
     assert kai_member(**{labels.TRAINING_TYPE: "worker"}).role == "worker"
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import BadJob, Bounds, Life, Pause
+from turnout.jobs.model import BadJob, Bounds, JobLifecycle, Pause
 from turnout.kube import labels
 
 GPU = "nvidia.com/gpu"
@@ -275,17 +275,17 @@ def test_a_pause_is_for_one_direction_or_both():
 
 @pytest.mark.contract("XD-04")
 @pytest.mark.parametrize(
-    ("kind", "raw", "status", "life"),
+    ("kind", "raw", "status", "lifecycle"),
     [
-        ("VolcanoJob", volcano(), {"state": {"phase": "Completed"}}, Life.DONE),
-        ("VolcanoJob", volcano(), {"state": {"phase": "Running"}}, Life.LIVE),
-        ("PyTorchJob", pytorch(), {"conditions": [{"type": "Succeeded", "status": "True"}]}, Life.DONE),
-        ("PyTorchJob", pytorch(runPolicy={"suspend": True}), {}, Life.SUSPENDED),
-        ("Job", indexed(), {"conditions": [{"type": "Failed", "status": "True"}]}, Life.DONE),
-        ("Job", indexed(suspend=True), {}, Life.SUSPENDED),
-        ("Job", indexed(0), {}, Life.SUSPENDED),  # batch/v1: parallelism 0 pauses a Job
-        ("Job", indexed(0, notes={}), {}, Life.SUSPENDED),
+        ("VolcanoJob", volcano(), {"state": {"phase": "Completed"}}, JobLifecycle.DONE),
+        ("VolcanoJob", volcano(), {"state": {"phase": "Running"}}, JobLifecycle.LIVE),
+        ("PyTorchJob", pytorch(), {"conditions": [{"type": "Succeeded", "status": "True"}]}, JobLifecycle.DONE),
+        ("PyTorchJob", pytorch(runPolicy={"suspend": True}), {}, JobLifecycle.SUSPENDED),
+        ("Job", indexed(), {"conditions": [{"type": "Failed", "status": "True"}]}, JobLifecycle.DONE),
+        ("Job", indexed(suspend=True), {}, JobLifecycle.SUSPENDED),
+        ("Job", indexed(0), {}, JobLifecycle.SUSPENDED),  # batch/v1: parallelism 0 pauses a Job
+        ("Job", indexed(0, notes={}), {}, JobLifecycle.SUSPENDED),
     ],
 )
-def test_where_a_job_stands(kind, raw, status, life):
-    assert read(kind, {**raw, "status": status}).life is life
+def test_where_a_job_stands(kind, raw, status, lifecycle):
+    assert read(kind, {**raw, "status": status}).lifecycle is lifecycle

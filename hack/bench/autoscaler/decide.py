@@ -26,7 +26,7 @@ from turnout.autoscaler.__main__ import freeze_objects
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Worker
-from turnout.jobs.model import Bounds, Job, JobKey, Life
+from turnout.jobs.model import Bounds, Job, JobKey, JobLifecycle
 from turnout.jobs.queues.model import Queue
 from turnout.kube.pod_shape import PodShape
 
@@ -174,10 +174,18 @@ def _job(
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
     key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
     created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
-    life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
+    lifecycle = JobLifecycle.LIVE if rows else JobLifecycle.SUSPENDED  # the cluster was full before its turn came
     bounds = Bounds(min(minimum, max(1, len(rows))), size + rng.randint(0, 4))
     job = Job(
-        key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
+        key,
+        str(number),
+        "1",
+        f"q{number % QUEUES}",
+        max(1, len(rows)),
+        bounds,
+        shape,
+        created=created,
+        lifecycle=lifecycle,
     )
     return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
 

@@ -45,7 +45,7 @@ class Ours:
         api = self._stage.made.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
         at_s = time.monotonic()
-        await api.call(change.method, change.path, change.body, change.form)
+        await api.call(change.method, change.path, change.body, change.media_type)
         return at_s
 
 

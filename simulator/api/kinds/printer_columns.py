@@ -153,7 +153,7 @@ def _duration(job: Object, now_s: float) -> str:
     return "" if began_s is None else format_duration((now_s if ended_s is None else ended_s) - began_s)
 
 
-NAME = PrinterColumn("Name", text("metadata", "name"), form="name")
+NAME = PrinterColumn("Name", text("metadata", "name"), cell_type="name")
 AGE = PrinterColumn("Age", since("metadata", "creationTimestamp"))
 
 NAMESPACE = (NAME, PrinterColumn("Status", text("status", "phase")), AGE)
@@ -198,30 +198,30 @@ JOB = (
 STATEFUL_SET = (NAME, PrinterColumn("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))), AGE)
 REPLICA_SET = (
     NAME,
-    PrinterColumn("Desired", number("spec", "replicas"), form="integer"),
-    PrinterColumn("Current", number("status", "replicas"), form="integer"),
-    PrinterColumn("Ready", number("status", "readyReplicas"), form="integer"),
+    PrinterColumn("Desired", number("spec", "replicas"), cell_type="integer"),
+    PrinterColumn("Current", number("status", "replicas"), cell_type="integer"),
+    PrinterColumn("Ready", number("status", "readyReplicas"), cell_type="integer"),
     AGE,
 )
 DEPLOYMENT = (
     NAME,
     PrinterColumn("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))),
-    PrinterColumn("Up-to-date", number("status", "updatedReplicas"), form="integer"),
-    PrinterColumn("Available", number("status", "availableReplicas"), form="integer"),
+    PrinterColumn("Up-to-date", number("status", "updatedReplicas"), cell_type="integer"),
+    PrinterColumn("Available", number("status", "availableReplicas"), cell_type="integer"),
     AGE,
 )
 VOLCANO_JOB = (
     NAME,
     PrinterColumn("Status", text("status", "state", "phase")),
-    PrinterColumn("minAvailable", number("status", "minAvailable"), form="integer"),
-    PrinterColumn("Runnings", number("status", "running"), form="integer"),
+    PrinterColumn("minAvailable", number("status", "minAvailable"), cell_type="integer"),
+    PrinterColumn("Runnings", number("status", "running"), cell_type="integer"),
     AGE,
 )
 VOLCANO_GROUP = (
     NAME,
     PrinterColumn("Status", text("status", "phase")),
-    PrinterColumn("minMember", number("spec", "minMember"), form="integer"),
-    PrinterColumn("Runnings", number("status", "running"), form="integer"),
+    PrinterColumn("minMember", number("spec", "minMember"), cell_type="integer"),
+    PrinterColumn("Runnings", number("status", "running"), cell_type="integer"),
     AGE,
 )
 ANY = (NAME, AGE)
@@ -248,7 +248,11 @@ def table(
         part = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
         rows.append({"cells": cells, "object": part})
     names = [
-        {"name": c.name, "type": "integer" if c.form == "integer" else "string", "format": "name" * (c.form == "name")}
+        {
+            "name": c.name,
+            "type": "integer" if c.cell_type == "integer" else "string",
+            "format": "name" * (c.cell_type == "name"),
+        }
         | {"description": "", "priority": c.priority}
         for c in columns
     ]

@@ -14,7 +14,7 @@ from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
 from turnout.autoscaler.reporting.samples import MAX_JOBS
 from turnout.autoscaler.reporting.usage import IdleReason
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.times import rfc3339, unix_s
 
 NEVER = unix_s("2026-01-01T00:00:01Z")  # when jobs of one letter are made
@@ -181,7 +181,7 @@ def test_it_is_told_since_when_a_job_waits(metrics, clock, waiting, since_s):
 
 
 def test_a_suspended_job_waits_for_nobody(metrics):
-    look(metrics, short("s", life=Life.SUSPENDED))
+    look(metrics, short("s", lifecycle=JobLifecycle.SUSPENDED))
     found = samples(metrics)
     assert [found["queue_jobs", "q", state] for state in ("suspended", "waiting", "running")] == [1, 0, 0]
     assert found["queue_missing_gpus", "q"] == 0

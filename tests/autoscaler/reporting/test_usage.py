@@ -23,7 +23,7 @@ from turnout.autoscaler.reporting.usage import (
     unused_shares,
     usage_rates,
 )
-from turnout.jobs.model import Life
+from turnout.jobs.model import JobLifecycle
 from turnout.jobs.queues.model import Queue
 
 GPUS = (GPU,)
@@ -214,7 +214,7 @@ def test_the_time_until_lent_gpus_are_bound_to_the_job_that_needs_them():
 
 @pytest.mark.parametrize("end", [
     pytest.param([], id="a deleted job"),
-    pytest.param([seen(job("w", minimum=4, maximum=4, life=Life.SUSPENDED))], id="a suspended job"),
+    pytest.param([seen(job("w", minimum=4, maximum=4, lifecycle=JobLifecycle.SUSPENDED))], id="a suspended job"),
 ])  # fmt: skip
 def test_a_job_that_does_not_start_has_no_time(end):
     reclaims, waits = Reclaims(), waiting()

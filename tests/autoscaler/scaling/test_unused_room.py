@@ -10,7 +10,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.observe.room_history import FORGET_S, FREE_STRIKES, MAX_BACKOFF_S, MAX_REMEMBERED, UnusedRoom
-from turnout.jobs.model import JobKey, Life
+from turnout.jobs.model import JobKey, JobLifecycle
 
 GIVER = job("giver", minimum=2, maximum=8, replicas=8, resized_s=NOW_S - 50)
 LATE_S = POLICY.bind_s + 1
@@ -143,14 +143,20 @@ def test_a_waiter_that_is_seen_no_more(started, size):
 
 
 @pytest.mark.parametrize(
-    ("life", "size"),
-    [pytest.param(Life.LIVE, 2, id="runs"), pytest.param(Life.SUSPENDED, 8, id="is suspended by its owner")],
+    ("lifecycle", "size"),
+    [
+        pytest.param(JobLifecycle.LIVE, 2, id="runs"),
+        pytest.param(JobLifecycle.SUSPENDED, 8, id="is suspended by its owner"),
+    ],
 )
-def test_a_waiter_that_is_there_and_waits_no_more(life, size):
+def test_a_waiter_that_is_there_and_waits_no_more(lifecycle, size):
     story = Story()
     story.look(ghost())
-    left = ghost(life=life)
-    assert story.look(replace(left, workers=seen(job("g"), [0] * 6).workers if life is Life.LIVE else ())) == size
+    left = ghost(lifecycle=lifecycle)
+    assert (
+        story.look(replace(left, workers=seen(job("g"), [0] * 6).workers if lifecycle is JobLifecycle.LIVE else ()))
+        == size
+    )
 
 
 def test_new_names_do_not_help_a_namespace_for_long():

@@ -75,8 +75,8 @@ def test_viewers_see_what_a_real_api_server_lets_them_list(control_plane):
     plane = control_plane
     for namespace in ("team-a", "team-b"):
         plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    for account in ("ann", "eve"):
-        plane.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": account}})
+    for explain in ("ann", "eve"):
+        plane.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": explain}})
     subject = {"kind": "ServiceAccount", "name": "ann", "namespace": "default"}
     plane.request("POST", f"{RBAC}/namespaces/team-a/roles", {"metadata": {"name": "viewer"}, "rules": [VIEWER]})
     binding = {

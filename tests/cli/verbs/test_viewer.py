@@ -28,8 +28,8 @@ def configs(module_plane, tmp_path_factory):
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     ask("POST", f"{rbac}/clusterroles", role)
-    account = {"metadata": {"name": "looks"}}
-    ask("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    explain = {"metadata": {"name": "looks"}}
+    ask("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", explain)
     subject = {"kind": "ServiceAccount", "name": "looks", "namespace": NAMESPACE}
     to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "turnout-viewer"}
     binding = {"metadata": {"name": "looks"}, "roleRef": to, "subjects": [subject]}

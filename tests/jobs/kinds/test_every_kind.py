@@ -15,7 +15,7 @@ from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import BadJob, Bounds, Life, Order
+from turnout.jobs.model import BadJob, Bounds, JobLifecycle, Order
 from turnout.kube import labels
 
 RESIZED = [name for name in SAMPLES if name != "ColossalAIJob"]
@@ -122,22 +122,26 @@ def test_pods_that_start_together_cannot_become_fewer():
 
 @pytest.mark.contract("XD-04")
 @pytest.mark.parametrize(
-    ("kind", "raw", "life"),
+    ("kind", "raw", "lifecycle"),
     [
-        ("ElasticJob", {**elastic(), "status": {"phase": "Succeeded"}}, Life.DONE),
-        ("ElasticJob", {**elastic(), "status": {"phase": "Running"}}, Life.LIVE),
-        ("ElasticJob", elastic(suspend=True), Life.SUSPENDED),
-        ("MPIJob", {**mpi(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}, Life.DONE),
-        ("MPIJob", mpi(runPolicy={"suspend": True}), Life.SUSPENDED),
-        ("RayCluster", ray(suspend=True), Life.SUSPENDED),
-        ("MSJob", {**mindspore(), "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}, Life.DONE),
-        ("MSJob", mindspore(runPolicy={"suspend": True}), Life.SUSPENDED),
-        ("ColossalAIJob", {**colossal(), "status": {"phase": "Failed"}}, Life.DONE),
-        ("ColossalAIJob", colossal(runMode={"pause": {"enabled": True}}), Life.SUSPENDED),
+        ("ElasticJob", {**elastic(), "status": {"phase": "Succeeded"}}, JobLifecycle.DONE),
+        ("ElasticJob", {**elastic(), "status": {"phase": "Running"}}, JobLifecycle.LIVE),
+        ("ElasticJob", elastic(suspend=True), JobLifecycle.SUSPENDED),
+        ("MPIJob", {**mpi(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}, JobLifecycle.DONE),
+        ("MPIJob", mpi(runPolicy={"suspend": True}), JobLifecycle.SUSPENDED),
+        ("RayCluster", ray(suspend=True), JobLifecycle.SUSPENDED),
+        (
+            "MSJob",
+            {**mindspore(), "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}},
+            JobLifecycle.DONE,
+        ),
+        ("MSJob", mindspore(runPolicy={"suspend": True}), JobLifecycle.SUSPENDED),
+        ("ColossalAIJob", {**colossal(), "status": {"phase": "Failed"}}, JobLifecycle.DONE),
+        ("ColossalAIJob", colossal(runMode={"pause": {"enabled": True}}), JobLifecycle.SUSPENDED),
     ],
 )
-def test_where_a_job_of_the_other_kinds_stands(kind, raw, life):
-    assert KINDS[kind].read(raw).life is life
+def test_where_a_job_of_the_other_kinds_stands(kind, raw, lifecycle):
+    assert KINDS[kind].read(raw).lifecycle is lifecycle
 
 
 # Priorities: PriorityClass, then 0 to 100 by the kind's field or our annotation, then the deadline (XD-08, CA-29).

@@ -8,7 +8,7 @@ from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import OwnedObjects, RefusedJob, Replica, Setup
 from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
-from turnout.jobs.model import BadJob, Bounds, Life
+from turnout.jobs.model import BadJob, Bounds, JobLifecycle
 from turnout.kube import labels
 
 
@@ -81,17 +81,17 @@ def test_a_min_above_the_max_is_refused_by_both():
 
 
 @pytest.mark.parametrize(
-    ("roles", "size", "role", "life"),
+    ("roles", "size", "role", "lifecycle"),
     [
-        pytest.param({"Master": 1}, 1, "master", Life.LIVE, id="a Master alone is a job of one pod"),
-        pytest.param({"Master": 1, "Worker": 0}, 1, "master", Life.LIVE, id="so is a Master without workers"),
-        pytest.param({"Worker": 0}, 0, "worker", Life.SUSPENDED, id="a job without pods waits for nothing"),
+        pytest.param({"Master": 1}, 1, "master", JobLifecycle.LIVE, id="a Master alone is a job of one pod"),
+        pytest.param({"Master": 1, "Worker": 0}, 1, "master", JobLifecycle.LIVE, id="so is a Master without workers"),
+        pytest.param({"Worker": 0}, 0, "worker", JobLifecycle.SUSPENDED, id="a job without pods waits for nothing"),
     ],
 )
-def test_a_job_without_workers_is_rigid_and_is_not_refused(roles, size, role, life):
+def test_a_job_without_workers_is_rigid_and_is_not_refused(roles, size, role, lifecycle):
     raw = job(None, roles=roles)
     found = PYTORCH_JOB.read(raw)
-    assert (found.replicas, found.bounds, found.role, found.life) == (size, Bounds(1, 1), role, life)
+    assert (found.replicas, found.bounds, found.role, found.lifecycle) == (size, Bounds(1, 1), role, lifecycle)
     assert (found.elastic, found.refused) == (False, "")
     assert sum(each.replicas for each in view(raw).roles) == size
 

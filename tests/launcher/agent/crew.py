@@ -78,7 +78,7 @@ def pids_of(word: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Life:
+class JobLifecycle:
     """One training process: what it found in its environment, and when it was there, by the machine's one clock."""
 
     name: str
@@ -186,22 +186,22 @@ class Crew:
         self.world(size)
         return agents
 
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[JobLifecycle]:
         found = []
         for path in sorted(self.lives_in.glob("*.json")):
             with contextlib.suppress(FileNotFoundError, ValueError):  # it is being written just now
                 alive_s = float(path.with_suffix(".alive").read_text() or 0)
-                found.append(Life(**json.loads(path.read_text()), alive_s=alive_s))
+                found.append(JobLifecycle(**json.loads(path.read_text()), alive_s=alive_s))
         return sorted(found, key=lambda life: life.began_s)
 
-    def worlds(self) -> dict[int, list[Life]]:
+    def worlds(self) -> dict[int, list[JobLifecycle]]:
         """Give who trained, by round, in the order of ranks."""
         rounds = defaultdict(list)
         for life in self.lives():
             rounds[life.round].append(life)
         return {round_: sorted(lives, key=lambda life: life.rank) for round_, lives in sorted(rounds.items())}
 
-    def world(self, size: int, after: int = 0, seconds=SECONDS) -> list[Life]:
+    def world(self, size: int, after: int = 0, seconds=SECONDS) -> list[JobLifecycle]:
         """The first world after that round with so many ranks of which every one has begun."""
 
         def look():

@@ -18,7 +18,7 @@ def members(*marks, ranks=None):
     made = []
     for at, each in enumerate(marks):
         seen = member_of(world.pod(f"p{at}", 8))
-        belongs = dataclasses.replace(seen.membership, marks=each, rank=at if ranks is None else ranks[at])
+        belongs = dataclasses.replace(seen.membership, group_labels=each, rank=at if ranks is None else ranks[at])
         made.append(dataclasses.replace(seen, membership=belongs))
     return made
 
@@ -30,15 +30,15 @@ def parted(rules, found):
 
 
 @pytest.mark.parametrize(("rules", "marks", "found"), [
-    pytest.param([GroupRule(marks=WORKER)], [WORKER, CHIEF, WORKER], {"p0": (0,), "p2": (0,)}, id="by a label's value"),
-    pytest.param([GroupRule(marks=RED)], [RED, BLUE, WORKER], {"p0": (0,)}, id="by two labels at once"),
+    pytest.param([GroupRule(match_labels=WORKER)], [WORKER, CHIEF, WORKER], {"p0": (0,), "p2": (0,)}, id="by a label"),
+    pytest.param([GroupRule(match_labels=RED)], [RED, BLUE, WORKER], {"p0": (0,)}, id="by two labels at once"),
     pytest.param(
         [GroupRule(keys=("color",))], [RED, BLUE, RED, CHIEF],
         {"p0": (0, "red"), "p1": (0, "blue"), "p2": (0, "red")}, id="a group for each value, without whoever has none",
     ),
     pytest.param([GroupRule(keys=("role", "color"))], [RED, CHIEF], {"p0": (0, "worker", "red")}, id="all keys"),
     pytest.param(
-        [GroupRule(marks=CHIEF), GroupRule(keys=("role",))], [CHIEF, WORKER],
+        [GroupRule(match_labels=CHIEF), GroupRule(keys=("role",))], [CHIEF, WORKER],
         {"p0": (0,), "p1": (1, "worker")}, id="the first rule that fits counts",
     ),
     pytest.param([GroupRule(one_of=CHIEF)], [WORKER, CHIEF], {"p1": (0,)}, id="one of some labels"),
@@ -63,7 +63,7 @@ def test_runs_follow_the_index_and_where_there_is_none_the_order():
 
 
 def test_runs_count_the_members_of_their_own_rule_alone():
-    rules = [GroupRule(marks=CHIEF), GroupRule(size=2)]
+    rules = [GroupRule(match_labels=CHIEF), GroupRule(size=2)]
     found = parted(rules, members(CHIEF, WORKER, WORKER, WORKER, ranks=(None,) * 4))
     assert found == {"p0": (0,), "p1": (1, "0"), "p2": (1, "0"), "p3": (1, "1")}
 

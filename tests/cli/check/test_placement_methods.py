@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.check.test_verdicts import FINE, deployment, page
-from turnout.cli.check.verdicts import Level, Ways, lines
+from turnout.cli.check.verdicts import Level, MethodFacts, lines
 
 POLICY = {"metadata": {"name": "turnout-nominator-gates-pods"}}
-SERVED = Ways(served=True, policies=[POLICY], webhooks=[], namespaces=["ml"], gated=3)
-NOTHING = Ways(served=False, policies=None, webhooks=[], namespaces=[], gated=0)
+SERVED = MethodFacts(served=True, policies=[POLICY], webhooks=[], namespaces=["ml"], gated=3)
+NOTHING = MethodFacts(served=False, policies=None, webhooks=[], namespaces=[], gated=0)
 GATES = deployment("nominator", args=["--gates"])
 SILENT = {"turnout-extender-a": page(0)}
 
@@ -23,7 +23,9 @@ def only(*deployments, pages=None, **more):
 CASES = {
     "the extender is asked": (FINE, 0, "fine", "extender: used", ""),
     "beside it nominations are a choice": (FINE, 1, "fine", "nominations: not used", "nominator.enabled=true"),
-    "beside it gates are a choice": (replace(FINE, ways=NOTHING), 2, "fine", "gates: not used", "nominator.gates=true"),
+    "beside it gates are a choice": (
+        replace(FINE, methods=NOTHING), 2, "fine", "gates: not used", "nominator.gates=true",
+    ),
     "the extender is never asked": (only(deployment("extender"), pages=SILENT), 0, "doubtful", "not used", "use gates"),
     "whether it is asked cannot be seen": (
         only(deployment("extender"), pages={"turnout-extender-a": None}), 0, "unknown", "cannot be seen", "lines above"
@@ -40,36 +42,38 @@ CASES = {
         only(deployment("autoscaler"), server_version="v1.29.3"), 2, "doubtful", "cannot use them", "1.30"
     ),
     "gates, by our policy": (
-        only(GATES, ways=SERVED), 2, "fine", "3 pods wait; put by the policy turnout-nominator-gates-pods", ""
+        only(GATES, methods=SERVED), 2, "fine", "3 pods wait; put by the policy turnout-nominator-gates-pods", ""
     ),
     "gates, by our webhook": (
-        only(GATES, ways=replace(NOTHING, webhooks=[POLICY], namespaces=["ml"])), 2, "fine", "put by the webhook", ""
+        only(GATES, methods=replace(NOTHING, webhooks=[POLICY], namespaces=["ml"])), 2, "fine", "put by the webhook", ""
     ),
-    "gates, by templates": (only(GATES, ways=NOTHING), 2, "fine", "put by templates of pods alone", ""),
+    "gates, by templates": (only(GATES, methods=NOTHING), 2, "fine", "put by templates of pods alone", ""),
     "gates, by our controllers": (
-        only(GATES, deployment("controller", args=["--gate-pods"]), ways=NOTHING), 2, "fine", "our job controllers", ""
+        only(GATES, deployment("controller", args=["--gate-pods"]), methods=NOTHING), 2, "fine", "controllers", ""
     ),
     "a policy, and no namespace asks": (
-        only(GATES, ways=replace(SERVED, namespaces=[])), 2, "doubtful", "in no namespace", "kubectl label namespace"
+        only(GATES, methods=replace(SERVED, namespaces=[])), 2, "doubtful", "in no namespace", "kubectl label namespace"
     ),
     "a namespace asks, and nothing obeys": (
-        only(GATES, ways=replace(NOTHING, namespaces=["ml"])), 2, "doubtful", "nothing obeys: ml", "gatePods=true"
+        only(GATES, methods=replace(NOTHING, namespaces=["ml"])), 2, "doubtful", "nothing obeys: ml", "gatePods=true"
     ),
     "pods wait, and nobody lifts": (
-        only(deployment("nominator"), ways=replace(NOTHING, gated=2)), 2, "wrong", "2 pods wait", "turnout release"
+        only(deployment("nominator"), methods=replace(NOTHING, gated=2)), 2, "wrong", "2 pods wait", "turnout release"
     ),
     "a policy can be used": (
-        only(deployment("autoscaler"), ways=replace(SERVED, gated=0)), 2, "doubtful", "a policy of this API server", ""
+        only(deployment("autoscaler"), methods=replace(SERVED, gated=0)), 2, "doubtful", "a policy of this API", ""
     ),
-    "only a webhook can": (only(deployment("autoscaler"), ways=NOTHING), 2, "doubtful", "a webhook, or templates", ""),
+    "only a webhook can": (
+        only(deployment("autoscaler"), methods=NOTHING), 2, "doubtful", "a webhook, or templates", "",
+    ),
     "what cannot be seen is taken from the version": (
-        only(deployment("autoscaler"), server_version="v1.37.2"), 2, "doubtful", "a policy of this API server", ""
+        only(deployment("autoscaler"), server_version="v1.37.2"), 2, "doubtful", "a policy of this API", ""
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("seen", "number", "word", "text", "remedy"), CASES.values(), ids=CASES)
-def test_a_way(seen, number, word, text, remedy):
+def test_a_placement_method(seen, number, word, text, remedy):
     line = [line for line in lines(seen) if line.about == "way"][number]
     assert (line.level, text in line.text, remedy in line.remedy) == (Level(word), True, True), line
 
