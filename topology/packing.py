@@ -281,7 +281,7 @@ class DomainPacker:
         """
         if tier <= 1 or len(switches) == 1:
             return switches
-        lower_bounds = {switch: self._min_switches(tier, switch, need) for switch in switches.tolist()}
+        lower_bounds = {switch: _min_switches(self._room, tier, switch, need) for switch in switches.tolist()}
         if tier == 2:  # one tier to pay for: the floor is the price
             lowest = min(lower_bounds.values())
             return np.array([switch for switch, floor in lower_bounds.items() if floor == lowest])
@@ -297,39 +297,13 @@ class DomainPacker:
                 cheapest.append(switch)
         return np.array(sorted(cheapest))
 
-    def _min_switches(self, tier: int, switch: int, need: int) -> int:
-        """Return a lower bound of the number of switches below a switch that `need` pods use: the fewest of each tier
-        by itself.
-
-        tier, switch: the tier and the number of the switch, which has room for the pods.
-        """
-        price = 0
-        for lower_tier in range(1, tier):
-            largest = np.cumsum(-np.sort(-self._room.under_switch(tier, switch, lower_tier)))
-            price += int(np.searchsorted(largest, need)) + 1
-        return price
-
-    def _max_switches(self, tier: int, switch: int, need: int) -> int:
-        """Return an upper bound of the least number of switches below a switch that `need` pods use.
-
-        It is the number that is used if the leaves with the most room are filled first. tier, switch: the tier, 2 or
-        more, and the number of the switch, which has room for the pods.
-        """
-        fabric = self._room.fabric
-        start, _ = fabric.span(tier, switch)
-        leaf_room = self._room.under_switch(tier, switch, 1)
-        largest = np.argsort(-leaf_room, kind="stable")
-        count = int(np.searchsorted(np.cumsum(leaf_room[largest]), need)) + 1
-        hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
-        return count + sum(len(np.unique(fabric.switch_of[higher_tier, hosts])) for higher_tier in range(2, tier))
-
     def _fewest_switches(self, tier: int, switch: int, need: int) -> int:
         """Return the fewest switches below a switch, of all tiers together, that hold `need` pods.
 
         tier, switch: the tier, 2 or more, and the number of the switch, which has room for the pods. Switches that hold
         anchors do not count.
         """
-        reach = self._most_pods_by_price(tier, switch, self._max_switches(tier, switch, need))
+        reach = self._most_pods_by_price(tier, switch, _max_switches(self._room, tier, switch, need))
         return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
@@ -409,7 +383,7 @@ class DomainPacker:
         free_rest = holes[shares[-1][0]] - shares[-1][1] if shares else 0
         if not free_rest:
             return shares
-        hosts, unused_hosts = self._hosts_of_leaves(first, len(holes), free_rest)
+        hosts, unused_hosts = _hosts_of_leaves(self._room, first, len(holes), free_rest)
         used_leaves = [position for position, _ in shares]
         last_of_size = {holes[position]: position for position in sorted(used_leaves, key=children.index)}
         best, replaced, fewest = used_leaves[-1], used_leaves[-1], -int(unused_hosts[used_leaves[-1]])
@@ -422,16 +396,6 @@ class DomainPacker:
                 best, replaced, fewest = position, replaceable, extra_hosts
         full = [position for position in used_leaves if position != replaced]
         return [*((position, holes[position]) for position in full), (best, holes[best] - free_rest)]
-
-    def _hosts_of_leaves(self, first: int, count: int, free_rest: int) -> tuple[Counts, Counts]:
-        """Return, for each leaf, its hosts with room, and the most hosts that can stay empty if `free_rest` pods of
-        room stay free.
-
-        The result is two arrays. first: the number of the first leaf. count: the number of consecutive leaves.
-        free_rest: pods of room of that leaf.
-        """
-        rooms = self._room.rooms_of_hosts(np.arange(first, first + count))
-        return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)
 
     def _divide_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) for `need` pods under a switch above the spines, on the fewest switches.
@@ -522,6 +486,45 @@ class DomainPacker:
         if switch in self._anchored[tier]:
             return pods_below
         return np.concatenate([np.zeros(1, np.int64), pods_below[:-1]])
+
+
+def _min_switches(room: RoomByTier, tier: int, switch: int, need: int) -> int:
+    """Return a lower bound of the number of switches below a switch that `need` pods use: the fewest of each tier
+    by itself.
+
+    tier, switch: the tier and the number of the switch, which has room for the pods.
+    """
+    price = 0
+    for lower_tier in range(1, tier):
+        largest = np.cumsum(-np.sort(-room.under_switch(tier, switch, lower_tier)))
+        price += int(np.searchsorted(largest, need)) + 1
+    return price
+
+
+def _hosts_of_leaves(room: RoomByTier, first: int, count: int, free_rest: int) -> tuple[Counts, Counts]:
+    """Return, for each leaf, its hosts with room, and the most hosts that can stay empty if `free_rest` pods of
+    room stay free.
+
+    The result is two arrays. first: the number of the first leaf. count: the number of consecutive leaves.
+    free_rest: pods of room of that leaf.
+    """
+    rooms = room.rooms_of_hosts(np.arange(first, first + count))
+    return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)
+
+
+def _max_switches(room: RoomByTier, tier: int, switch: int, need: int) -> int:
+    """Return an upper bound of the least number of switches below a switch that `need` pods use.
+
+    It is the number that is used if the leaves with the most room are filled first. tier, switch: the tier, 2 or
+    more, and the number of the switch, which has room for the pods.
+    """
+    fabric = room.fabric
+    start, _ = fabric.span(tier, switch)
+    leaf_room = room.under_switch(tier, switch, 1)
+    largest = np.argsort(-leaf_room, kind="stable")
+    count = int(np.searchsorted(np.cumsum(leaf_room[largest]), need)) + 1
+    hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
+    return count + sum(len(np.unique(fabric.switch_of[higher_tier, hosts])) for higher_tier in range(2, tier))
 
 
 def _join_tables(table: Counts, other_table: Counts) -> Counts:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -174,7 +175,7 @@ class PageSource:
         observation = self._view.observation(now_s)
         policy = self._settings.policy()
         steps, _ = decide_safely(decide, observation, policy, now_s)
-        starts = self._forecasts.start_times(observation, steps, self._ended, now_s, dry_run=False)
+        starts = self._forecasts.start_times(observation, steps, partial(_ended, self._view), now_s, dry_run=False)
         gpus = self._settings.gpu_resource
         pods = placed_pods(self._view.gpu_pods(), observation)
         gangs = self._view.bare_gangs()
@@ -208,11 +209,6 @@ class PageSource:
             return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
         return "" if self._view.fabric.mapped_count else f"{self._settings.configmap} names no host"
 
-    def _ended(self) -> Any:
-        view = self._view
-        done = {uid: job for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
-        return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
-
     def why(self, job: str) -> tuple[tuple[str, str], ...]:
         """Return the chain of causes of a job's state; empty for an unknown job. job: KIND/NAMESPACE/NAME."""
         observation = self._observation
@@ -233,3 +229,9 @@ class PageSource:
             ClusterContext(self._view.bare_gangs()),
         )
         return () if found is None else tuple(why_rows(found))
+
+
+def _ended(view: _PageView) -> Any:
+    """Return (uid, queue, object) of each job that has ended. Its objects are read as the result is iterated."""
+    done = {uid: job for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
+    return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)

@@ -105,7 +105,7 @@ class ChildCache:
 
     def drop_job(self, api: str, key_of_job: Key) -> None:
         """Drop a deleted job. The API server deletes its children. api: the path of its group, as in a JobKey."""
-        self._note_deleted(key_of_job.uid)
+        _note_deleted(self._deleted_uids, key_of_job.uid)
         key = JobKey(api, key_of_job.namespace, key_of_job.name)
         if (cached := self._jobs.get(key)) is not None and cached.uid == key_of_job.uid:
             del self._jobs[key]
@@ -122,7 +122,7 @@ class ChildCache:
             return
         owner, kind = ownership
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
-        self._note_changed(owner)
+        _note_changed(self._keys, self._changed, owner)
 
     def put_other(self, kind: str, obj: Owned, *, from_own_write: bool = False) -> None:
         """Store a child that is not a pod, and report its job as changed.
@@ -136,14 +136,14 @@ class ChildCache:
         owner, owners_kind = ownership
         child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
-        self._note_changed(owner)
+        _note_changed(self._keys, self._changed, owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
         """Drop a deleted child, and report its job as changed.
 
         Another object with its name is left alone. kind: of the child.
         """
-        self._note_deleted(child_key.uid)
+        _note_deleted(self._deleted_uids, child_key.uid)
         known = self._known.get((kind, child_key.namespace, child_key.name))
         if known is None or known.uid != child_key.uid:
             return
@@ -153,7 +153,7 @@ class ChildCache:
         siblings.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
         if not siblings:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
-        self._note_changed(owner)
+        _note_changed(self._keys, self._changed, owner)
 
     def drop_unlisted(self, kind: str, label: str, version: str) -> None:
         """Drop the children that are known only from the answer to a write of ours, and are missing in a later list.
@@ -211,7 +211,7 @@ class ChildCache:
         Ignored are a child of no job of our kinds, a deleted child, and an old version. from_own_write: True for the
         answer to a write of ours.
         """
-        if (ownership := self._owner_of(meta)) is None:
+        if (ownership := _owner_of(self._kinds, meta)) is None:
             return None
         owner, owners_kind = ownership
         if not from_own_write:
@@ -227,27 +227,30 @@ class ChildCache:
         self._known[child] = _CachedChild(owner, meta.uid, newest, None if is_watched else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
-    def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, ControlledKind] | None:
-        """Return ((namespace, uid), kind) of the job that controls a child; None if no job of our kinds controls it."""
-        reference = next((each for each in meta.owner_references or () if each.controller), None)
-        kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
-        if reference is None or kind is None or kind.kind != reference.kind:
-            return None
-        return (meta.namespace, reference.uid), kind
 
-    def _note_deleted(self, uid: str) -> None:
-        """Remember the uid of a deleted object, so that later answers about it are ignored.
+def _note_changed(keys: Mapping[_Owner, JobKey], changed: Callable[[JobKey], None], owner: _Owner) -> None:
+    """Report that a job has to be reconciled. An unknown job is ignored."""
+    if (key := keys.get(owner)) is not None:
+        changed(key)
 
-        The oldest of _MAX_DELETED is dropped.
-        """
-        self._deleted_uids[uid] = None
-        if len(self._deleted_uids) > _MAX_DELETED:
-            self._deleted_uids.popitem(last=False)
 
-    def _note_changed(self, owner: _Owner) -> None:
-        """Report that a job has to be reconciled. An unknown job is ignored."""
-        if (key := self._keys.get(owner)) is not None:
-            self._changed(key)
+def _owner_of(kinds: Mapping[str, ControlledKind], meta: ObjectMeta) -> tuple[_Owner, ControlledKind] | None:
+    """Return ((namespace, uid), kind) of the job that controls a child; None if no job of our kinds controls it."""
+    reference = next((each for each in meta.owner_references or () if each.controller), None)
+    kind = None if reference is None else kinds.get(f"/apis/{reference.api_version}")
+    if reference is None or kind is None or kind.kind != reference.kind:
+        return None
+    return (meta.namespace, reference.uid), kind
+
+
+def _note_deleted(deleted_uids: OrderedDict[str, None], uid: str) -> None:
+    """Remember the uid of a deleted object, so that later answers about it are ignored.
+
+    The oldest of _MAX_DELETED is dropped.
+    """
+    deleted_uids[uid] = None
+    if len(deleted_uids) > _MAX_DELETED:
+        deleted_uids.popitem(last=False)
 
 
 def _version(meta: ObjectMeta) -> int:

@@ -172,21 +172,12 @@ class FsdpShardCheckpointer:
 
     def _candidates(self) -> Iterator[tuple[int, Path]]:
         """Yield steps and their folders: the step in memory, then those that may be in storage, newest first."""
-        stored = sorted(self._stored_steps(), key=lambda each: (-each[0], each[1]))
+        stored = sorted(_stored_steps(self.checkpoint_dir), key=lambda each: (-each[0], each[1]))
         rank = process_info(str(self.checkpoint_dir), self._environ)
         restore = rank.restore_step if rank.resharded_step is None else rank.resharded_step.step
         if restore is not None and restore >= 0:
             yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
         yield from stored
-
-    def _stored_steps(self) -> Iterator[tuple[int, Path]]:
-        """Yield (step, folder that holds the step's folder) of all steps in storage, in no order."""
-        if not self.checkpoint_dir.is_dir():
-            return
-        for folder in (self.checkpoint_dir, *self.checkpoint_dir.iterdir()):
-            if folder.is_dir():
-                steps = (step_of(each.name) for each in folder.iterdir())
-                yield from ((step, folder) for step in steps if step is not None)
 
     def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Load the newest step into model and optimizer; return extra_sd, or {} if nothing is stored.
@@ -211,6 +202,16 @@ class FsdpShardCheckpointer:
         """
         if self._writer is not None:
             self._writer.wait(timeout)
+
+
+def _stored_steps(checkpoint_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Yield (step, folder that holds the step's folder) of all steps in storage, in no order."""
+    if not checkpoint_dir.is_dir():
+        return
+    for folder in (checkpoint_dir, *checkpoint_dir.iterdir()):
+        if folder.is_dir():
+            steps = (step_of(each.name) for each in folder.iterdir())
+            yield from ((step, folder) for step in steps if step is not None)
 
 
 def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:

@@ -128,7 +128,7 @@ class ForkserverClient:
             return None
         self._started = asyncio.get_running_loop().create_future()
         marked = (msgspec.structs.replace(task, env=task.env | {PARENT: self._mark}) for task in tasks)
-        await self._send(StartTasks(tuple(marked)))
+        await _send(self._writer, StartTasks(tuple(marked)))
         return await asyncio.shield(self._started)
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
@@ -140,7 +140,7 @@ class ForkserverClient:
             return None  # it may not have read a request to start them: those are stopped too
         if self._stopped is None or self._stopped.done():
             self._stopped = asyncio.get_running_loop().create_future()
-        await self._send(StopTasks(int(sig), grace_s))
+        await _send(self._writer, StopTasks(int(sig), grace_s))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(self._stopped), grace_s + self._stuck_s)
         await self._kill()
@@ -163,12 +163,6 @@ class ForkserverClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended.wait(), self._stuck_s + FAREWELL_S)
 
-    async def _send(self, message: StartTasks | StopTasks) -> None:
-        """Send an order to the parent. Do nothing if the parent has died."""
-        with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
-            self._writer.write(encode(message))
-            await self._writer.drain()
-
     async def _listen(self) -> None:
         """Read the parent's messages until it ends, then end its remaining descendants."""
         frames = FrameSplitter(MAX_BYTES)
@@ -177,7 +171,7 @@ class ForkserverClient:
                 for body in frames.split(data):
                     self._handle_report(read_report(body))
         self._writer.close()
-        await asyncio.to_thread(self._reap)
+        await asyncio.to_thread(_reap, self._process)
         await self._end_left_processes()
         for future in (self.ready, self._started, self._stopped):
             if future is not None and not future.done():
@@ -185,14 +179,6 @@ class ForkserverClient:
         self.ended.set()
         if not self._closing:
             await self._lost(self)
-
-    def _reap(self) -> None:
-        """Wait for the parent to end after it closed its socket. Kill it after FAREWELL_S."""
-        try:
-            self._process.wait(FAREWELL_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def _handle_report(self, message: ParentReady | Started | Ended | Stopped) -> None:
         """Record a report of the parent process, and pass on the exit of a child."""
@@ -227,6 +213,22 @@ class ForkserverClient:
     def code(self) -> int | None:
         """Return the parent's exit code, None while it runs."""
         return self._process.returncode
+
+
+async def _send(writer: asyncio.StreamWriter, message: StartTasks | StopTasks) -> None:
+    """Send an order to the parent. Do nothing if the parent has died."""
+    with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
+        writer.write(encode(message))
+        await writer.drain()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the parent to end after it closed its socket. Kill it after FAREWELL_S."""
+    try:
+        process.wait(FAREWELL_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _resolve(future: asyncio.Future[_T | None] | None, message: _T) -> None:

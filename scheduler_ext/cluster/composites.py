@@ -6,7 +6,7 @@ MAX_DEPTH levels, as in kube-scheduler, and MAX_TREE_GANGS of its PodGroups are 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
@@ -120,7 +120,7 @@ class CompositeGroups:
         """
         if not (parent := self._parents.get(key)):
             return sizing
-        chain = self._chain(key.namespace, parent)
+        chain = _chain(self._composites, key.namespace, parent)
         ancestors = tuple(reversed(chain.ancestors))
         levels = tuple(
             (f"spec.schedulingConstraints.topology of CompositePodGroup {each.name}", each.level)
@@ -188,20 +188,21 @@ class CompositeGroups:
             visited.update(below)
         return found
 
-    def _chain(self, namespace: str, parent: str) -> _Chain:
-        """Return the known ancestors of a PodGroup. parent: the name of its own parent.
 
-        The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known.
-        """
-        ancestors: list[Ancestor] = []
-        while parent:
-            if any(each.name == parent for each in ancestors):
-                return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} is above itself")
-            if len(ancestors) == MAX_DEPTH - 1:
-                return _Chain(tuple(ancestors), f"the tree has more than {MAX_DEPTH} levels")
-            composite = self._composites.get((namespace, parent))
-            if composite is None:
-                return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} is not there", True)
-            ancestors.append(composite.terms)
-            parent = composite.parent
-        return _Chain(tuple(ancestors))
+def _chain(composites: Mapping[_Name, _Composite], namespace: str, parent: str) -> _Chain:
+    """Return the known ancestors of a PodGroup. parent: the name of its own parent.
+
+    The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known.
+    """
+    ancestors: list[Ancestor] = []
+    while parent:
+        if any(each.name == parent for each in ancestors):
+            return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} is above itself")
+        if len(ancestors) == MAX_DEPTH - 1:
+            return _Chain(tuple(ancestors), f"the tree has more than {MAX_DEPTH} levels")
+        composite = composites.get((namespace, parent))
+        if composite is None:
+            return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} is not there", True)
+        ancestors.append(composite.terms)
+        parent = composite.parent
+    return _Chain(tuple(ancestors))

@@ -18,6 +18,7 @@ from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, NotFound
 from turnout.scheduler_ext.gates.evictions import ReservationEnd, count_running, end_of_reservation
 from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 
@@ -147,22 +148,7 @@ class ReservationWriter:
         log.info("reservation_ended", extra={"gang": str(holder), "reason": reservation.reason, "end": end})
         if end is ReservationEnd.EXPIRED and reservation.reason is ReservationReason.REPAIR:
             self._failed_s[holder] = self._clock.monotonic()
-            self._report_failure(reservation)
-
-    def _report_failure(self, reservation: Reservation) -> None:
-        """Notify the owner of a gang that the gang did not get the room that was reserved for its move.
-
-        Does nothing if the gang or its pods do not exist any more.
-        """
-        gang = self._plans.view.gangs.get(reservation.holder)
-        pod = None if gang is None else min(gang.living(), key=lambda m: (not m.is_waiting, m.name), default=None)
-        if gang is None or pod is None:
-            return
-        detail = (
-            f"the reservation of {len(reservation.nodes)} hosts for its move has ended, and {count_running(gang)} of "
-            f"the {gang.min_pods} that must run together have a host"
-        )
-        self._notify(Notice(EventReason.GANG_MOVE_FAILED, pod.namespace, pod.name, pod.uid, detail))
+            _report_failure(self._plans, self._notify, reservation)
 
     async def _write(self, holder: GangKey, text: str | None) -> bool:
         """Write or remove a gang's key of the ConfigMap, and create the ConfigMap if it is missing.
@@ -183,3 +169,19 @@ class ReservationWriter:
             return False
         self._pauses.note_success(holder)
         return True
+
+
+def _report_failure(plans: Plans, notify: Callable[[Notice], None], reservation: Reservation) -> None:
+    """Notify the owner of a gang that the gang did not get the room that was reserved for its move.
+
+    Does nothing if the gang or its pods do not exist any more.
+    """
+    gang = plans.view.gangs.get(reservation.holder)
+    pod = None if gang is None else min(gang.living(), key=lambda m: (not m.is_waiting, m.name), default=None)
+    if gang is None or pod is None:
+        return
+    detail = (
+        f"the reservation of {len(reservation.nodes)} hosts for its move has ended, and {count_running(gang)} of "
+        f"the {gang.min_pods} that must run together have a host"
+    )
+    notify(Notice(EventReason.GANG_MOVE_FAILED, pod.namespace, pod.name, pod.uid, detail))

@@ -37,13 +37,13 @@ class ObjectStore:
     def steps(self) -> tuple[int, ...]:
         """List the steps that have any object, oldest first. Raises StorageFailed."""
         with self._storage_errors("listing the steps"):
-            numbers = {step_of(name) for name in self._list(self._path)}
+            numbers = {step_of(name) for name in _list(self._fs, self._path)}
         return tuple(sorted(step for step in numbers if step is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
         """Return size and time of the objects of a step, by name; {} if there are none. Raises StorageFailed."""
         with self._storage_errors(f"listing step {step}"):
-            entries = self._list(f"{self._path}/{step_name(step)}")
+            entries = _list(self._fs, f"{self._path}/{step_name(step)}")
             return {
                 name: FileInfo(int(each["size"]), _time(each)) for name, each in entries.items() if _is_object(each)
             }
@@ -118,7 +118,7 @@ class ObjectStore:
                 with suppress(FileNotFoundError):
                     self._fs.rm_file(self._path_of(step, name))
             folder = f"{self._path}/{step_name(step)}"
-            if not self._list(folder):
+            if not _list(self._fs, folder):
                 with suppress(Exception):  # most stores have no folders
                     self._fs.rmdir(folder)
 
@@ -129,15 +129,6 @@ class ObjectStore:
     def _path_of(self, step: int, name: str) -> str:
         """Return the path of an object in the file system of fsspec."""
         return f"{self._path}/{step_name(step)}/{name}"
-
-    def _list(self, path: str) -> dict[str, dict[str, Any]]:
-        """List the entries directly below a path, without fsspec's cache, since others write there too."""
-        self._fs.invalidate_cache()
-        try:
-            entries = self._fs.ls(path, detail=True)
-        except FileNotFoundError:
-            return {}
-        return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in entries if each["name"] != path}
 
     @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
@@ -155,6 +146,16 @@ class ObjectStore:
             raise storage_failure(self.name, doing, error) from error
         except Exception as error:
             raise StorageFailed(f"{self.name}: {doing}: {type(error).__name__}: {error}") from error
+
+
+def _list(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    """List the entries directly below a path, without fsspec's cache, since others write there too."""
+    fs.invalidate_cache()
+    try:
+        entries = fs.ls(path, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in entries if each["name"] != path}
 
 
 class _Object:

@@ -121,7 +121,10 @@ class Leadership:
             if not may_claim(held_round, self._run, self.member.id, dead=dead, hold_s=hold_s).allowed:
                 return False, (record.address, record.port) if record.port else None
             if record.run == self._run:
-                budget, totals = budget.newer(record.budget), ledgers.newest(totals, self._stored_totals(record))
+                budget, totals = (
+                    budget.newer(record.budget),
+                    ledgers.newest(totals, _stored_totals(self._log_event, record)),
+                )
                 before = 0 if record.coordinator == self.member.id else record.round
                 left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
         granted = next_round(held_round, search.base.round)
@@ -132,16 +135,6 @@ class Leadership:
             return False, None
         self._begin(search, budget, totals, claimed, granted, before, left_s)
         return True, None
-
-    def _stored_totals(self, record: RoundRecord) -> JobTime | None:
-        """Return the job totals in an arbiter's record, None for none. Unreadable totals are logged and count as
-        none.
-        """
-        try:
-            return read_totals(record.totals, time.time_ns())
-        except BadTotals as error:
-            self._log_event("totals_unreadable", {"detail": str(error)})
-            return None
 
     def _is_dead(self, record: RoundRecord, search: Search) -> bool:
         """Return True if the holder of this round is known to be dead.
@@ -270,6 +263,17 @@ class Leadership:
         await self._listener.close()
         if self.arbiter is not None:
             await self.arbiter.close()
+
+
+def _stored_totals(log_event: EventLog, record: RoundRecord) -> JobTime | None:
+    """Return the job totals in an arbiter's record, None for none. Unreadable totals are logged and count as
+    none.
+    """
+    try:
+        return read_totals(record.totals, time.time_ns())
+    except BadTotals as error:
+        log_event("totals_unreadable", {"detail": str(error)})
+        return None
 
 
 def _worker_name(id_: str) -> str:

@@ -215,7 +215,7 @@ class Parent:
                 self._continue_stop()
         except (ConnectionError, EOFError):
             pass
-        self._kill_all()
+        _kill_all()
         return None
 
     def _poll_timeout_ms(self) -> float | None:
@@ -270,7 +270,7 @@ class Parent:
         for index, task in enumerate(tasks):
             if index == 0:
                 wait_before_first(task.env)
-            if not task.spawn and (why := self._no_fork_reason or why_no_fork() or self._why_no_script(task)):
+            if not task.spawn and (why := self._no_fork_reason or why_no_fork() or _why_script_cannot_fork(task)):
                 refused[task.local_rank] = why
                 continue
             parent = os.getpid()
@@ -295,11 +295,6 @@ class Parent:
                 wait_until_listening(task.env)
         self._send_report(Started(pids, refused))
         return None
-
-    @staticmethod
-    def _why_no_script(task: Task) -> str:
-        """Return why a task's script cannot be run in a fork, "" if it can or the task is a module."""
-        return "" if task.module else why_no_script(os.path.join(task.cwd, task.argv[0]))
 
     def _close_files(self) -> None:
         """Close the parent's files in a forked child."""
@@ -332,13 +327,19 @@ class Parent:
             self._send_report(Stopped(tuple(sorted(self._orphans))))
             self._kill_at_s, self._orphans = None, set()
 
-    def _kill_all(self) -> None:
-        """Kill all descendants of this process, since the agent has ended."""
-        while kill_below(os.getpid()):
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            time.sleep(TICK_S / 4)
+
+def _why_script_cannot_fork(task: Task) -> str:
+    """Return why a task's script cannot be run in a fork, "" if it can or the task is a module."""
+    return "" if task.module else why_no_script(os.path.join(task.cwd, task.argv[0]))
+
+
+def _kill_all() -> None:
+    """Kill all descendants of this process, since the agent has ended."""
+    while kill_below(os.getpid()):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(TICK_S / 4)
 
 
 def _import(module: str) -> str:

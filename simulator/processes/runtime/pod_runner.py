@@ -63,12 +63,6 @@ class Runner:
         self._writing = threading.Lock()
         self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
 
-    @staticmethod
-    def wants(pod: Object) -> bool:
-        """Return True if the pod states a command and no annotation says how long it is to appear to run."""
-        timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
-        return not timed and any(each.get("command") for each in pod["spec"]["containers"])
-
     def pod_changed(self, pod: Object) -> None:
         """Take a new or changed pod. A new one starts if it states a command and has no run-time annotation."""
         uid = pod["metadata"]["uid"]
@@ -77,7 +71,7 @@ class Runner:
         life = self._lives.get(uid)
         if life is not None:
             life.look(pod)
-        elif self.wants(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        elif _runs_processes(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             self._begin(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
@@ -124,7 +118,8 @@ class Runner:
     async def _live(self, life: RunningPod, uid: str) -> None:
         """Run one pod to its end, then forget it. An exception is logged and ends only this pod. uid: of the pod."""
         try:
-            await asyncio.to_thread(self._prepare, life)
+            await asyncio.to_thread(life.folder.make)
+            await asyncio.to_thread(self._write, life)
             await life.run()
         except Exception:
             # One pod that breaks us must not take the others along; what it ran has been killed.
@@ -133,11 +128,6 @@ class Runner:
             self._lives.pop(uid, None)
             self._addresses.pop(uid, None)
             self._tasks.pop(uid, None)
-
-    def _prepare(self, life: RunningPod) -> None:
-        """Create the folder of a pod, and write its hosts file."""
-        life.folder.make()
-        self._write(life)
 
     def _address(self, uid: str) -> str:
         """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid."""
@@ -181,6 +171,12 @@ class Runner:
             pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))
             life.folder.share("hosts", text.encode())
+
+
+def _runs_processes(pod: Object) -> bool:
+    """Return True if the pod states a command and no annotation says how long it is to appear to run."""
+    timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
+    return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
 
 def _image_environment() -> dict[str, str]:
