@@ -66,17 +66,18 @@ async def serve(settings: Settings) -> None:
         metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
-        if scales := "ElasticJob" in settings.kinds:
+        if has_scale_plans := "ElasticJob" in settings.kinds:
             informers.watch_plans(plans)
-        acts = ChildWriter(calls, cache, kinds, setup), kinds, setup, clock, events, metrics
-        controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
+        writer = ChildWriter(calls, cache, kinds, setup)
+        time = SteadyTime(clock, client.server_ahead_s)
+        controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics, time)
 
         async def term() -> None:
             """Run the controller and report that this process leads."""
             leading.append(True)
             metrics.leading.set(1)
             try:
-                await run_together(controller.run, *([plans.run] if scales else []))
+                await run_together(controller.run, *([plans.run] if has_scale_plans else []))
             finally:
                 leading.clear()
                 metrics.leading.set(0)

@@ -24,6 +24,7 @@ from turnout.controllers.model import (
     Create,
     Delete,
     GangDialect,
+    GangSettings,
     LazyChild,
     NeededChild,
     Object,
@@ -31,7 +32,6 @@ from turnout.controllers.model import (
     PodState,
     Replica,
     Role,
-    Setup,
     Update,
     Write,
 )
@@ -61,7 +61,7 @@ def owner_reference(job: ControlledJob) -> dict[str, Any]:
 
 
 def pod_body(
-    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, owned: OwnedObjects, setup: Setup
+    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, owned: OwnedObjects, setup: GangSettings
 ) -> Object:
     """Return the body of one replica's pod, with labels, gang and, if the setup asks for it, our scheduling gate.
 
@@ -127,12 +127,12 @@ def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Repl
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def pod_group(job: ControlledJob, setup: Setup) -> Object | None:
+def pod_group(job: ControlledJob, setup: GangSettings) -> Object | None:
     """Return the job's PodGroup in the dialect of the scheduler; None if the setup has no dialect."""
     if setup.dialect is GangDialect.NONE:
         return None
     gang = job.gang
-    spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or least_resources(job)}
+    spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or min_resources_of(job)}
     if setup.dialect is GangDialect.VOLCANO:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
@@ -147,7 +147,7 @@ def pod_group(job: ControlledJob, setup: Setup) -> Object | None:
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
-def least_resources(job: ControlledJob) -> Object:
+def min_resources_of(job: ControlledJob) -> Object:
     """Return resource -> amount that the first `min_member` pods request together, in the order of the roles.
 
     Roles outside the gang are left out. Volcano admits a PodGroup by these amounts.
@@ -177,9 +177,7 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
 def _requests(resources: Object) -> dict[str, int]:
     """Return resource -> amount that a container requests, in base units (cpu: milli-CPUs).
 
-    Invalid amounts are left out.
-
-    A limit counts if no request is set.
+    A limit counts if no request is set. Invalid amounts are left out.
     """
     requests = {}
     for part in ("limits", "requests"):
@@ -316,10 +314,10 @@ def _last_first(child: ChildState) -> tuple[str, int]:
     return child.key.kind, -child.index
 
 
-def waits_for_admission(owned: OwnedObjects, setup: Setup) -> bool:
-    """Return True while Volcano has not admitted the job's PodGroup: pods created now would only wait.
+def waits_for_admission(owned: OwnedObjects, setup: GangSettings) -> bool:
+    """Return True if pods must not be created yet: Volcano has not admitted the job's PodGroup, or it does not exist.
 
-    True also while the PodGroup does not exist; always False with another scheduler. Source: MS-46
+    Always False with another scheduler. Source: MS-46
     """
     groups = [each for each in owned.others.values() if each.key.kind == "PodGroup"]
     return setup.dialect is GangDialect.VOLCANO and (
@@ -383,7 +381,7 @@ _PREFIXES = {
 }
 
 
-def path_prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
+def path_prefixes(setup: GangSettings) -> Mapping[str, tuple[str, str]]:
     """Return kind of child -> (path of its API group, its plural). PodGroups are included if the setup creates them."""
     if setup.dialect not in POD_GROUPS:
         return _PREFIXES

@@ -192,13 +192,13 @@ class PodState:
     ready: bool = False
     reason: str = ""  # why it failed, by its status or its container's: "Evicted", "OOMKilled"
     node: str = ""  # name of its node, "" without one
-    last_words: str = ""  # the termination message of the training container, or the end of its log
+    termination_message: str = ""  # the termination message of the training container, or the end of its log
     mode: str = ""  # the value of the kind's label `mode`
     containers: Sequence[Object] = ()  # their statuses, if the kind reports them
-    began_s: float | None = None  # of the training container, else of the pod, since 1970; None if unknown
-    ended_s: float | None = None  # the same for its end
+    started_s: float | None = None  # start of the training container, else of the pod, since 1970; None if unknown
+    ended_s: float | None = None  # end of the training container, since 1970; None while it runs, or if unknown
     scheduler_message: str = ""  # why its scheduler has no node for it, "" for a pod with a node
-    since_s: float = 0.0  # its deletion, else its end, else its creation, since 1970; 0 if unknown
+    state_since_s: float = 0.0  # its deletion, else its end, else its creation, since 1970; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +304,15 @@ class GangDialect(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """The settings of the admin."""
+class GangSettings:
+    """The settings of the admin about PodGroups, their scheduler and scheduling gates."""
 
     dialect: GangDialect = GangDialect.NONE
     scheduler: str = ""  # of pods of a gang that name none
     gate_pods: bool = False  # pods of a gang that request an accelerator wait behind our scheduling gate
 
 
-class JobVerdict(NamedTuple):
+class PodDerivedCondition(NamedTuple):
     """A condition that follows from the pods of a job."""
 
     reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
@@ -366,9 +366,9 @@ class ControlledKind:
     selector: Callable[[ControlledJob, Role], dict[str, str]]  # the labels of all pods of one role
     # The children matter if an address is known only once a Service exists.
     pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
-    extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
-    # The conditions that follow from the pods, by the counts of each role, by its name.
-    verdicts_of: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[JobVerdict]]
+    other_children: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
+    # The conditions that follow from the pods. The counts are by the name of the role.
+    conditions_of_pods: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[PodDerivedCondition]]
     lowest_retryable_exit_code: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
@@ -376,13 +376,13 @@ class ControlledKind:
     # Names of the roles whose missing pods are not created yet.
     postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _job, _owned: ()
     # The part of a suspended job that still runs, None if nothing of it runs.
-    suspended_job: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
+    part_while_suspended: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
     # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
-    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
+    should_recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
     vocabulary: StatusVocabulary = CORE_WORDS
     creation_warnings: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
     # True for a pod that was created for another mode of the job.
-    outdated: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
+    is_outdated: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
     reports_containers: bool = False  # its status has the containers' own statuses
     unique_pod_names: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.
@@ -392,7 +392,7 @@ class ControlledKind:
     title: str = ""  # its name among kinds, if another kind has the same `kind`
     # Decides on a job whose lifecycle is a table of phases; None if its conditions follow kubeflow/common.
     lifecycle: (
-        Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, Setup], ReconcileOutcome] | None
+        Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, GangSettings], ReconcileOutcome] | None
     ) = None
     phase: Callable[[Object], JobPhase] | None = None  # reads a status; None to follow the conditions
 

@@ -20,32 +20,32 @@ from turnout.controllers.model import (
     Counts,
     Delete,
     EventOnJob,
-    JobVerdict,
+    GangSettings,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     PodPhase,
     Reason,
     ReconcileOutcome,
     RefusedJob,
     Role,
-    Setup,
     StatusContext,
     Write,
     as_mapping,
 )
-from turnout.controllers.role_pods import Reconciliation, RoleDecision, decide_role, missing_device_texts, soonest
+from turnout.controllers.role_pods import ReconcileContext, RoleDecision, decide_role, missing_device_texts, soonest
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.kube.times import rfc3339, unix_s
 
 NOTHING = ReconcileOutcome()
-NO_GANGS = Setup()
+NO_GANGS = GangSettings()
 _DELETED_AT_END = ("PodGroup", "HorizontalPodAutoscaler")  # kinds of children that an ended job loses
 _TIMES = ("startTime", "completionTime")  # fields of a status
 
 
 @dataclass(slots=True)
-class _Status:
-    """The next status of a job, which the decisions of one reconciliation change, and its Events."""
+class _StatusDraft:
+    """The status that one reconciliation prepares: decisions change it, and add Events."""
 
     kind: ControlledKind
     raw: Object  # the status as stored, in the kind's own terms
@@ -62,18 +62,19 @@ class _Status:
     def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
         """Add or update a condition. on: its status, True or False.
 
-        why: the part of the reason that follows the job's kind, None for the type.
+        why: the second half of the condition's reason, which is the job's kind and `why`, such as PyTorchJobFailed;
+        None for `type_`.
         """
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
-    def end(self, verdict: JobVerdict, why: Reason | None = None) -> None:
+    def end(self, condition: PodDerivedCondition, why: Reason | None = None) -> None:
         """Add the condition of the job's end, and the time of the end unless it is stored already.
 
-        why: the part of the condition's reason that follows the job's kind, None for the verdict's own.
+        why: the second half of the condition's reason, as in `add_condition`; None for the reason of `condition`.
         """
         self.completion = self.completion or rfc3339(self.now_s)
-        self.add_condition(verdict.reason, verdict.text, why=why)
+        self.add_condition(condition.reason, condition.text, why=why)
 
     def patch(self) -> Object | None:
         """Return a merge patch of the status in the kind's own terms; None if nothing changes."""
@@ -88,7 +89,7 @@ class _Status:
 
 
 def reconcile(
-    kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, setup: Setup = NO_GANGS
+    kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, setup: GangSettings = NO_GANGS
 ) -> ReconcileOutcome:
     """Return what has to be written for one job; nothing for a job that is being deleted, or that another controller
     has.
@@ -107,10 +108,10 @@ def reconcile(
     if kind.lifecycle is not None:
         return NOTHING if owned.pods_unreadable else kind.lifecycle(kind, job, raw, owned, now_s, setup)
     status.job = job
-    return _decide(Reconciliation(kind, job, owned, setup, now_s), status)
+    return _decide(ReconcileContext(kind, job, owned, setup, now_s), status)
 
 
-def _decide(context: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
     """Return what has to be written for a valid job that we control.
 
     While pods cannot be read, only the status is written, unless the job has ended.
@@ -133,10 +134,11 @@ def _decide(context: Reconciliation, status: _Status) -> ReconcileOutcome:
     return _running_outcome(context, status)
 
 
-def _note_created(status: _Status, job: ControlledJob) -> None:
-    """Add the condition of a new job, and warnings for its owner.
+def _note_created(status: _StatusDraft, job: ControlledJob) -> None:
+    """Add the condition Created, and warning Events for the owner.
 
-    The warnings are about unexpected effects of its spec, and about devices that no node offers.
+    The warnings are about unexpected effects of the spec and, once nodes have been listed, about devices that no node
+    offers.
     """
     status.add_condition(Reason.CREATED, f"{status.kind.kind} {job.name} is created.")
     status.events += [EventOnJob(Reason.ADVICE, text, warning=True) for text in status.kind.creation_warnings(job)]
@@ -146,7 +148,7 @@ def _note_created(status: _Status, job: ControlledJob) -> None:
         ]
 
 
-def _limit_reached(job: ControlledJob, status: _Status) -> str:
+def _limit_reached(job: ControlledJob, status: _StatusDraft) -> str:
     """Return why a job fails by its deadline, start time or backoff limit; "" if it does not.
 
     After a clock jump no time limit ends the job yet; an Event tells the owner.
@@ -160,15 +162,15 @@ def _limit_reached(job: ControlledJob, status: _Status) -> str:
     return time_reason or ""
 
 
-def _failed_outcome(status: _Status, why: str) -> ReconcileOutcome:
+def _failed_outcome(status: _StatusDraft, why: str) -> ReconcileOutcome:
     """Return the outcome of a job that fails: its children are deleted, and its status and an Event state why."""
     writes = [*children.delete_pods(status.owned.pods), *children.delete_others(status.owned)]
-    status.end(JobVerdict(Reason.FAILED, why))
+    status.end(PodDerivedCondition(Reason.FAILED, why))
     status.events.append(EventOnJob(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
 
-def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float) -> _Status:
+def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float) -> _StatusDraft:
     """Return the working copy of a job's status.
 
     Invalid parts of the stored status are left out. raw: the job's object.
@@ -178,22 +180,24 @@ def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: 
     roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
-    return _Status(kind, status, before, owned, now_s, conditions.valid_conditions(before), replicas, start, completion)
+    return _StatusDraft(
+        kind, status, before, owned, now_s, conditions.valid_conditions(before), replicas, start, completion
+    )
 
 
-def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
+def _report_refusal(status: _StatusDraft, refused: RefusedJob) -> ReconcileOutcome:
     """Return the outcome for an invalid object: a new job fails, a job that has begun keeps its pods and its old size.
 
     An Event states the fault in both cases.
     """
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
-        status.end(JobVerdict(Reason.FAILED, refused.why), why)
+        status.end(PodDerivedCondition(Reason.FAILED, refused.why), why)
     status.events.append(EventOnJob(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
 
-def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
+def _add_condition_and_event(status: _StatusDraft, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
     """Add a condition of type `type_` and an Event. Both get the reason `why` and the same text.
 
     on: status of the condition.
@@ -202,7 +206,7 @@ def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: 
     status.events.append(EventOnJob(why, text))
 
 
-def _clean_up_ended(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> ReconcileOutcome:
+def _clean_up_ended(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> ReconcileOutcome:
     """Return the outcome of an ended job: pods are deleted as cleanPodPolicy says; the job is deleted after its TTL.
 
     Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing. After a clock jump the job is
@@ -244,7 +248,7 @@ def _pod_deletions_at_end(job: ControlledJob, owned: OwnedObjects) -> Iterator[W
                 yield Delete(service.key, service.uid)
 
 
-def _suspended_outcome(context: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _suspended_outcome(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
     """Return the outcome of a suspended job: its children are deleted, except those of the part that its kind keeps.
 
     The start time is removed, so that time limits begin again when the job is resumed.
@@ -257,11 +261,11 @@ def _suspended_outcome(context: Reconciliation, status: _Status) -> ReconcileOut
         _add_condition_and_event(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
-    if (kept_job := kind.suspended_job(job)) is None:
+    if (kept_job := kind.part_while_suspended(job)) is None:
         return _outcome(status, [*children.delete_pods(owned.pods), *children.delete_others(owned)])
     context = replace(context, job=kept_job)
     kept_roles = {role.label for role in kept_job.roles}
-    writes = [*children.other_writes(kind.extras(kept_job, owned), owned, context.create_budget)]
+    writes = [*children.other_writes(kind.other_children(kept_job, owned), owned, context.create_budget)]
     writes += children.delete_pods(pod for pod in owned.pods if pod.role not in kept_roles)
     decisions = _decide_roles(context, status)
     for name, decision in decisions.items():
@@ -269,8 +273,8 @@ def _suspended_outcome(context: Reconciliation, status: _Status) -> ReconcileOut
     return _outcome_of_roles(context, status, writes, decisions)
 
 
-def _decide_roles(context: Reconciliation, status: _Status) -> dict[str, RoleDecision]:
-    """Return name of the role -> decision on its pods. The Events of the decisions are added to the status."""
+def _decide_roles(context: ReconcileContext, status: _StatusDraft) -> dict[str, RoleDecision]:
+    """Return name of the role -> decision on its pods. The Events of the decisions are appended to status.events."""
     decisions = {
         role.name: decide_role(context, role, status.replicas.get(role.name, {})) for role in context.job.roles
     }
@@ -280,8 +284,8 @@ def _decide_roles(context: Reconciliation, status: _Status) -> dict[str, RoleDec
 
 
 def _outcome_of_roles(
-    context: Reconciliation,
-    status: _Status,
+    context: ReconcileContext,
+    status: _StatusDraft,
     writes: Iterable[Write],
     decisions: Mapping[str, RoleDecision],
     left_s: Iterable[float] = (),
@@ -298,7 +302,7 @@ def _outcome_of_roles(
     return replace(outcome, requeue_s=requeue_s, status_first=restarted, restarts=restarts)
 
 
-def _failed_too_often(job: ControlledJob, status: _Status, owned: OwnedObjects) -> bool:
+def _failed_too_often(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects) -> bool:
     """Return True if restarts of pods and of their containers reach backoffLimit (at least 1); False without a
     limit.
     """
@@ -313,7 +317,7 @@ def _failed_too_often(job: ControlledJob, status: _Status, owned: OwnedObjects) 
     return restarts + failed >= max(1, job.policy.backoff_limit)
 
 
-def _time_limit_reason(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> str | None:
+def _time_limit_reason(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> str | None:
     """Return why the job fails now by a time limit; None if none is reached.
 
     The limits are activeDeadlineSeconds, and `start_s` for the start of its gang. Both count from the start time in
@@ -327,7 +331,7 @@ def _time_limit_reason(job: ControlledJob, status: _Status, owned: OwnedObjects,
     return None
 
 
-def _starts_too_late(job: ControlledJob, status: _Status, owned: OwnedObjects, now_s: float) -> bool:
+def _starts_too_late(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> bool:
     """Return True if fewer pods than the gang's min have started within `start_s`. False for a job that once ran."""
     began_s, policy = unix_s(status.start), job.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
@@ -336,7 +340,7 @@ def _starts_too_late(job: ControlledJob, status: _Status, owned: OwnedObjects, n
     return now_s - began_s >= policy.start_s and started < job.gang.min_member
 
 
-def _running_outcome(context: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
     """Return the outcome of a job that is neither suspended nor over.
 
     Missing children are created, surplus children deleted, and the conditions follow from the pods, the job's end
@@ -344,21 +348,25 @@ def _running_outcome(context: Reconciliation, status: _Status) -> ReconcileOutco
     """
     job, owned = context.job, context.owned
     group = children.pod_group(job, context.setup)
-    extras = [*([] if group is None else [group]), *context.kind.extras(job, owned)]
-    writes = [*children.other_writes(extras, owned, context.create_budget)]
+    other_children = [*([] if group is None else [group]), *context.kind.other_children(job, owned)]
+    writes = [*children.other_writes(other_children, owned, context.create_budget)]
     decisions = _decide_roles(context, status)
     for role in job.roles:
         _note_role(context, status, role, decisions[role.name])
     failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
     counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
-    verdicts = [JobVerdict(Reason.FAILED, failures[-1])] if failures else context.kind.verdicts_of(job, counts, owned)
-    for verdict in verdicts:
-        _note_verdict(status, verdict)
+    pod_conditions = (
+        [PodDerivedCondition(Reason.FAILED, failures[-1])]
+        if failures
+        else context.kind.conditions_of_pods(job, counts, owned)
+    )
+    for condition in pod_conditions:
+        _add_pod_condition(status, condition)
     return _outcome_of_roles(context, status, writes, decisions, _limits_left_s(job, status))
 
 
-def _limits_left_s(job: ControlledJob, status: _Status) -> list[float]:
+def _limits_left_s(job: ControlledJob, status: _StatusDraft) -> list[float]:
     """Return the seconds until each time limit is reached, and JUMP_S after a clock jump; [] without any."""
     began_s = unix_s(status.start) or status.now_s
     bounds = [began_s + each for each in (job.policy.active_deadline_s, job.policy.start_s) if each is not None]
@@ -366,7 +374,7 @@ def _limits_left_s(job: ControlledJob, status: _Status) -> list[float]:
     return [*left_s, JUMP_S] if status.owned.jumped_s else left_s
 
 
-def _note_role(context: Reconciliation, status: _Status, role: Role, decision: RoleDecision) -> None:
+def _note_role(context: ReconcileContext, status: _StatusDraft, role: Role, decision: RoleDecision) -> None:
     """Store a role's part of the status, and add the condition Restarting if failed pods of the role are recreated."""
     if decision.restarted:
         status.add_condition(
@@ -376,13 +384,13 @@ def _note_role(context: Reconciliation, status: _Status, role: Role, decision: R
     status.replicas = {**status.replicas, role.name: {**role_status, **decision.status_fields}}
 
 
-def _note_verdict(status: _Status, verdict: JobVerdict) -> None:
-    """Add the condition of a verdict. If the verdict ends the job, add the end time and an Event, too."""
-    if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
-        status.end(verdict)
-        status.events.append(EventOnJob(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
+def _add_pod_condition(status: _StatusDraft, condition: PodDerivedCondition) -> None:
+    """Add a condition to the status. If it ends the job, add the end time and an Event, too."""
+    if condition.reason in (Reason.SUCCEEDED, Reason.FAILED):
+        status.end(condition)
+        status.events.append(EventOnJob(condition.reason, condition.text, condition.reason is Reason.FAILED))
     else:
-        status.add_condition(verdict.reason, verdict.text)
+        status.add_condition(condition.reason, condition.text)
 
 
 def _replica_status(kind: ControlledKind, job: ControlledJob, role: Role, count: Counts) -> Object:
@@ -392,6 +400,6 @@ def _replica_status(kind: ControlledKind, job: ControlledJob, role: Role, count:
     return {**selector, **{name: number for name, number in numbers.items() if number}}
 
 
-def _outcome(status: _Status, writes: Iterable[Write]) -> ReconcileOutcome:
+def _outcome(status: _StatusDraft, writes: Iterable[Write]) -> ReconcileOutcome:
     """Return the outcome with these writes, the Events of the status, and the patch of the status."""
     return ReconcileOutcome(tuple(writes), tuple(status.events), status.patch())

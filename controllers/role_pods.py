@@ -22,6 +22,7 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     EventOnJob,
+    GangSettings,
     Object,
     OwnedObjects,
     PodPhase,
@@ -30,7 +31,6 @@ from turnout.controllers.model import (
     Replica,
     RestartReason,
     Role,
-    Setup,
     Write,
 )
 from turnout.jobs.kinds.job_kind import Restart
@@ -62,13 +62,13 @@ def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciliation:
-    """The input of all decisions of one reconciliation of a job."""
+class ReconcileContext:
+    """What all decisions of one reconciliation of a job read."""
 
     kind: ControlledKind
     job: ControlledJob
     owned: OwnedObjects
-    setup: Setup
+    setup: GangSettings
     now_s: float
     create_budget: CreateBudget = field(default_factory=CreateBudget)  # the children that may still be created
 
@@ -83,7 +83,7 @@ class _RolePods(NamedTuple):
     failed: list[PodState]  # neither outdated nor replaced
 
 
-def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDecision:
+def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDecision:
     """Return the decision on the pods of one role. before: the role's part of the stored status, {} for none."""
     kind, job = context.kind, context.job
     pods = _pods_of_role(context, role)
@@ -113,17 +113,17 @@ def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDeci
     )
 
 
-def _pods_of_role(context: Reconciliation, role: Role) -> _RolePods:
+def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
-    outdated = [pod for pod in role_pods if context.kind.outdated(context.job, pod)]
+    outdated = [pod for pod in role_pods if context.kind.is_outdated(context.job, pod)]
     replaced = [pod for pod in role_pods if context.kind.unique_pod_names and pod.deleting]
     failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
     return _RolePods(role_pods, outdated, replaced, failed)
 
 
 def _creations(
-    context: Reconciliation, role: Role, history: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
+    context: ReconcileContext, role: Role, history: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
 ) -> tuple[list[Write], RoleHistory]:
     """Return the writes that create missing pods, and the history with the numbers of these pods marked as used.
 
@@ -189,7 +189,7 @@ def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: Pod
     """Return True if a failed pod is created again: by the rule of its kind, else its exit code, else the restart
     policy.
     """
-    if (decision := kind.recreate(job, role, pod)) is not None:
+    if (decision := kind.should_recreate(job, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
         return pod.exit_code is not None and pod.exit_code >= kind.lowest_retryable_exit_code
@@ -200,7 +200,7 @@ def _is_final(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodStat
     """Return True if the failure of this pod, which is not recreated, fails the job, however many other pods there
     are.
     """
-    return role.restart is Restart.EXIT_CODE or kind.recreate(job, role, pod) is False
+    return role.restart is Restart.EXIT_CODE or kind.should_recreate(job, role, pod) is False
 
 
 def _counts(pods: Iterable[PodState]) -> Counts:
@@ -397,7 +397,7 @@ class BackOff:
     def with_failures(self, pods: Iterable[PodState]) -> BackOff:
         """Return the back-off after these pods have failed. The caller passes each failed pod only once.
 
-        A pod that ran for RESET_S or longer begins again with one failure.
+        A pod that ran for RESET_S or longer starts again at one failure.
         """
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
@@ -406,22 +406,22 @@ class BackOff:
             last[pod.index] = self.now_s
         return BackOff(self.now_s, failures, last)
 
-    def left_s(self, index: int, least_s: float = 0.0) -> float:
+    def left_s(self, index: int, min_wait_s: float = 0.0) -> float:
         """Return in how many seconds the index may have a pod, 0 for now.
 
-        least_s: the result is at least this for an index that is in a back-off, even if its back-off is over.
+        min_wait_s: an index in a back-off waits at least this long, even if its back-off is over.
         """
         at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
         if at_s is None or not pause:
             return 0.0
-        return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
+        return max(min_wait_s, min(at_s, self.now_s) + pause - self.now_s)
 
-    def waiting_s(self, size: int, least_s: float) -> dict[int, float]:
+    def waiting_s(self, size: int, min_wait_s: float) -> dict[int, float]:
         """Return index -> seconds > 0 that it still waits, for the indices in a back-off.
 
-        size: of the role; higher indices are left out. least_s: the shortest wait of an index that is in a back-off.
+        size: of the role; higher indices are left out. min_wait_s: an index in a back-off waits at least this long.
         """
-        left_s = {index: self.left_s(index, least_s) for index in self.last_s if index < size}
+        left_s = {index: self.left_s(index, min_wait_s) for index in self.last_s if index < size}
         return {index: wait_s for index, wait_s in left_s.items() if wait_s > 0}
 
     def status_fields(self, size: int) -> Object:
@@ -451,7 +451,7 @@ def pause_s(failures: int) -> float:
 
 def _run_time_s(pod: PodState, now_s: float) -> float:
     """Return for how long a pod has run, in seconds; 0 if its start is unknown. A pod of unknown end ran until now."""
-    return 0.0 if pod.began_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.began_s
+    return 0.0 if pod.started_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.started_s
 
 
 def _numbers_by_index(entries: Any, largest: int) -> dict[int, int]:

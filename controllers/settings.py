@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import GangDialect, Setup
+from turnout.controllers.model import GangDialect, GangSettings
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.version import add_version
 
@@ -46,9 +46,9 @@ class Settings:
         if self.qps < 0:
             raise BadSetting(f"--qps {self.qps:g}: 0 for no bound, or more")
 
-    def setup(self) -> Setup:
+    def setup(self) -> GangSettings:
         """Return the settings on which decisions depend."""
-        return Setup(GangDialect(self.gang), self.scheduler, self.gate_pods)
+        return GangSettings(GangDialect(self.gang), self.scheduler, self.gate_pods)
 
 
 def read_settings(argv: Sequence[str] | None = None) -> Settings:

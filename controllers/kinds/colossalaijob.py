@@ -22,9 +22,9 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     GangSpec,
-    JobVerdict,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     PodPhase,
     PodState,
     Reason,
@@ -135,7 +135,7 @@ def _check_pod(template: ObjectPart) -> None:
 def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
     """Return resource -> (amount in base units, path of its field). Null counts as missing. Raises BadJob.
 
-    part: requests or limits of a container.
+    part: requests or limits of a container. Base units: milli-CPUs for cpu, else as in `amount`.
     """
     amounts = {}
     for name, quantity in part.value.items():
@@ -201,7 +201,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {LABELS.job: job.name, LABELS.role: role.label}
 
 
-def outdated(job: ControlledJob, pod: PodState) -> bool:
+def is_outdated(job: ControlledJob, pod: PodState) -> bool:
     """Return True for a pod of the other mode: created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUG_MODE) != (job.spec["debug"] is not None)
 
@@ -216,7 +216,7 @@ def postponed_roles(job: ControlledJob, owned: OwnedObjects) -> Collection[str]:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in job.roles if role.name == WORKER)
     running = sum(
-        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not outdated(job, pod)
+        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not is_outdated(job, pod)
         for pod in owned.pods
     )
     return () if running >= workers or job.spec["debug"] is not None else (LAUNCHER,)
@@ -238,7 +238,7 @@ def hosts(job: ControlledJob) -> list[str]:
     return [f"{job.name}-{WORKER}-{index}.{job.name}" for index in range(worker.replicas)]
 
 
-def extras(job: ControlledJob, owned: OwnedObjects) -> Sequence[Object]:
+def other_children(job: ControlledJob, owned: OwnedObjects) -> Sequence[Object]:
     """Return the children that are not pods: the Service and the ConfigMap of the host list.
 
     Before them the Secret of the SSH keys, until that ConfigMap exists.
@@ -317,9 +317,9 @@ def _container_in_mode(job: ControlledJob, role: Role, container: Object, overri
 
 
 def _mode_command(job: ControlledJob, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
-    """Return the fields `command` and `args` of a container for training or debugging; override: None for the defaults.
+    """Return the fields `command` and `args` of a container for training or debugging.
 
-    `args` is None if the container gets none.
+    override: what the mode changes in the role's pods; None for nothing. `args` is None if the container gets none.
     """
     if job.spec["debug"] is not None:
         return {"command": override.command if override and override.command else _DEBUG_COMMAND, "args": None}
@@ -383,20 +383,24 @@ def _volumes(job: ControlledJob, role: Role) -> list[Object]:
     return volumes
 
 
-def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> list[JobVerdict]:
+def conditions_of_pods(
+    job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects
+) -> list[PodDerivedCondition]:
     """Return the conditions that follow from the pods; [] if none does. counts: by the name of the role.
 
     The end of the launcher is the end of the job; a host that it names as failed, or a restarted worker, fails the job.
     Source: CA-21, CA-23, CA-24, SD-17
     """
-    if job.spec["debug"] is None and (end := _end_verdict(job, owned)) is not None:
+    if job.spec["debug"] is None and (end := _end_condition(job, owned)) is not None:
         return [end]
     active = sum(count.active for count in counts.values())
-    return [JobVerdict(Reason.RUNNING, f"{KIND} {job.name} is running.")] if active == job.gang.min_member else []
+    return (
+        [PodDerivedCondition(Reason.RUNNING, f"{KIND} {job.name} is running.")] if active == job.gang.min_member else []
+    )
 
 
-def _end_verdict(job: ControlledJob, owned: OwnedObjects) -> JobVerdict | None:
-    """Return the verdict that ends a training job, None if it continues.
+def _end_condition(job: ControlledJob, owned: OwnedObjects) -> PodDerivedCondition | None:
+    """Return the condition that ends a training job, None if it continues.
 
     A failed launcher ends it elsewhere (`role_pods`).
     """
@@ -404,12 +408,14 @@ def _end_verdict(job: ControlledJob, owned: OwnedObjects) -> JobVerdict | None:
     if launcher is None:
         return None
     if launcher.phase is PodPhase.SUCCEEDED:
-        if failed := _FAILURE.findall(launcher.last_words):
-            return JobVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
-        return JobVerdict(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
+        if failed := _FAILURE.findall(launcher.termination_message):
+            return PodDerivedCondition(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
+        return PodDerivedCondition(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
     restarted = next((pod.name for pod in owned.pods if pod.role == WORKER and pod.restarts), "")
     if restarted:
-        return JobVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
+        return PodDerivedCondition(
+            Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list."
+        )
     return None
 
 
@@ -462,15 +468,15 @@ COLOSSALAIJOB = ControlledKind(
     labels,
     selector,
     pod_spec,
-    extras,
-    verdicts_of,
+    other_children,
+    conditions_of_pods,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     name=name,
     postponed_roles=postponed_roles,
-    recreate=_never_recreate,
+    should_recreate=_never_recreate,
     vocabulary=VOCABULARY,
     creation_warnings=creation_warnings,
-    outdated=outdated,
+    is_outdated=is_outdated,
     reports_containers=True,
 )

@@ -23,11 +23,11 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     GangSpec,
-    JobVerdict,
     LazyChild,
     NeededChild,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     PodPhase,
     PodState,
     Reason,
@@ -180,7 +180,7 @@ def name(job: ControlledJob, role: Role, replica: Replica) -> str:
 
 
 def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one replica's pod: the number is its own, the rank is taken over by its replacement."""
+    """Return the labels of one replica's pod. Each pod has a number of its own; a replacement takes over the rank."""
     numbers = {"replica-index": replica.number, "rank-index": replica.index, "relaunch-count": replica.restarts}
     return {**selector(job, role), **{f"elasticjob.dlrover/{key}": str(each) for key, each in numbers.items()}}
 
@@ -190,7 +190,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {"app": "dlrover", LABELS.job: job.name, LABELS.role: role.label}
 
 
-def extras(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
+def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
     """Return the Services: of the master, and of each rank of the workers. They are built only if they are missing."""
     services: list[NeededChild] = []
     for role in job.roles:
@@ -212,12 +212,12 @@ def _service(job: ControlledJob, role: Role, index: int, service_name: str, port
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(job, service_name, pod_labels), "spec": spec}
 
 
-def suspended_job(job: ControlledJob) -> ControlledJob:
+def part_while_suspended(job: ControlledJob) -> ControlledJob:
     """Return the part of a suspended job that still runs: its master."""
     return replace(job, roles=tuple(role for role in job.roles if role.name == MASTER))
 
 
-def recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
+def should_recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
     """Return False for a master that reports by exit code 1 that the job has failed; True for every other failed pod.
 
     The caller bounds how often a pod is recreated.
@@ -225,20 +225,22 @@ def recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
     return role.name != MASTER or pod.exit_code != 1
 
 
-def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> Sequence[JobVerdict]:
+def conditions_of_pods(
+    job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects
+) -> Sequence[PodDerivedCondition]:
     """Return the conditions that follow from the pods' phases; [] while no worker runs. counts: by the name of the
     role.
 
-    The job succeeds with its master, or with all workers. While a pod is failed it is restarting.
+    The job succeeds with its master, or with all workers. While any pod is failed, the job is Restarting.
     """
     head = f"{KIND} {job.name}"
     worker = next(role for role in job.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
-        return [JobVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
+        return [PodDerivedCondition(Reason.SUCCEEDED, f"{head} is successfully completed.")]
     if any(pod.phase is PodPhase.FAILED for pod in owned.pods):
-        return [JobVerdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
-    return [JobVerdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
+        return [PodDerivedCondition(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
+    return [PodDerivedCondition(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
 
 _PHASES = (Reason.FAILED, Reason.SUCCEEDED, Reason.SUSPENDED, Reason.RESTARTING, Reason.RUNNING)
@@ -273,8 +275,9 @@ def master_host(job: ControlledJob) -> str:
 def master_template(own_template: Object, worker: Role, image: str = "") -> Object:
     """Return the pod template of the master: it runs our coordinator unless the job sets a command or arguments.
 
-    own_template: of the master in the job, {} for none. image: of the master if the job names none; "" for the workers'
-    image.
+    own_template: of the master in the job, {} for none. worker: the role of the workers, whose pod and container
+    settings the master gets where it states none; it must have a container named CONTAINER, else ValueError is raised.
+    image: of the master if the job names none; "" for the workers' image.
     """
     worker_pod = worker.template["spec"]
     (worker_container,) = [each for each in worker_pod["containers"] if each.get("name") == CONTAINER][:1]
@@ -344,11 +347,10 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: C
 
 
 def _raise_memory(amounts: Any, steps: int) -> Any:
-    """Return requests or limits with half of the memory added for each step.
+    """Return requests or limits with half of the original memory added for each step, at most MAX_MEMORY_STEPS.
 
-    Invalid or missing memory is left as it is.
-
-    steps: how often the pod ran out of memory, at most MAX_MEMORY_STEPS.
+    amounts: the requests or limits of a container. Invalid or missing memory is left as it is. steps: how often the pod
+    ran out of memory.
     """
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
@@ -408,13 +410,13 @@ ELASTICJOB = ControlledKind(
     labels,
     selector,
     pod_spec,
-    extras,
-    verdicts_of,
+    other_children,
+    conditions_of_pods,
     child_labels=LABELS,
     owns=("Pod", "Service"),
     name=name,
-    suspended_job=suspended_job,
-    recreate=recreate,
+    part_while_suspended=part_while_suspended,
+    should_recreate=should_recreate,
     vocabulary=StatusVocabulary(_FIELDS, _to_core_status, _to_dlrover_status),
     unique_pod_names=True,
     faulty_node_exit_code=FAULTY,

@@ -21,9 +21,9 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Counts,
-    JobVerdict,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     PodPhase,
     Reason,
     Replica,
@@ -75,21 +75,26 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def pod_spec(job: ControlledJob, role: Role, _replica: Replica, owned: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod: MindSpore's variables are added, and its last log lines are kept.
+    """Return the spec of one replica's pod, with MindSpore's variables, and the last log lines of the container as
+    termination message.
 
-    owned: its Services, of which the Scheduler's has the address.
+    owned: what the job owns; the address of the Scheduler is read from its Service.
     """
     variables = _env(job, role, owned)
 
-    def with_env(container: Object) -> Object:
-        """Return a container; the training container gets the missing variables."""
+    def with_mindspore_fields(container: Object) -> Object:
+        """Return a container.
+
+        The training container gets those of `variables` that it does not set itself, and its last log lines as
+        termination message unless it states another policy.
+        """
         if container.get("name") != CONTAINER:
             return container
         env = with_missing_variables(container.get("env") or (), variables)
         return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
 
     spec = dict(role.template["spec"])
-    return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
+    return {**spec, "containers": [with_mindspore_fields(each) for each in spec["containers"]]}
 
 
 def _env(job: ControlledJob, role: Role, owned: OwnedObjects) -> list[Object]:
@@ -144,7 +149,7 @@ def postponed_roles(job: ControlledJob, owned: OwnedObjects) -> Collection[str]:
     return () if scheduler_exists else [role.name for role in job.roles if role is not scheduler]
 
 
-def extras(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
+def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
     """Return the Scheduler's Service, which has a cluster IP; empty for a job without a Scheduler."""
     if (scheduler := _role_named(job, SCHEDULER)) is None:
         return []
@@ -155,7 +160,9 @@ def extras(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects) -> list[JobVerdict]:
+def conditions_of_pods(
+    job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects
+) -> list[PodDerivedCondition]:
     """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job if its role is never
@@ -164,17 +171,20 @@ def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedOb
     name, count, spec = f"{KIND} {job.name}", counts[WORKER], job.spec
     worker = next(role for role in job.roles if role.name == WORKER)
     if _has_succeeded(spec, worker, count, owned):
-        return [JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    verdicts = [JobVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
+        return [PodDerivedCondition(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+    pod_conditions = [PodDerivedCondition(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in job.roles:
         failed = counts[role.name].failed
         if not failed or (role is worker and spec.enable_dynamic_worker and failed < role.replicas):
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*verdicts, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(owned)}")]
-        verdicts.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
-    return verdicts
+            return [
+                *pod_conditions,
+                PodDerivedCondition(Reason.FAILED, f"{name} is failed {text}{_failure_hint(owned)}"),
+            ]
+        pod_conditions.append(PodDerivedCondition(Reason.RESTARTING, f"{name} is restarting {text}"))
+    return pod_conditions
 
 
 def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, owned: OwnedObjects) -> bool:
@@ -194,7 +204,7 @@ def _failure_hint(owned: OwnedObjects) -> str:
         f" {pod.name} says {error_text!r}: {hint}."
         for pod in owned.pods
         for error_text, hint in HINTS.items()
-        if pod.phase is PodPhase.FAILED and error_text in pod.last_words
+        if pod.phase is PodPhase.FAILED and error_text in pod.termination_message
     )
     return next(hints, "")
 
@@ -243,8 +253,8 @@ MSJOB = ControlledKind(
     labels,
     selector,
     pod_spec,
-    extras,
-    verdicts_of,
+    other_children,
+    conditions_of_pods,
     owns=("Pod", "Service"),
     postponed_roles=postponed_roles,
     creation_warnings=creation_warnings,

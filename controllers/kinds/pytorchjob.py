@@ -1,10 +1,14 @@
 """PyTorchJobs. Source: docs/facts/job-kinds.md 1.2; contract PE-17 to PE-48, SD-12 to SD-14.
 
-Differences from the Training Operator 1.8.1: - The other workers of an elastic job without a Master wait for worker 0
-(VE-25). - The port of an elastic job is 29400 unless the user sets one (SD-14). - PET_STANDALONE is 1 (SD-13). - The
-variables that users' guides name are set together with those that torchrun reads (SD-12). - PYTHONUNBUFFERED keeps the
-value of the user (PE-43). - A host that a pod waits for may also be in /etc/hosts. - A failed job has a completionTime,
-so that its TTL ends it.
+Differences from the Training Operator 1.8.1:
+
+- The other workers of an elastic job without a Master wait for worker 0 (VE-25).
+- The port of an elastic job is 29400 unless the user sets one (SD-14).
+- PET_STANDALONE is 1 (SD-13).
+- The variables that users' guides name are set together with those that torchrun reads (SD-12).
+- PYTHONUNBUFFERED keeps the value of the user (PE-43).
+- A host that a pod waits for may also be in /etc/hosts.
+- A failed job has a completionTime, so that its TTL ends it.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Counts,
-    JobVerdict,
     NeededChild,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     Reason,
     Replica,
     Role,
@@ -75,9 +79,9 @@ def _processes_per_node(spec: PyTorchJobSpec) -> str:
 
 
 def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one replica's pod.
+    """Return the labels of one replica's pod and of its Service.
 
-    The Master, or without a Master replica 0 of each role, has the job-role master.
+    The Master, or without a Master replica 0 of each role, has the label job-role=master.
     """
     replica_labels = {**selector(job, role), KUBEFLOW.index: str(replica.index)}
     is_lead = role.name == "Master" if _master_role(job) is not None else replica.index == 0
@@ -214,7 +218,7 @@ def _waiting_container(host: str) -> Object:
     }
 
 
-def extras(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
+def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild]:
     """Return the children that are not pods: a Service for each replica, and the HPA of the elasticPolicy's metrics."""
     children: list[NeededChild] = [each for role in job.roles for each in services(PYTORCHJOB, job, role)]
     policy = job.spec.elastic_policy
@@ -232,28 +236,30 @@ def _autoscaler(job: ControlledJob, metrics: Sequence[Object]) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def verdicts_of(job: ControlledJob, counts: Mapping[str, Counts], _owned: OwnedObjects) -> list[JobVerdict]:
+def conditions_of_pods(
+    job: ControlledJob, counts: Mapping[str, Counts], _owned: OwnedObjects
+) -> list[PodDerivedCondition]:
     """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
     The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
     elastic job. A failed pod restarts the job, or fails it if its role is never restarted.
     """
-    verdicts: list[JobVerdict] = []
+    pod_conditions: list[PodDerivedCondition] = []
     name = f"{KIND} {job.name}"
     for role in job.roles:
         count = counts[role.name]
         if role.name == "Master" or _master_role(job) is None:
             has_succeeded = count.succeeded == role.replicas or (job.elastic and count.succeeded > 0)
             if has_succeeded:
-                return [*verdicts, JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+                return [*pod_conditions, PodDerivedCondition(Reason.SUCCEEDED, f"{name} is successfully completed.")]
             if count.active:
-                verdicts.append(JobVerdict(Reason.RUNNING, f"{name} is running."))
+                pod_conditions.append(PodDerivedCondition(Reason.RUNNING, f"{name} is running."))
         if count.failed and role.replicas > count.succeeded + count.active:
             text = f"because {count.failed} {role.name} replica(s) failed."
             if role.restart is Restart.NEVER:
-                return [*verdicts, JobVerdict(Reason.FAILED, f"{name} is failed {text}")]
-            verdicts.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
-    return verdicts
+                return [*pod_conditions, PodDerivedCondition(Reason.FAILED, f"{name} is failed {text}")]
+            pod_conditions.append(PodDerivedCondition(Reason.RESTARTING, f"{name} is restarting {text}"))
+    return pod_conditions
 
 
 PYTORCHJOB = ControlledKind(
@@ -265,6 +271,6 @@ PYTORCHJOB = ControlledKind(
     labels,
     selector,
     pod_spec,
-    extras,
-    verdicts_of,
+    other_children,
+    conditions_of_pods,
 )

@@ -22,9 +22,9 @@ from turnout.controllers.model import (
     Counts,
     GangDialect,
     GangSpec,
-    JobVerdict,
     Object,
     OwnedObjects,
+    PodDerivedCondition,
     Replica,
     Role,
     RunPolicy,
@@ -93,7 +93,7 @@ def _read(raw: Object) -> ControlledJob:
 def _check_supported(spec: VolcanoJobSpec) -> None:
     """Raise BadJob for a field that is not supported: volumes, minSuccess, dependsOn or partitionPolicy.
 
-    Without its effect the job would not do what its owner wants.
+    Such a field would be ignored, and the job would not do what its owner wants.
     """
     used = {"spec.volumes": spec.volumes, "spec.minSuccess": spec.min_success}
     for number, task in enumerate(spec.tasks):
@@ -282,7 +282,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the annotations of one replica's pod: those of Volcano, and some of the job's own."""
+    """Return the annotations of one replica's pod: those of Volcano, and those of the job's own in _COPIED_ANNOTATIONS."""
     return {
         **job.spec["notes"],
         LABELS.job: job.name,
@@ -310,7 +310,9 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObje
     return _with_plugins(job, role, replica, spec)
 
 
-def _no_verdicts(_job: ControlledJob, _counts: Mapping[str, Counts], _owned: OwnedObjects) -> Sequence[JobVerdict]:
+def _no_conditions(
+    _job: ControlledJob, _counts: Mapping[str, Counts], _owned: OwnedObjects
+) -> Sequence[PodDerivedCondition]:
     """Return no conditions, since volcanojob_life.py decides the phases of this kind."""
     return ()
 
@@ -361,7 +363,7 @@ def _config_name(job: ControlledJob) -> str:
     return f"{job.name}-svc"
 
 
-def extras(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
+def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
     """Return the Service and the ConfigMap of host lists of the plugin svc; empty without the plugin."""
     plugins: Plugins = job.spec["plugins"]
     if "svc" not in plugins:
@@ -450,8 +452,8 @@ VOLCANOJOB = ControlledKind(
     labels,
     selector,
     pod_spec,
-    extras,
-    _no_verdicts,
+    other_children,
+    _no_conditions,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     vocabulary=StatusVocabulary(life.FIELDS, life.to_core_status, life.to_volcano_status),

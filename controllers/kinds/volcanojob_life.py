@@ -22,6 +22,7 @@ from turnout.controllers.model import (
     ControlledKind,
     Delete,
     EventOnJob,
+    GangSettings,
     JobPhase,
     Object,
     OwnedObjects,
@@ -32,7 +33,6 @@ from turnout.controllers.model import (
     Replica,
     RestartReason,
     Role,
-    Setup,
     StatusContext,
     Write,
     as_mapping,
@@ -137,7 +137,8 @@ def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
 def due_action(policies: Policies, roles: Sequence[Role], owned: OwnedObjects) -> DueAction:
     """Return the action of the first policy that matches an event; its `action` is "" if none matches.
 
-    Policies of a task come before those of the job.
+    The first event, in the order of `_events`, for which there is a policy decides. For one event, policies of its task
+    come before those of the job.
     """
     for event in _events(roles, owned):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
@@ -159,7 +160,7 @@ def _events(roles: Sequence[Role], owned: OwnedObjects) -> Iterator[_Event]:
     for role in roles:
         task_pods = pods.get(role.label, [])
         if len(task_pods) == role.replicas > 0 and all(_succeeded(pod) for pod in task_pods):
-            yield _Event(TASK_COMPLETED, max(task_pods, key=lambda pod: pod.since_s))
+            yield _Event(TASK_COMPLETED, max(task_pods, key=lambda pod: pod.state_since_s))
 
 
 def _succeeded(pod: PodState) -> bool:
@@ -209,7 +210,7 @@ class _PhaseContext:
     before: Object  # the stored status
     owned: OwnedObjects
     now_s: float  # seconds since 1970
-    setup: Setup
+    setup: GangSettings
 
     @property
     def phase(self) -> str:
@@ -229,7 +230,7 @@ class _PhaseContext:
 
 
 def lifecycle(
-    kind: ControlledKind, job: ControlledJob, raw: Object, owned: OwnedObjects, now_s: float, setup: Setup
+    kind: ControlledKind, job: ControlledJob, raw: Object, owned: OwnedObjects, now_s: float, setup: GangSettings
 ) -> ReconcileOutcome:
     """Return the next phase of a job with the writes that lead there.
 
@@ -331,7 +332,9 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
     kind, job, owned = context.kind, context.job, context.owned
     group = children.pod_group(job, context.setup)
     budget, pods = CreateBudget(), children.by_role(owned.pods)
-    writes = [*children.other_writes([*([] if group is None else [group]), *kind.extras(job, owned)], owned, budget)]
+    writes = [
+        *children.other_writes([*([] if group is None else [group]), *kind.other_children(job, owned)], owned, budget)
+    ]
     tasks = {role.label for role in job.roles}
     waits_for_admission = children.waits_for_admission(owned, context.setup)
     for role in job.roles:
@@ -446,7 +449,10 @@ def _events_of_phase(context: _PhaseContext, phase: str, why: str) -> tuple[Even
 
 
 def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
-    """Return the field `state` of a status that begins now. Empty texts are left out."""
+    """Return the field `state` of a status that begins at `now_s`, in seconds since 1970. Empty texts are left out.
+
+    why: text for people. reason: the field `reason`.
+    """
     texts = {"message": why, "reason": reason}
     return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}
 

@@ -26,6 +26,7 @@ from turnout.controllers.model import (
     Create,
     Delete,
     EventOnJob,
+    GangSettings,
     JobKey,
     JobPhase,
     Object,
@@ -33,7 +34,6 @@ from turnout.controllers.model import (
     Reason,
     ReconcileOutcome,
     RestartReason,
-    Setup,
     Update,
     as_mapping,
 )
@@ -63,7 +63,7 @@ class JobController:
         queue: WorkQueue,
         writer: ChildWriter,
         kinds: Mapping[str, ControlledKind],
-        setup: Setup,
+        setup: GangSettings,
         clock: Clock,
         events: EventRecorder,
         metrics: Metrics,
@@ -164,7 +164,10 @@ class JobController:
             return
         if owned.pods or job_phase(kind, status) is JobPhase.SUSPENDED:
             del self._new_jobs[key]
-        created_s, first_s = unix_s(meta.get("creationTimestamp")), min((pod.since_s for pod in owned.pods), default=0)
+        created_s, first_s = (
+            unix_s(meta.get("creationTimestamp")),
+            min((pod.state_since_s for pod in owned.pods), default=0),
+        )
         if created_s is not None and first_s:
             self._metrics.first_pod_s.labels(kind.full_name).observe(max(0.0, first_s - created_s))
 

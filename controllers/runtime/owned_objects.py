@@ -258,7 +258,7 @@ def _version(meta: ObjectMeta) -> int:
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
 
 
-_MAX_LAST_WORDS = 2_048  # characters of a failed container's log that are kept, as many as by the kubelet
+_MAX_MESSAGE = 2_048  # characters of a failed container's log that are kept, as many as by the kubelet
 _MAX_SCHEDULER_MESSAGE = 1_024  # characters
 
 
@@ -371,13 +371,13 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         status.reason or termination.reason,
         obj.spec.node_name,
-        termination.message[-_MAX_LAST_WORDS:],
+        termination.message[-_MAX_MESSAGE:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.reports_containers else (),
         unix_s(termination.started_at or status.start_time),
         unix_s(termination.finished_at),
         _scheduler_message(obj),
-        _since_s(obj.metadata, terminations),
+        _state_since_s(obj.metadata, terminations),
     )
 
 
@@ -415,7 +415,7 @@ def child_state(kind: ControlledKind, child_kind: str, obj: Owned) -> ChildState
     return ChildState(key, obj.metadata.uid, role, index, obj.spec, data, phase)
 
 
-def _since_s(meta: ObjectMeta, terminations: Sequence[Terminated]) -> float:
+def _state_since_s(meta: ObjectMeta, terminations: Sequence[Terminated]) -> float:
     """Return when a pod's state began, in seconds since 1970; 0 if unknown.
 
     That is the time of its deletion, else of the last end of a container, else of its creation.

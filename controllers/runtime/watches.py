@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.controllers.children import collection_path, path_prefixes
-from turnout.controllers.model import ControlledKind, Setup
+from turnout.controllers.model import ControlledKind, GangSettings
 from turnout.controllers.runtime import scale_plans
 from turnout.controllers.runtime.owned_objects import NODES_PATH, ChildCache, JobObject, OfferingNode, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans
@@ -34,7 +34,7 @@ class ControllerInformers(InformerFactory):
         cache: ChildCache,
         source: Source,
         kinds: Mapping[str, ControlledKind],
-        setup: Setup,
+        setup: GangSettings,
         clock: Clock,
         rng: random.Random,
         namespace: str = "",

@@ -19,16 +19,21 @@ from turnout.kube.client.clock import Clock
 class WorkQueue:
     """The queue of jobs.
 
-    backoff: of one job's consecutive failures. draw: returns a random number in [0, 1), for jitter. one_per_namespace:
+    backoff: of one job's consecutive failures. random_fraction: returns a number in [0, 1), for jitter. one_per_namespace:
     jobs of one namespace are never reconciled at the same time, so that they keep their order. len() is the number of
     jobs that may be reconciled now.
     """
 
     def __init__(
-        self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, one_per_namespace: bool = False
+        self, clock: Clock, backoff: Backoff, random_fraction: Callable[[], float], *, one_per_namespace: bool = False
     ) -> None:
         """Start empty. The class docstring explains the arguments."""
-        self._clock, self._backoff, self._draw, self._one_per_namespace = clock, backoff, draw, one_per_namespace
+        self._clock, self._backoff, self._random_fraction, self._one_per_namespace = (
+            clock,
+            backoff,
+            random_fraction,
+            one_per_namespace,
+        )
         self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, the next turn first
         self._blocked: dict[str, dict[JobKey, None]] = {}  # jobs that wait for another job of their namespace
         self._busy_namespaces: set[str] = set()  # with a busy job, if `one_per_namespace`
@@ -89,7 +94,7 @@ class WorkQueue:
         self._release_namespace(key.namespace)
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
-            self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), retry_after_s))
+            self.add_after(key, self._backoff.wait_s(self._failures[key], self._random_fraction(), retry_after_s))
         else:
             self._failures.pop(key, None)
         if key in self._changed_while_busy:

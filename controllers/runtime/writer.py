@@ -21,10 +21,10 @@ from turnout.controllers.model import (
     ControlledKind,
     Create,
     Delete,
+    GangSettings,
     JobKey,
     Object,
     ReconcileOutcome,
-    Setup,
     Update,
     Write,
 )
@@ -47,7 +47,9 @@ class NameTaken(Exception):
 class ChildWriter:
     """The writer of outcomes. kinds: by the path of their group, as in a JobKey."""
 
-    def __init__(self, calls: Calls, cache: ChildCache, kinds: Mapping[str, ControlledKind], setup: Setup) -> None:
+    def __init__(
+        self, calls: Calls, cache: ChildCache, kinds: Mapping[str, ControlledKind], setup: GangSettings
+    ) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
         self._prefixes = path_prefixes(setup)
 
@@ -91,7 +93,10 @@ class ChildWriter:
         await self._write_all(key, uid, other_creations)
 
     async def _write_all(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
-        """Carry out these writes at the same time. Raises the first error once all have ended. uid: of the job."""
+        """Carry out these writes at the same time, and wait for all.
+
+        Then raise the error of the first failed write, in their order. uid: of the job.
+        """
         results = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
         for each in results:
             if isinstance(each, BaseException):

@@ -34,7 +34,7 @@ def failing(times, uid="u", now_s=NOW_S, **more):
     """Return what stands in a status after a worker has failed so often, one pod after another."""
     kept = {}
     for number in range(times):
-        one = pod(1, PodPhase.FAILED, **{"began_s": now_s - 5, "ended_s": now_s, **more})
+        one = pod(1, PodPhase.FAILED, **{"started_s": now_s - 5, "ended_s": now_s, **more})
         kept = BackOff.read(kept, now_s).with_failures([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
     return kept
 
@@ -54,10 +54,10 @@ def test_only_what_makes_an_index_wait_has_a_time():
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        pytest.param({"began_s": NOW_S - 599, "ended_s": NOW_S}, 5, id="599 s"),
-        pytest.param({"began_s": NOW_S - 600, "ended_s": NOW_S}, 1, id="600 s"),
-        pytest.param({"began_s": NOW_S - 9_000, "ended_s": NOW_S - 8_900}, 5, id="100 s, long ago"),
-        pytest.param({"began_s": NOW_S - 600}, 1, id="600 s, by its start alone"),
+        pytest.param({"started_s": NOW_S - 599, "ended_s": NOW_S}, 5, id="599 s"),
+        pytest.param({"started_s": NOW_S - 600, "ended_s": NOW_S}, 1, id="600 s"),
+        pytest.param({"started_s": NOW_S - 9_000, "ended_s": NOW_S - 8_900}, 5, id="100 s, long ago"),
+        pytest.param({"started_s": NOW_S - 600}, 1, id="600 s, by its start alone"),
         pytest.param({}, 5, id="nobody knows how long"),
     ],
 )

@@ -15,13 +15,13 @@ from turnout.controllers.model import (
     ControlledJob,
     Create,
     Delete,
+    GangSettings,
     OwnedObjects,
     PodPhase,
     PodState,
     Reason,
     RefusedJob,
     Replica,
-    Setup,
 )
 from turnout.controllers.reconcile import reconcile
 from turnout.kube.times import rfc3339
@@ -50,7 +50,7 @@ def view(raw):
 def others(raw):
     """The Service and the host list, as they are wanted."""
     found = {}
-    for body in COLOSSALAIJOB.extras(view(raw), OwnedObjects()):
+    for body in COLOSSALAIJOB.other_children(view(raw), OwnedObjects()):
         if body["kind"] != "Secret":
             key = children.child_key(body)
             found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
@@ -91,7 +91,7 @@ def conditions(raw):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod_body(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), Setup())
+    return children.pod_body(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), GangSettings())
 
 
 def container_of(raw, name):
@@ -272,8 +272,10 @@ SUMMARY = "\n====== Training on All Nodes =====\ncolossal-worker-0.colossal: suc
 @pytest.mark.parametrize(
     ("pod", "phase"),
     [
-        pytest.param(launcher(S, last_words=SUMMARY.format("success")), "Succeeded", id="all hosts succeeded"),
-        pytest.param(launcher(S, last_words=SUMMARY.format("failure")), "Failed", id="it ended with 0, a host failed"),
+        pytest.param(launcher(S, termination_message=SUMMARY.format("success")), "Succeeded", id="all hosts succeeded"),
+        pytest.param(
+            launcher(S, termination_message=SUMMARY.format("failure")), "Failed", id="it ended with 0, a host failed"
+        ),
         pytest.param(launcher(F, exit_code=1), "Failed", id="it failed"),
         pytest.param(launcher(S), "Succeeded", id="it said nothing"),
     ],
@@ -323,7 +325,7 @@ def test_the_status_of_a_job_whose_training_failed_is_the_guides():
     begun = after(job(), there={})
     assert conditions(begun)["Initialized"] == "False"
     raw = after(begun, *ALL)
-    raw = after(raw, launcher(S, last_words=SUMMARY.format("failure")), worker(0), worker(1))
+    raw = after(raw, launcher(S, termination_message=SUMMARY.format("failure")), worker(0), worker(1))
     assert raw["status"]["phase"] == "Failed"
     told = [(each["type"], each["status"], each["reason"]) for each in raw["status"]["conditions"]]
     assert told == [

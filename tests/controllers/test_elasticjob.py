@@ -10,7 +10,16 @@ from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import ChildKey, GangDialect, OwnedObjects, PodPhase, Reason, RefusedJob, Replica, Setup
+from turnout.controllers.model import (
+    ChildKey,
+    GangDialect,
+    GangSettings,
+    OwnedObjects,
+    PodPhase,
+    Reason,
+    RefusedJob,
+    Replica,
+)
 from turnout.controllers.reconcile import reconcile
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/elasticjob.yaml"
@@ -28,7 +37,7 @@ def pod_of(raw, name="worker", replica=None, setup=None):
     """One pod of a job."""
     seen = view(raw)
     (role,) = [each for each in seen.roles if each.name == name]
-    return children.pod_body(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or Setup())
+    return children.pod_body(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or GangSettings())
 
 
 def main(body):
@@ -46,7 +55,7 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     """The master is no member: neither its own resources nor its place before the workers counts."""
     raw = job(worker(2))
     raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    spec = children.pod_group(view(raw), Setup(GangDialect.VOLCANO))["spec"]
+    spec = children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
@@ -212,7 +221,7 @@ def test_the_master_is_told_what_a_coordinator_decides():
 def test_the_master_is_no_member_of_the_gang():
     notes = {"gang.scheduling.koordinator.sh/name": "g"}
     raw = job(worker(meta={"annotations": notes}))
-    setup = Setup(GangDialect.VOLCANO)
+    setup = GangSettings(GangDialect.VOLCANO)
     assert "annotations" not in pod_of(raw, "dlrover-master", setup=setup)["metadata"]
     assert "schedulerName" not in pod_of(raw, "dlrover-master", setup=setup)["spec"]
     assert children.pod_group(view(raw), setup)["spec"]["minMember"] == 2

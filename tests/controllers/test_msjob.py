@@ -19,13 +19,13 @@ from turnout.controllers.model import (
     Create,
     Delete,
     GangDialect,
+    GangSettings,
     OwnedObjects,
     PodPhase,
     PodState,
     Reason,
     RefusedJob,
     Replica,
-    Setup,
 )
 from turnout.controllers.reconcile import reconcile
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
@@ -64,7 +64,7 @@ def view(raw):
 
 
 def looked(raw, *pods, others=ADDRESSED, now_s=NOW_S, setup=None):
-    return reconcile(MSJOB, raw, OwnedObjects(pods, others), now_s, setup or Setup())
+    return reconcile(MSJOB, raw, OwnedObjects(pods, others), now_s, setup or GangSettings())
 
 
 def after(raw, *pods, **more):
@@ -78,7 +78,7 @@ def made(outcome):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod_body(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), Setup())
+    return children.pod_body(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), GangSettings())
 
 
 def container_of(raw, name):
@@ -144,7 +144,7 @@ def test_the_port_is_2222_or_the_users_in_service_and_environment():
     for ports, port in ((None, 2222), ([{"name": "msjob-port", "containerPort": 3333}], 3333)):
         own = CONTAINER if ports is None else {**CONTAINER, "ports": ports}
         raw = job({"Scheduler": role(container=own), "Worker": role()})
-        (service,) = MSJOB.extras(view(raw), OwnedObjects())
+        (service,) = MSJOB.other_children(view(raw), OwnedObjects())
         assert service["spec"]["ports"] == [{"name": "msjob-port", "port": port}]
         assert service["spec"]["type"] == "ClusterIP"
         assert {"name": "MS_SCHED_PORT", "value": str(port)} in container_of(raw, "Worker")["env"]
@@ -271,7 +271,7 @@ def test_a_gang_that_has_just_started_in_time_goes_on():
 
 @pytest.mark.contract("MS-46")
 def test_pods_wait_until_volcano_admits_their_group():
-    setup, key = Setup(GangDialect.VOLCANO), ChildKey("PodGroup", "deep")
+    setup, key = GangSettings(GangDialect.VOLCANO), ChildKey("PodGroup", "deep")
     for phase, count in (("Pending", 0), ("Inqueue", 1)):
         there = {**ADDRESSED, key: ChildState(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
         assert len(made(looked(job(), others=there, setup=setup))) == count
@@ -279,13 +279,15 @@ def test_pods_wait_until_volcano_admits_their_group():
 
 @pytest.mark.contract("MS-41")
 def test_known_last_words_are_explained():
-    outcome = looked(job(), pod(index=1, phase=F, last_words="E: bindIP failed, errno 98"), *workers(R)[:1])
+    outcome = looked(job(), pod(index=1, phase=F, termination_message="E: bindIP failed, errno 98"), *workers(R)[:1])
     assert "MS_RECOVERY_PATH" in outcome.status["conditions"][-1]["message"]
 
 
 @pytest.mark.contract("MS-41")
 def test_last_words_of_a_pod_that_has_not_failed_explain_nothing():
-    outcome = looked(job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, last_words="bindIP failed"))
+    outcome = looked(
+        job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, termination_message="bindIP failed")
+    )
     assert "MS_RECOVERY_PATH" not in outcome.status["conditions"][-1]["message"]
 
 

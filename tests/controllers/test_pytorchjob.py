@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Counts, GangDialect, OwnedObjects, RefusedJob, Replica, Setup
+from turnout.controllers.model import ChildKey, Counts, GangDialect, GangSettings, OwnedObjects, RefusedJob, Replica
 from turnout.kube import labels
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
@@ -25,7 +25,7 @@ def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
     made = view(raw)
     (found,) = [each for each in made.roles if each.label == name]
-    return children.pod_body(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or Setup())
+    return children.pod_body(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or GangSettings())
 
 
 def env(raw, name="worker", index=0):
@@ -214,7 +214,7 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
     ],
 )
 def test_a_gang_starts_with(raw, minimum):
-    made = children.pod_group(view(raw), Setup(GangDialect.VOLCANO))
+    made = children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))
     assert made["spec"] == {"minMember": minimum, "queue": "default", "minResources": {}}
 
 
@@ -252,7 +252,7 @@ def asking(**resources):
     ],
 )
 def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
-    assert children.pod_group(view(raw), Setup(GangDialect.VOLCANO))["spec"]["minResources"] == wanted
+    assert children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))["spec"]["minResources"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
     ],
 )
 def test_a_pod_names_its_gang_in_the_schedulers_dialect(dialect, scheduler, marks):
-    made = pod_of(job(worker=role()), setup=Setup(dialect))
+    made = pod_of(job(worker=role()), setup=GangSettings(dialect))
     told = {**made["metadata"]["labels"], **made["metadata"].get("annotations", {})}
     assert (made["spec"]["schedulerName"], marks.items() <= told.items()) == (scheduler, True)
 
@@ -285,12 +285,14 @@ GPU = {**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}
 @pytest.mark.parametrize(
     ("setup", "container", "gates", "becomes"),
     [
-        pytest.param(Setup(gate_pods=True), GPU, None, [OURS], id="a pod of a gang"),
-        pytest.param(Setup(GangDialect.VOLCANO, gate_pods=True), GPU, None, [OURS], id="in any dialect"),
-        pytest.param(Setup(gate_pods=True), GPU, [{"name": "a/x"}], [{"name": "a/x"}, OURS], id="beside another's"),
-        pytest.param(Setup(gate_pods=True), GPU, [OURS], [OURS], id="once"),
-        pytest.param(Setup(gate_pods=True), CONTAINER, None, None, id="not without an accelerator"),
-        pytest.param(Setup(), GPU, None, None, id="not unless it is asked for"),
+        pytest.param(GangSettings(gate_pods=True), GPU, None, [OURS], id="a pod of a gang"),
+        pytest.param(GangSettings(GangDialect.VOLCANO, gate_pods=True), GPU, None, [OURS], id="in any dialect"),
+        pytest.param(
+            GangSettings(gate_pods=True), GPU, [{"name": "a/x"}], [{"name": "a/x"}, OURS], id="beside another's"
+        ),
+        pytest.param(GangSettings(gate_pods=True), GPU, [OURS], [OURS], id="once"),
+        pytest.param(GangSettings(gate_pods=True), CONTAINER, None, None, id="not without an accelerator"),
+        pytest.param(GangSettings(), GPU, None, None, id="not unless it is asked for"),
     ],
 )
 def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates, becomes):
@@ -302,7 +304,7 @@ def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
 def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     raw = view(job(worker=role(2)))
-    found = PYTORCHJOB.verdicts_of(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
+    found = PYTORCHJOB.conditions_of_pods(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
     assert [each.reason.value for each in found] == words
 
 

@@ -14,10 +14,10 @@ from turnout.controllers.model import (
     Create,
     Delete,
     GangDialect,
+    GangSettings,
     OwnedObjects,
     PodPhase,
     Reason,
-    Setup,
     Update,
 )
 from turnout.controllers.reconcile import NOTHING, reconcile
@@ -123,7 +123,7 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
     raw = job(
         worker=role(1), elastic={"metrics": [{}]}, status={**RUNS, "conditions": [{"type": end, "status": "True"}]}
     )
-    setup = Setup(GangDialect.VOLCANO)
+    setup = GangSettings(GangDialect.VOLCANO)
     (group,) = [
         each.body
         for each in reconcile(PYTORCHJOB, job(worker=role(1)), OwnedObjects(), NOW_S, setup).writes
@@ -291,7 +291,7 @@ def test_a_job_is_left_alone_that(raw):
 
 @pytest.mark.parametrize(("phase", "pods"), [("", 0), ("Pending", 0), ("Inqueue", 2), ("Running", 2)])
 def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
-    raw, setup = job(worker=role(2)), Setup(GangDialect.VOLCANO)
+    raw, setup = job(worker=role(2)), GangSettings(GangDialect.VOLCANO)
     key = ChildKey("PodGroup", "bert")
     outcome = reconcile(
         PYTORCHJOB, raw, OwnedObjects((), {key: ChildState(key, "g", spec={}, phase=phase)}), NOW_S, setup
@@ -325,7 +325,7 @@ def test_another_kind_needs_one_value():
     def read(raw):
         return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")
 
-    empty = {"extras": lambda *_: [], "verdicts_of": lambda *_: []}
+    empty = {"other_children": lambda *_: [], "conditions_of_pods": lambda *_: []}
     dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
     outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, OwnedObjects(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]

@@ -12,7 +12,15 @@ from typing import TypeVar
 import msgspec
 
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildKey, Delete, GangDialect, OwnedObjects, ReconcileOutcome, Setup, Update
+from turnout.controllers.model import (
+    ChildKey,
+    Delete,
+    GangDialect,
+    GangSettings,
+    OwnedObjects,
+    ReconcileOutcome,
+    Update,
+)
 from turnout.controllers.model import Create as CreateChild
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.owned_objects import Owned, OwnedPod, child_state, pod_state
@@ -32,7 +40,7 @@ GROUPS = "podgroups.scheduling.volcano.sh"
 GROUP = "scheduling.k8s.io/group-name"
 CHILDREN = {"Pod": "pods", "PodGroup": GROUPS, "Service": "services", "ConfigMap": "configmaps"}
 T = TypeVar("T")
-_SETUP = Setup(GangDialect.VOLCANO)
+_SETUP = GangSettings(GangDialect.VOLCANO)
 
 
 def reconcile_job(

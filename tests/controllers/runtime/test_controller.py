@@ -9,7 +9,7 @@ from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kit.clock import ManualClock
 from tests.kube.world import running
-from turnout.controllers.model import KUBEFLOW, Create, Reason, RestartReason, Setup
+from turnout.controllers.model import KUBEFLOW, Create, GangSettings, Reason, RestartReason
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, OwnedPod
 from turnout.controllers.runtime.work_queue import WorkQueue
@@ -59,7 +59,7 @@ class World:
         self.clock, self.events, self.writer = ManualClock(), Events(), Writer()
         self.queue = WorkQueue(self.clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0)
         self.cache, self.metrics = ChildCache(self.queue.add, KINDS), Metrics(self.queue.__len__)
-        parts = self.queue, self.writer, KINDS, Setup(), self.clock, self.events, self.metrics
+        parts = self.queue, self.writer, KINDS, GangSettings(), self.clock, self.events, self.metrics
         self.controller = JobController(self.cache, *parts, SteadyTime(self.clock, server_ahead_s))
         for each in jobs:
             self.put(each)
@@ -106,7 +106,7 @@ async def test_a_fault_of_ours_while_a_job_is_told_of_is_that_jobs_alone():
 async def test_a_job_on_which_nothing_can_be_decided_is_tried_again_later():
     world = World(*jobs("a", "c"))
     broken = {**KINDS, KEY.api: _raising(KINDS[KEY.api], "b")}
-    parts = world.queue, world.writer, broken, Setup(), world.clock, world.events, world.metrics
+    parts = world.queue, world.writer, broken, GangSettings(), world.clock, world.events, world.metrics
     world.controller = JobController(world.cache, *parts)
     world.put(job("b", worker=role()))
     async with running(world.controller.run()):

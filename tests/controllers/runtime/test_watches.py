@@ -13,7 +13,7 @@ from tests.controllers.test_colossalaijob import ALL, COLOSSALAIJOB, after, job,
 from tests.controllers.test_colossalaijob import S as SUCCEEDED
 from tests.kit.clock import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import JobKey, OwnedObjects, Setup
+from turnout.controllers.model import GangSettings, JobKey, OwnedObjects
 from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject
 from turnout.controllers.runtime.watches import PODS_UNREADABLE_AFTER_S, ControllerInformers
@@ -50,7 +50,7 @@ def watched(play, *forbidden):
     async def whole():
         changed, clock, server = [], ManualClock(), Server(*forbidden)
         cache = ChildCache(changed.append, KINDS)
-        informers = ControllerInformers(cache, server, KINDS, Setup(), clock, random.Random(1))
+        informers = ControllerInformers(cache, server, KINDS, GangSettings(), clock, random.Random(1))
         running = asyncio.create_task(informers.run())
         await settle(100)
         try:

@@ -12,7 +12,7 @@ from tests.controllers.test_colossalaijob import job as colossalaijob
 from tests.controllers.test_msjob import job as msjob
 from tests.controllers.test_msjob import role as msrole
 from tests.controllers.volcano import volcanojobs
-from turnout.controllers.model import GangDialect, Setup
+from turnout.controllers.model import GangDialect, GangSettings
 from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, NotLeading
@@ -127,7 +127,7 @@ def told(kind="PyTorchJob", kill_at=None, kill_after=False):
     raw, story = STORIES[kind]
     api = Api(copy.deepcopy(raw))
     api.kill_at, api.kill_after = kill_at, kill_after
-    setup = Setup(GangDialect.VOLCANO)
+    setup = GangSettings(GangDialect.VOLCANO)
 
     class Restarted(Controller):
         async def until_quiet(self, now_s=NOW_S):

@@ -9,7 +9,7 @@ import msgspec
 from tests.controllers.jobs import NOW_S, merged
 from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import JobKey, Setup
+from turnout.controllers.model import GangSettings, JobKey
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.writer import ChildWriter
@@ -153,7 +153,7 @@ class Controller:
     """A controller's process: it has seen everything once, and looks at the job until there is nothing to write."""
 
     def __init__(self, api, setup=None, calls=None):
-        self.api, self.setup, self.again = api, setup or Setup(), set()
+        self.api, self.setup, self.again = api, setup or GangSettings(), set()
         self.cache, self.seen = ChildCache(self.again.add, KINDS), {}
         self.writer = ChildWriter(calls or api, self.cache, KINDS, self.setup)
         self.list()

@@ -9,7 +9,7 @@ from tests.controllers.volcano.volcanojobs import VOLCANO, after, job, looked, p
 from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
-from turnout.controllers.model import Create, OwnedObjects, PodPhase, Setup
+from turnout.controllers.model import Create, GangSettings, OwnedObjects, PodPhase
 from turnout.controllers.reconcile import reconcile
 
 FIELDS = {
@@ -44,7 +44,7 @@ def hostile(draw):
 
 
 @settings(max_examples=scaled(300), deadline=None)
-@given(hostile(), st.lists(st.sampled_from(list(PodPhase)), max_size=3), st.sampled_from([VOLCANO, Setup()]))
+@given(hostile(), st.lists(st.sampled_from(list(PodPhase)), max_size=3), st.sampled_from([VOLCANO, GangSettings()]))
 def test_whatever_an_owner_writes_is_read_or_refused(raw, phases, setup):
     pods = [pod(index, phase, exit_code=1) for index, phase in enumerate(phases)]
     outcome = reconcile(VOLCANOJOB, raw, OwnedObjects(pods), NOW_S, setup)

@@ -23,7 +23,7 @@ from tests.controllers.volcano.volcanojobs import (
 )
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Create, GangDialect, OwnedObjects, RefusedJob, Setup, Update
+from turnout.controllers.model import Create, GangDialect, GangSettings, OwnedObjects, RefusedJob, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
 GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
@@ -35,8 +35,8 @@ def group_of(raw, setup=VOLCANO):
     return children.pod_group(view(raw), setup)
 
 
-def extras(raw, seen=None):
-    return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or OwnedObjects())}
+def other_children(raw, seen=None):
+    return {each["kind"]: each for each in VOLCANOJOB.other_children(view(raw), seen or OwnedObjects())}
 
 
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}
@@ -151,9 +151,9 @@ def test_pods_wait_for_volcano_to_admit_their_group():
         pytest.param(VOLCANO, {}, {}, "volcano", id="nobody is named"),
         pytest.param(VOLCANO, {"schedulerName": "mine"}, {}, "mine", id="the job names one"),
         pytest.param(VOLCANO, {"schedulerName": "mine"}, {"schedulerName": "own"}, "own", id="a task names its own"),
-        pytest.param(Setup(), {"schedulerName": "volcano"}, {}, None, id="volcano is not there"),
+        pytest.param(GangSettings(), {"schedulerName": "volcano"}, {}, None, id="volcano is not there"),
         pytest.param(
-            Setup(GangDialect.SCHEDULER_PLUGINS),
+            GangSettings(GangDialect.SCHEDULER_PLUGINS),
             {"schedulerName": "volcano"},
             {},
             "scheduler-plugins-scheduler",
@@ -181,7 +181,7 @@ def test_svc_gives_names_hosts_and_variables():
     }
     assert body["spec"]["volumes"] == [{"name": "bert-svc", "configMap": {"name": "bert-svc"}}]
     assert body["spec"]["containers"][0]["volumeMounts"] == [{"mountPath": "/etc/volcano", "name": "bert-svc"}]
-    found = extras(raw)
+    found = other_children(raw)
     assert found["ConfigMap"]["data"]["worker.host"] == "bert-worker-0.bert\nbert-worker-1.bert"
     assert found["Service"]["spec"] == {
         "clusterIP": "None",
@@ -201,7 +201,7 @@ def test_svc_gives_names_hosts_and_variables():
 )
 def test_options_of_svc(arguments, early, told):
     raw = job(plugins={"svc": arguments})
-    assert extras(raw)["Service"]["spec"]["publishNotReadyAddresses"] is early
+    assert other_children(raw)["Service"]["spec"]["publishNotReadyAddresses"] is early
     assert ("env" in pod_of(raw)["spec"]["containers"][0]) is told
 
 

@@ -24,7 +24,7 @@ from turnout.autoscaler.settings import WatchedConfigMaps
 from turnout.cli.page.metrics import PageMetrics
 from turnout.cli.page.source import PageSource
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import Setup
+from turnout.controllers.model import GangSettings
 from turnout.controllers.runtime.controller import JobController
 from turnout.controllers.runtime.controller import Metrics as ControllerMetrics
 from turnout.controllers.runtime.owned_objects import ChildCache
@@ -265,7 +265,7 @@ class ControllerProgram(Program):
     def __init__(self, server, name="controller"):
         super().__init__(server, name)
         self.clock = clock = SkewedClock(server.clock)
-        kinds, setup, names = by_api(("PyTorchJob",), ""), Setup(), ("PyTorchJob",)
+        kinds, setup, names = by_api(("PyTorchJob",), ""), GangSettings(), ("PyTorchJob",)
         self.queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=60.0), lambda: 0.5)
         cache = ChildCache(lambda key: self.queue.add(key) if self.leads else None, kinds)
         self.informers = ControllerInformers(cache, self.client, kinds, setup, clock, random.Random(1))

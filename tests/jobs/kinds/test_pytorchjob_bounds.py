@@ -6,7 +6,7 @@ from tests.controllers.jobs import view
 from tests.jobs.test_kinds import pytorch
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import OwnedObjects, RefusedJob, Replica, Setup
+from turnout.controllers.model import GangSettings, OwnedObjects, RefusedJob, Replica
 from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
 from turnout.jobs.model import BadJob, Bounds, JobLifecycle
 from turnout.kube import labels
@@ -26,7 +26,7 @@ def job(policy, workers=4, roles=None):
 def told_to_pods(raw):
     """Return what the controller writes into PET_NNODES."""
     made = view(raw)
-    pod = children.pod_body(PYTORCHJOB, made, made.roles[0], Replica(0, 0), OwnedObjects(), Setup())
+    pod = children.pod_body(PYTORCHJOB, made, made.roles[0], Replica(0, 0), OwnedObjects(), GangSettings())
     (value,) = (each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_NNODES")
     return Bounds(*map(int, value.split(":")))
 
