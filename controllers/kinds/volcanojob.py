@@ -282,7 +282,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the annotations of one replica's pod: those of Volcano, and those of the job's own in _COPIED_ANNOTATIONS."""
+    """Return the annotations of one replica's pod: those of Volcano, and of the job's those in _COPIED_ANNOTATIONS."""
     return {
         **job.spec["notes"],
         LABELS.job: job.name,

@@ -19,9 +19,9 @@ from turnout.kube.client.clock import Clock
 class WorkQueue:
     """The queue of jobs.
 
-    backoff: of one job's consecutive failures. random_fraction: returns a number in [0, 1), for jitter. one_per_namespace:
-    jobs of one namespace are never reconciled at the same time, so that they keep their order. len() is the number of
-    jobs that may be reconciled now.
+    backoff: of one job's consecutive failures. random_fraction: returns a number in [0, 1), for jitter.
+    one_per_namespace: jobs of one namespace are never reconciled at the same time, so that they keep their order. len()
+    is the number of jobs that may be reconciled now.
     """
 
     def __init__(

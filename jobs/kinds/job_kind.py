@@ -333,9 +333,8 @@ def build_job(
     bounds = job_annotations.bounds(annotations, sized.minimum, sized.maximum, sizes, sized.fixed_field)
     gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = job_fields.get("refused") or _owner_refusal(fields) or _gang_refusal(pod_notes, gang_min)
-    job_fields |= (
-        {"life": JobLifecycle.DONE} if fields.is_deleted else {}
-    )  # a job that is being deleted gets no more pods
+    if fields.is_deleted:  # it gets no more pods
+        job_fields["lifecycle"] = JobLifecycle.DONE
     return Job(
         fields.key,
         fields.uid,
