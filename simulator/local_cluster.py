@@ -20,7 +20,7 @@ from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.controllers.batch_job import RETRY_S
 from turnout.simulator.cluster.kubeconfig import ClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import Place, node
+from turnout.simulator.cluster.node_builder import NodeSpec, node
 from turnout.simulator.cluster.runtime.clients import ApiClient, Direct, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
@@ -92,7 +92,7 @@ class LocalCluster:
         """Give the URL of its API without any secret."""
         return self.url if self.served is None else self.served.address
 
-    async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
+    async def add_nodes(self, places: Sequence[NodeSpec], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
         """Create nodes at the API that our kubelet serves.
 
         gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
@@ -101,7 +101,7 @@ class LocalCluster:
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def add(place: Place) -> None:
+        async def add(place: NodeSpec) -> None:
             async with room:
                 await self.api.call("POST", "/api/v1/nodes", node(place, gpus, stamp, kubelet))
 

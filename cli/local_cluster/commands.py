@@ -153,13 +153,13 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         return ExitCode.FAILED
     from turnout.cli.commands.child_programs import ExtenderFailed
     from turnout.cli.local_cluster.serve import ClusterOptions, serve
-    from turnout.simulator.cluster.node_builder import places_of
+    from turnout.simulator.cluster.node_builder import nodes_of_map
 
     request = ClusterOptions(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
         if args.fabric:
             reading, data = _read_map(args.fabric)
-            request = replace(request, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
+            request = replace(request, nodes=0, places=tuple(nodes_of_map(reading.entries)), map_data=data)
         asyncio.run(serve(request, begun))
     except (LocalClusterFailed, ExtenderFailed, OSError) as error:
         print(f"turnout local: {error}", file=sys.stderr)
@@ -173,7 +173,7 @@ def _read_map(file: Path) -> Any:
     Raises LocalClusterFailed with every fault of the map.
     """
     from turnout.cli.topo_check import check, data_of, report_lines
-    from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
+    from turnout.simulator.cluster.node_builder import MOST_NODES, hosts_without_node_name, nodes_of_map
 
     try:
         text = file.read_text()
@@ -182,9 +182,9 @@ def _read_map(file: Path) -> Any:
     reading = check(text)
     if reading.faults:
         raise LocalClusterFailed("\n".join(report_lines(str(file), reading)))
-    nodes = places_of(reading.entries)
+    nodes = nodes_of_map(reading.entries)
     if not 0 < len(nodes) <= MOST_NODES:
         raise LocalClusterFailed(f"{file} names {len(nodes)} hosts; a local cluster has from 1 to {MOST_NODES} nodes")
-    if odd := unusable(nodes):
+    if odd := hosts_without_node_name(nodes):
         raise LocalClusterFailed(f"{file}: no node can be called {odd[0]!r}")
     return reading, tuple(data_of(text).items())

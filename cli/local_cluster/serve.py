@@ -26,7 +26,7 @@ from turnout.cli.local_cluster.daemon import (
 from turnout.cli.local_cluster.prestart import Prestarted
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import Place, map_text, places
+from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes, map_text
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderSettings
@@ -51,7 +51,7 @@ class ClusterOptions:
     extender: bool = True
     real: bool = False
     processes: bool = False
-    places: tuple[Place, ...] | None = None
+    places: tuple[NodeSpec, ...] | None = None
     map_data: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -69,7 +69,7 @@ async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await asyncio.to_thread(shutil.rmtree, request.folder / PODS, True)  # of a local cluster that was killed
-    nodes = list(request.places if request.places is not None else places(request.nodes))
+    nodes = list(request.places if request.places is not None else generate_nodes(request.nodes))
     data = dict(request.map_data) or {TEXT_KEY: map_text(nodes)}
     async with AsyncExitStack() as stack:
         if begun is not None:
@@ -105,7 +105,7 @@ async def announce_until_stopped(cluster: LocalCluster, file: Path, record: Clus
 
 
 async def _embedded(
-    stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[NodeSpec], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """Run API, nodes, controllers and scheduler in this process, until `stack` is closed.
 
@@ -126,7 +126,7 @@ async def _embedded(
 
 
 async def _real(
-    stack: AsyncExitStack, request: ClusterOptions, nodes: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: ClusterOptions, nodes: list[NodeSpec], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """Run a real control plane, whose scheduler calls the extender, until `stack` is closed.
 

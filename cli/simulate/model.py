@@ -16,7 +16,7 @@ from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, Watch, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, labelled
+from turnout.simulator.replay.traces import Labels, TraceRow, submissions_of
 
 USUAL_LOAD = 0.65  # of a cluster whose size nobody states
 
@@ -86,7 +86,7 @@ def jobs_of(
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
-    submissions = labelled(chosen, Labels(options.elastic, options.factor), Random(options.seed))
+    submissions = submissions_of(chosen, Labels(options.elastic, options.factor), Random(options.seed))
     nodes = options.nodes or _usual(submissions)
     rules = ReplayRules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:

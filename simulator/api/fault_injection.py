@@ -16,7 +16,7 @@ _LONGEST_S = 600.0
 
 
 @dataclass(slots=True)
-class InjectedFault:
+class FaultRule:
     """A rule for the next `times` requests of a verb on a resource."""
 
     verb: str = ""  # "" for any
@@ -31,30 +31,30 @@ class InjectedFault:
         """Return the refusal that the rule injects; None if it refuses nothing."""
         if not self.code:
             return None
-        refusal = ApiRefusal(_CODES[self.code], "a fault that was asked for")
+        refusal = ApiRefusal(_CODES[self.code], "an injected fault")
         if self.code == 429:
             refusal.retry_after_s = self.retry_after_s
         return refusal
 
 
-class Faults:
+class FaultRules:
     """The rules in force."""
 
     def __init__(self) -> None:
-        self._rules: list[InjectedFault] = []
+        self._rules: list[FaultRule] = []
 
     def add_rule(self, document: Any) -> None:
-        """Add a rule from decoded JSON, an object with the fields of InjectedFault.
+        """Add a rule from decoded JSON, an object with the fields of FaultRule.
 
-        A rule without a code and a delay adds nothing. Raises ApiRefusal (400) for unknown fields and values that are
-        out of bounds.
+        A rule with neither a code nor a delay is not stored. The caller carries out `drop`. Raises ApiRefusal (400) for
+        unknown fields and values that are out of bounds.
         """
-        known = set(InjectedFault.__dataclass_fields__)
+        known = set(FaultRule.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
             raise ApiRefusal(
                 "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(document, dict) else "")
             )
-        fault = InjectedFault(**document)
+        fault = FaultRule(**document)
         if fault.verb not in _VERBS or (fault.code and fault.code not in _CODES):
             raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
         if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:
@@ -66,7 +66,7 @@ class Faults:
         """Remove every rule."""
         self._rules.clear()
 
-    def next(self, verb: str, resource: str) -> InjectedFault | None:
+    def next(self, verb: str, resource: str) -> FaultRule | None:
         """Return the first rule that matches a request, and count it down; None if no rule matches.
 
         verb, resource: of the request. A rule whose count reaches 0 is removed.

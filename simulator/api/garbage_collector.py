@@ -15,13 +15,13 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOpti
 
 
 def collect(store: Store) -> int:
-    """Do garbage collection for every object that changed since the last call, until nothing more changes.
+    """Collect garbage: check every object that has changed since the last call, and those that change thereby.
 
     Return how many objects were written or deleted.
     """
     done = 0
-    while store.ties.to_check:
-        kind, namespace, name = store.ties.to_check.pop()
+    while store.owner_index.to_check:
+        kind, namespace, name = store.owner_index.to_check.pop()
         try:
             stored = store.get(kind, namespace, name)
         except ApiRefusal:
@@ -47,7 +47,8 @@ def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete an object whose owners are all deleted (or wait for it), or remove its references to such owners.
+    """Delete an object whose owners are all deleted (or wait for its deletion), or remove its references to such
+    owners.
 
     Return the number of changes, 0 or 1. An object without owners stays.
     """
@@ -55,7 +56,7 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
     owners = meta.get("ownerReferences")
     if not owners:
         return 0
-    living = [owner for owner in owners if store.ties.place(owner["uid"])]
+    living = [owner for owner in owners if store.owner_index.place(owner["uid"])]
     waiting = [o for o in living if o.get("blockOwnerDeletion") and store.waits_for_dependents(o["uid"])]
     if len(waiting) == len(living):
         policy = DeleteOptions(policy="Foreground") if waiting and store.dependents(meta["uid"]) else DeleteOptions()
@@ -124,7 +125,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     for other, dependent in dependents:
         meta = dependent.obj["metadata"]
         if not meta.get("deletionTimestamp"):
-            store.ties.to_check.add((other, meta.get("namespace", ""), meta["name"]))
+            store.owner_index.to_check.add((other, meta.get("namespace", ""), meta["name"]))
     return 0
 
 

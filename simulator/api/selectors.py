@@ -21,10 +21,10 @@ def selected(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
     labels, fields: as in labelSelector and fieldSelector of a query. Raises ApiRefusal (400) for a malformed selector,
     and for a field that the kind does not offer.
     """
-    requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
+    requirements = [*_label_predicates(labels), *_field_predicates(kind, fields)]
     if not requirements:
         return _everything
-    return lambda obj: all(question(obj) for question in requirements)
+    return lambda obj: all(predicate(obj) for predicate in requirements)
 
 
 def _everything(_: Object) -> bool:
@@ -32,13 +32,13 @@ def _everything(_: Object) -> bool:
     return True
 
 
-def _label_questions(text: str) -> list[ObjectPredicate]:
-    # A comma inside the brackets of `in (a, b)` does not part two terms.
-    """Return a predicate for each term of a label selector. Raises ApiRefusal (400)."""
-    return [_label_question(term) for term in re.split(r",(?![^()]*\))", text) if term.strip()]
+def _label_predicates(text: str) -> list[ObjectPredicate]:
+    """Return a predicate for each term of a label selector. Raises ApiRefusal (400) for a malformed term."""
+    # A comma inside the brackets of `in (a, b)` does not separate two terms.
+    return [_label_predicate(term) for term in re.split(r",(?![^()]*\))", text) if term.strip()]
 
 
-def _label_question(term: str) -> ObjectPredicate:
+def _label_predicate(term: str) -> ObjectPredicate:
     """Return the predicate of one term of a label selector, such as `a=b` or `a in (b, c)`. Raises ApiRefusal (400)."""
     if match := _SET.match(term):
         key, operator, listed = match.groups()
@@ -57,13 +57,13 @@ def _label_question(term: str) -> ObjectPredicate:
     raise ApiRefusal("BadRequest", f"unable to parse requirement: {term.strip()!r}")
 
 
-def _field_questions(kind: ResourceKind, text: str) -> list[ObjectPredicate]:
+def _field_predicates(kind: ResourceKind, text: str) -> list[ObjectPredicate]:
     """Return a predicate for each term of a field selector.
 
     Raises ApiRefusal (400) for a malformed term, and for a field that the kind does not offer.
     """
     known = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()), *kind.fields)
-    questions: list[ObjectPredicate] = []
+    predicates: list[ObjectPredicate] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         match = _EQUAL.match(term)
         if match is None:
@@ -71,13 +71,13 @@ def _field_questions(kind: ResourceKind, text: str) -> list[ObjectPredicate]:
         key, operator, value = match.groups()
         if key not in known:
             raise ApiRefusal("BadRequest", f'field label not supported: "{key}"; known for {kind.plural}: {known}')
-        questions.append(_field_question(tuple(key.split(".")), value, operator != "!="))
-    return questions
+        predicates.append(_field_predicate(tuple(key.split(".")), value, operator != "!="))
+    return predicates
 
 
-def _field_question(path: tuple[str, ...], value: str, equal: bool) -> ObjectPredicate:
+def _field_predicate(path: tuple[str, ...], value: str, equal: bool) -> ObjectPredicate:
     """Return the predicate that compares a field with a value. equal: False for an inequality."""
-    return lambda obj: (_field(obj, path) == value) == equal
+    return lambda obj: (_field_text(obj, path) == value) == equal
 
 
 def _label(obj: Object, key: str) -> str | None:
@@ -86,8 +86,11 @@ def _label(obj: Object, key: str) -> str | None:
     return labels.get(key)
 
 
-def _field(obj: Object, path: tuple[str, ...]) -> str:
-    """Return the value of a field as a field selector compares it: a text, "" for a missing field."""
+def _field_text(obj: Object, path: tuple[str, ...]) -> str:
+    """Return the value of a field as text, as a field selector compares it.
+
+    "true" or "false" for a bool. "" for a missing field, but "false" for spec.unschedulable.
+    """
     at: Any = obj
     for step in path:
         at = at.get(step) if isinstance(at, dict) else None

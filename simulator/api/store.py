@@ -35,18 +35,18 @@ from turnout.simulator.api.writes.admission import (
     check_budgets,
     check_quotas,
     check_update,
-    tidied,
     validated,
     with_disruption_condition,
     with_priority,
     with_status,
+    without_empty_fields,
 )
 from turnout.simulator.api.writes.deletion import terminating_namespace
 from turnout.simulator.api.writes.patch import managed_fields
 
 _KEPT_CHANGES = 10_000
-AS_IT_SAYS = deletion.DeleteOptions()
-_BORN = (
+DEFAULT_DELETE_OPTIONS = deletion.DeleteOptions()
+_FIXED_METADATA = (
     "name",
     "namespace",
     "uid",
@@ -70,7 +70,7 @@ class Store:
         """
         self.catalogue = Catalogue()
         self.version = 1
-        self.ties = OwnerIndex()
+        self.owner_index = OwnerIndex()
         self._now, self._new_uid, self._kept_changes = now, new_uid, kept_changes
         self._objects: dict[str, dict[Key, Stored]] = {}
         self._journals: dict[str, WatchHistory] = {}
@@ -106,8 +106,9 @@ class Store:
     ) -> StorePage:
         """Return one page of a list, in the order of the keys. Raises ApiRefusal (410) if the version is forgotten.
 
-        namespace: "" for every namespace. limit: the most objects, 0 for no bound. after: the key after which the page
-        begins, None for the first page. at: the version to show, 0 for the current one.
+        namespace: "" for every namespace. selection: chooses the objects. limit: the most objects, 0 for no bound.
+        after: the key after which the page begins, None for the first page. at: the version to show, 0 for the current
+        version.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
         keys = _keys_of_page(objects, namespace, after)
@@ -118,11 +119,11 @@ class Store:
 
     def dependents(self, uid: str) -> list[tuple[ResourceKind, Stored]]:
         """Return the objects that name this uid as an owner."""
-        return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
+        return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.owner_index.dependents(uid)]
 
     def waits_for_dependents(self, uid: str) -> bool:
         """Return True if the object with this uid is being deleted and waits until its dependents are deleted."""
-        place = self.ties.place(uid)
+        place = self.owner_index.place(uid)
         if place is None:
             return False
         meta = self.get(*place).obj["metadata"]
@@ -145,11 +146,12 @@ class Store:
         """Store a new object with defaults, uid and version, and return it.
 
         namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
-        409 for a name in use, 422 for an invalid object, 404 for an unknown namespace, 403 if a quota or a namespace
-        that is being deleted forbids it.
+        400 for a wrong kind, apiVersion or namespace, 409 for a name in use, 422 for an invalid object, 404 for an
+        unknown namespace, 403 if a quota or a namespace that is being deleted forbids it, 500 for an object with a
+        resourceVersion.
         """
         obj = as_kind(kind, obj)
-        meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
+        meta = obj["metadata"] = self._named(kind, namespace, without_empty_fields(obj.get("metadata") or {}))
         check_metadata(kind, meta, namespace)
         self._check_namespace(kind, namespace)
         if (namespace, meta["name"]) in self._objects_of(kind):
@@ -183,8 +185,8 @@ class Store:
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
-        born = old.obj["metadata"]
-        check_update(kind, born, meta)
+        old_meta = old.obj["metadata"]
+        check_update(kind, old_meta, meta)
         if part == "status":
             new = with_status(kind, old.obj, new)
             meta = new["metadata"]
@@ -192,12 +194,12 @@ class Store:
             new.pop("status", None)
             if "status" in old.obj:
                 new["status"] = old.obj["status"]
-        for key in _BORN:
-            if key in born:
-                meta[key] = born[key]
+        for key in _FIXED_METADATA:
+            if key in old_meta:
+                meta[key] = old_meta[key]
             else:
                 meta.pop(key, None)
-        new["metadata"] = meta = tidied(meta)
+        new["metadata"] = meta = without_empty_fields(meta)
         with refuse_malformed(kind.kind, name):
             new = validated(kind, new)
             if part != "status":
@@ -214,7 +216,7 @@ class Store:
         change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
         removed.
         """
-        new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
+        new = {**stored.obj, "metadata": without_empty_fields({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
@@ -229,7 +231,8 @@ class Store:
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it, and return it. options: those of the deletion.
 
-        Raises ApiRefusal: 404, 409 for another precondition, 429 if a budget forbids it.
+        Raises ApiRefusal: 404, 409 if the object does not meet the preconditions, 429 if a budget forbids it, 500 if
+        two budgets select the pod.
         """
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
@@ -240,7 +243,7 @@ class Store:
         return self.delete(kind, namespace, name, options)
 
     def delete(
-        self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS
+        self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Stored:
         """Delete an object, or begin its deletion if finalizers or a grace period delay it. Return its last state.
 
@@ -272,7 +275,7 @@ class Store:
         """Remove an object whose deletion had to wait, such as a namespace that is empty now."""
         self._remove_object(kind, stored, deletion.final_state(kind, stored.obj, self._now(0)))
 
-    # Inside.
+    # Internal.
 
     def _objects_of(self, kind: ResourceKind) -> dict[Key, Stored]:
         """Return the objects of a kind by key; the mapping is the store's own."""
@@ -356,7 +359,7 @@ class Store:
             meta["managedFields"] = managed_fields(before.obj if before else None, obj, manager, part, self._now(0))
         now = self._with_new_version(obj)
         self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
-        self.ties.note(kind, before.obj if before else None, obj)
+        self.owner_index.record_write(kind, before.obj if before else None, obj)
         self.journal(kind).write(StoreChange(now.version, now, before))
         return now
 
@@ -368,18 +371,18 @@ class Store:
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._with_new_version(last)
-        self.ties.note(kind, old.obj, None)
+        self.owner_index.record_write(kind, old.obj, None)
         self.journal(kind).write(StoreChange(now.version, now, old, deleted=True))
-        self._empty(kind, meta["name"])
+        self._drop_custom_kind(kind, meta["name"])
         around = self._objects_of(NAMESPACES).get(("", meta.get("namespace", "")))
         if around is not None and around.obj["metadata"].get("deletionTimestamp"):
-            self.ties.to_check.add((NAMESPACES, "", around.obj["metadata"]["name"]))
+            self.owner_index.to_check.add((NAMESPACES, "", around.obj["metadata"]["name"]))
         return now
 
-    def _empty(self, kind: ResourceKind, name: str) -> None:
-        """Delete every object of a deleted CRD's kind, and stop serving the kind; do nothing for other kinds.
+    def _drop_custom_kind(self, kind: ResourceKind, name: str) -> None:
+        """If the deleted object was a CRD, delete all objects of its kind, and stop serving that kind.
 
-        name: of the CRD.
+        kind, name: of the deleted object.
         """
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
@@ -413,7 +416,7 @@ class OwnerIndex:
         """Return the keys of the objects that name this uid as an owner."""
         return list(self._owned.get(uid, ()))
 
-    def note(self, kind: ResourceKind, before: Object | None, now: Object | None) -> None:
+    def record_write(self, kind: ResourceKind, before: Object | None, now: Object | None) -> None:
         """Record one write: who owns the object now, and which objects the garbage collector must check.
 
         before: the state before it, None for a creation. now: the new state, None for a deletion.
@@ -444,7 +447,7 @@ def _owners(obj: Object | None) -> set[str]:
     return {each["uid"] for each in references}
 
 
-_SLACK = 8  # changes are forgotten this many times for every `keep` of them
+_SLACK = 8  # old changes are forgotten in batches of 1/_SLACK of `keep`
 Key = tuple[str, str]  # namespace, name
 
 
@@ -486,17 +489,17 @@ class WatchHistory:
         self._changes: list[StoreChange] = []
         self._first = 0  # how many changes were forgotten
         self._forgotten = 0  # the version of the last one forgotten
-        self.wakers: set[Callable[[], None]] = set()
+        self.wake_callbacks: set[Callable[[], None]] = set()
 
     def write(self, change: StoreChange) -> None:
-        """Add a change and wake the watches. The oldest changes are forgotten if there are too many."""
+        """Add a change and wake the watches. Changes beyond `keep` are forgotten in batches, the oldest first."""
         self._changes.append(change)
         if len(self._changes) > self._keep + self._keep // _SLACK:
             surplus = len(self._changes) - self._keep
             self._forgotten = self._changes[surplus - 1].version
             del self._changes[:surplus]
             self._first += surplus
-        for wake in self.wakers:
+        for wake in self.wake_callbacks:
             wake()
 
     def end(self) -> int:

@@ -24,8 +24,8 @@ from turnout.simulator.api.writes.deletion import delete_options
 from turnout.simulator.api.writes.patch import scale_of, with_replicas
 
 _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
-    "application/merge-patch+json": patch.merge,
-    "application/strategic-merge-patch+json": patch.strategic,
+    "application/merge-patch+json": patch.merge_patch,
+    "application/strategic-merge-patch+json": patch.strategic_merge_patch,
     "application/json-patch+json": patch.json_patch,
 }
 
@@ -40,7 +40,7 @@ class Call:
     body: Any = None  # its JSON, None for none
     media_type: str = "application/json"  # its media type
     manager: str = "unknown"  # the name of the writer
-    tabled: bool = False  # True: the answer is to be a Table
+    wants_table: bool = False  # True: the answer is to be a Table
     now_s: float = 0.0  # for the ages in tables; wall seconds
 
 
@@ -52,10 +52,10 @@ class ApiAnswer:
     code: int = 200
 
 
-def do(store: Store, call: Call) -> ApiAnswer:
+def handle(store: Store, call: Call) -> ApiAnswer:
     """Carry out any request except watches and logs, and return its answer. Raises ApiRefusal."""
     if call.method != "GET" and call.query.get("dryRun"):
-        raise ApiRefusal("NotImplemented", "the embedded API does not do dry runs")
+        raise ApiRefusal("NotImplemented", "the embedded API does not support dry runs")
     match call.method:
         case "GET":
             return _get(store, call)
@@ -68,7 +68,7 @@ def do(store: Store, call: Call) -> ApiAnswer:
             return _patch(store, call)
         case "DELETE":
             return _delete(store, call)
-    raise ApiRefusal("MethodNotAllowed", f"{call.method} is not done on {call.target.kind.resource}")
+    raise ApiRefusal("MethodNotAllowed", f"{call.method} is not supported for {call.target.kind.resource}")
 
 
 def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
@@ -92,18 +92,18 @@ def _get(store: Store, call: Call) -> ApiAnswer:
             return _json_answer(scale_of(kind, stored.obj))
         return (
             _json_answer(_as_table(call, StorePage((stored,), stored.version)))
-            if call.tabled
+            if call.wants_table
             else ApiAnswer(stored.raw)
         )
     selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
     page = store.page(kind, target.namespace, selection, limit, after, version)
-    return _json_answer(_as_table(call, page)) if call.tabled else ApiAnswer(_as_list(kind, page))
+    return _json_answer(_as_table(call, page)) if call.wants_table else ApiAnswer(_as_list(kind, page))
 
 
 def _post(store: Store, call: Call) -> ApiAnswer:
-    """Create an object, or bind or evict a pod. Raises ApiRefusal."""
+    """Create an object (201), or for the subresources binding and eviction bind or evict a pod. Raises ApiRefusal."""
     target, body = call.target, call.body
     where = (target.kind, target.namespace, target.name)
     match target.subresource:
@@ -132,8 +132,8 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
     _check_writable(target)
     apply = _PATCHES.get(call.media_type)
     if call.media_type.startswith("application/apply-patch"):
-        raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {call.media_type}")
-    if apply is None or (apply is patch.strategic and target.kind.custom):
+        raise ApiRefusal("NotImplemented", f"the embedded API does not support patches of {call.media_type}")
+    if apply is None or (apply is patch.strategic_merge_patch and target.kind.custom):
         message = "the body of the request was in an unknown format - accepted media types include: "
         raise ApiRefusal("UnsupportedMediaType", message + "application/json-patch+json, application/merge-patch+json")
     old = store.get(target.kind, target.namespace, target.name).obj
@@ -168,7 +168,7 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
     if target.name:
         deleted = store.delete(target.kind, target.namespace, target.name, options)
         meta = deleted.obj["metadata"]
-        if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
+        if target.kind.graceful or store.owner_index.place(meta["uid"]):  # it is shown while there is something to show
             return ApiAnswer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
         return _json_answer({**success(), "details": details})
@@ -298,4 +298,4 @@ def _check_subresource(requested: Target) -> None:
         return
     if kind.custom and part in ("status", "scale"):
         raise ApiRefusal("NotFound", "the server could not find the requested resource")
-    raise ApiRefusal("NotImplemented", f"the embedded API does not do {kind.resource}/{part}")
+    raise ApiRefusal("NotImplemented", f"the embedded API does not support {kind.resource}/{part}")

@@ -188,9 +188,10 @@ class Cluster:
         return bool(self._nominated)
 
     def nominated_pods(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
-        """Return the pods that nominate a node and for which this pod must leave room: those of its priority or above.
+        """Return the pods that nominate a node and for which `pod_info` must leave room: those of its priority or
+        above.
 
-        node: its name.
+        node: its name. The pod itself is left out.
         """
         return tuple(
             other

@@ -20,15 +20,15 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One node and its switches."""
+class NodeSpec:
+    """A node to create: its name, its address and its switches."""
 
     name: str
     ip: str
     path: tuple[str, ...]  # the widest switch first
 
 
-def places(count: int) -> list[Place]:
+def generate_nodes(count: int) -> list[NodeSpec]:
     """Return `count` new nodes with names, addresses and switches: eight under a leaf switch, four leaves under a
     spine.
     """
@@ -36,35 +36,39 @@ def places(count: int) -> list[Place]:
     for number in range(count):
         leaf = number // HOSTS_PER_LEAF
         spine = leaf // LEAVES_PER_SPINE
-        found.append(Place(f"gpu-{number + 1:04d}", _nth_address(number), (f"spine-{spine + 1}", f"leaf-{leaf + 1}")))
+        found.append(
+            NodeSpec(f"gpu-{number + 1:04d}", _nth_address(number), (f"spine-{spine + 1}", f"leaf-{leaf + 1}"))
+        )
     return found
 
 
-def places_of(entries: Iterable[Entry]) -> list[Place]:
+def nodes_of_map(entries: Iterable[Entry]) -> list[NodeSpec]:
     """Return a node for every host of a map.
 
-    A host that is an IP address gets a name, one that is a name gets an address.
+    A host that is an IP address gets a name, a host that is a name gets an address.
     """
     map_places = []
     for number, entry in enumerate(entries):
         if _is_address(entry.host):
-            map_places.append(Place(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path))
+            map_places.append(
+                NodeSpec(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path)
+            )
         else:
-            map_places.append(Place(entry.host, _nth_address(number), entry.path))
+            map_places.append(NodeSpec(entry.host, _nth_address(number), entry.path))
     return map_places
 
 
-def unusable(all_places: Sequence[Place]) -> list[str]:
-    """Return the hosts of a map that cannot be a node's name."""
+def hosts_without_node_name(all_places: Sequence[NodeSpec]) -> list[str]:
+    """Return the hosts of a map, by the nodes made from it, that cannot be a node's name."""
     return [place.name for place in all_places if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
 
 
-def map_text(all_places: Iterable[Place]) -> str:
+def map_text(all_places: Iterable[NodeSpec]) -> str:
     """Return the map of generated nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node."""
     return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in all_places)
 
 
-def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
+def node(place: NodeSpec, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
     """Return a ready node as JSON values.
 
     gpus: its GPUs, which also decide its CPU and memory. stamp: the time as RFC 3339. kubelet: host and port at which

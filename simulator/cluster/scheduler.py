@@ -42,7 +42,7 @@ class ExtenderReply:
     failed: str = ""  # why there is no answer; "" when there is one
 
 
-class Why(Enum):
+class WaitReason(Enum):
     """A reason why a pod got no node."""
 
     UNSCHEDULABLE = "Unschedulable"
@@ -58,14 +58,14 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class Unscheduled:
     """The result for a pod that must wait for a change."""
 
-    why: Why
+    why: WaitReason
     message: str
 
 
-Outcome = Chosen | Waits
+Outcome = Chosen | Unscheduled
 Cycle = Generator[ExtenderCall, ExtenderReply, Outcome]
 
 
@@ -95,8 +95,8 @@ def cycle(
 ) -> Cycle:
     """Run one scheduling cycle for a pod.
 
-    A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Waits with the
-    reason. Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties.
+    A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Unscheduled with
+    the reason. Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties.
     percentage: percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
@@ -106,9 +106,9 @@ def cycle(
             before = len(node_infos)
             node_infos = yield from _filtered(node_infos, extender)
             if not node_infos:
-                return Waits(Why.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
+                return Unscheduled(WaitReason.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
     except ExtenderFailed as error:
-        return Waits(Why.SCHEDULER_ERROR, str(error))
+        return Unscheduled(WaitReason.SCHEDULER_ERROR, str(error))
     if len(node_infos) == 1:
         return Chosen(node_infos[0].name, 1)
     points: Mapping[str, int] = {}

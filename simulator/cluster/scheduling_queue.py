@@ -190,9 +190,9 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """Return the gang's min minus its bound members, may be negative; 0 for a pod without a gang.
+        """Return the gang's min minus its bound members, which may be negative; 0 for a pod without a gang.
 
-        uid: of the pod. If it is at most 1 the pod may start alone.
+        uid: of the pod. The pod may start alone if the result is at most 1.
         """
         member = self._of.get(uid)
         if member is None:

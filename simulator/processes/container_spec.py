@@ -167,7 +167,7 @@ def referenced_object(source: Mapping[str, Object], kind: str, name: str, option
 def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
     """Return the value of one variable; None if its optional source lacks it. Raises CannotStart.
 
-    each: the variable in the container's spec. env: the variables before it, for $(NAME).
+    each: the variable in the container's spec. env: the values of the variables before it, for $(NAME).
     """
     origin = each.get("valueFrom")
     if not origin:
@@ -297,7 +297,8 @@ def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
 def after(before: Readiness, good: bool, probe: ReadinessProbe) -> Readiness:
     """Return the readiness after one more probe.
 
-    before: after the last one. good: True if the status was 200 to 399. It changes only after enough equal results.
+    before: after the last probe. good: True if the status was 200 to 399. The readiness changes only after as many
+    equal results as the probe's thresholds require.
     """
     row = before.row + 1 if before.last is good else 1
     if row < (probe.successes if good else probe.failures):

@@ -36,7 +36,7 @@ def hostname(pod: Object) -> str:
 def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> str:
     """Return the text of the hosts file of a pod: itself, and the pods behind Services.
 
-    pods, services: all that exist, of any namespace. A malformed Service is skipped.
+    pod: whose file it is. pods, services: all that exist, of any namespace. A malformed Service is skipped.
     """
     own = (pod.get("status") or {}).get("podIP") or ""
     namespace = pod["metadata"]["namespace"]
@@ -97,6 +97,9 @@ def _is_shown(pod: Object, unready_too: bool) -> bool:
 
 
 def _known_as(name: str, where: str, seen_from: str) -> list[str]:
-    """Return the names under which a pod's search list finds a name."""
+    """Return the names under which a pod's search list finds a name.
+
+    name: of a Service or of a pod of a Service. where: its namespace. seen_from: the namespace of the pod that asks.
+    """
     short = [name] if where == seen_from else []
     return [f"{name}.{where}.{_DOMAIN}", f"{name}.{where}.svc", f"{name}.{where}", *short]

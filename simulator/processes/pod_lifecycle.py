@@ -19,7 +19,7 @@ KILLED = 137  # the exit code of a container that was killed
 _RESET_S = 600.0  # a container that ran for so long starts with a new back-off
 
 
-class Part(Enum):
+class ContainerRole(Enum):
     """The role of a container in its pod."""
 
     INIT = "init"
@@ -50,18 +50,18 @@ class Container:
     """One container."""
 
     name: str
-    part: Part
+    role: ContainerRole
     state: ContainerState = ContainerState.WAITING
-    why: str = "ContainerCreating"  # reason, while it waits
+    waiting_reason: str = "ContainerCreating"  # why it waits, as in its status; "" while it runs
     message: str = ""  # of the reason
     restarts: int = 0
     began_s: float = 0.0  # of its present or last run, 0 before the first
-    end: ContainerEnd | None = None  # of its present run, None while it runs
-    last: ContainerEnd | None = None  # of the run before
+    end: ContainerEnd | None = None  # of its last run, None while it runs or before the first
+    last_end: ContainerEnd | None = None  # of the run before that; None without one
     not_before_s: float = 0.0  # earliest time of its next start
     crashes: int = 0  # consecutive ends of runs shorter than _RESET_S
     last_signal: str = ""  # sent in its present run, "" for none
-    answers: bool = True  # False while it has a readiness probe that has not succeeded
+    ready: bool = True  # False while its readiness probe has not succeeded; True without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +70,34 @@ class PodLifecycle:
 
     policy: str  # Always, OnFailure or Never
     containers: tuple[Container, ...]  # init containers first
-    backoff_s: tuple[float, float]  # the second pause before a restart, and the longest
+    backoff_s: tuple[float, float]  # (pause before the second restart, longest pause), in seconds
     deletion_began_s: float | None = None  # when its deletion began, None before
     grace_s: float = 0.0  # how long it may take to end, in seconds
 
-    def named(self, name: str) -> Container:
+    def container(self, name: str) -> Container:
         """Return a container by its name. Raises KeyError."""
         for each in self.containers:
             if each.name == name:
                 return each
         raise KeyError(name)
 
-    def of(self, *parts: Part) -> Iterator[Container]:
-        """Yield the containers of these parts, in order."""
-        return (each for each in self.containers if each.part in parts)
+    def of(self, *roles: ContainerRole) -> Iterator[Container]:
+        """Yield the containers with these roles, in order."""
+        return (each for each in self.containers if each.role in roles)
 
 
 def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
     """Return the lifecycle of a pod that was just bound: no container has started.
 
-    backoff_s: (delay before the second restart, maximum delay), in seconds; the first restart has no delay.
+    backoff_s: (pause before the second restart, longest pause), in seconds; the first restart has none.
     """
     spec = pod["spec"]
     first = [
-        Container(each["name"], Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)
+        Container(each["name"], ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT)
         for each in spec.get("initContainers") or ()
     ]
     waiting = "PodInitializing" if first else "ContainerCreating"
-    main = [Container(each["name"], Part.MAIN, why=waiting) for each in spec["containers"]]
+    main = [Container(each["name"], ContainerRole.MAIN, waiting_reason=waiting) for each in spec["containers"]]
     return PodLifecycle(spec.get("restartPolicy", "Always"), (*first, *main), backoff_s)
 
 
@@ -128,9 +128,11 @@ def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     if lifecycle.deletion_began_s is None and not _mains_are_done(lifecycle):
         return []
     others = (
-        [each for each in running if each.part is not Part.SIDECAR] if lifecycle.deletion_began_s is not None else []
+        [each for each in running if each.role is not ContainerRole.SIDECAR]
+        if lifecycle.deletion_began_s is not None
+        else []
     )
-    ending = others or [each for each in running if each.part is Part.SIDECAR]
+    ending = others or [each for each in running if each.role is ContainerRole.SIDECAR]
     return [(each.name, TERM) for each in ending if not each.last_signal]
 
 
@@ -160,15 +162,16 @@ def phase(lifecycle: PodLifecycle) -> str:
     if _mains_are_done(lifecycle):
         if not is_at_rest(lifecycle):
             return "Running"  # its sidecars are on their way out
-        return "Failed" if any(each.end and each.end.code for each in lifecycle.of(Part.MAIN)) else "Succeeded"
-    begun = any(each.state is not ContainerState.WAITING or each.last for each in lifecycle.of(Part.MAIN))
+        return "Failed" if any(each.end and each.end.code for each in lifecycle.of(ContainerRole.MAIN)) else "Succeeded"
+    begun = any(each.state is not ContainerState.WAITING or each.last_end for each in lifecycle.of(ContainerRole.MAIN))
     return "Running" if begun else "Pending"
 
 
 def is_ready(lifecycle: PodLifecycle) -> bool:
     """Return True if every container that should be running runs, and its readiness probe has succeeded."""
     return lifecycle.deletion_began_s is None and all(
-        each.state is ContainerState.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
+        each.state is ContainerState.RUNNING and each.ready
+        for each in lifecycle.of(ContainerRole.MAIN, ContainerRole.SIDECAR)
     )
 
 
@@ -180,26 +183,29 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
 # What has happened.
 
 
-def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
+def record_start(lifecycle: PodLifecycle, name: str, now_s: float, ready: bool = True) -> PodLifecycle:
     """Return the lifecycle after a container has started. name: of the container.
 
-    answers: False if it has a readiness probe.
+    ready: False if it has a readiness probe.
     """
-    before = lifecycle.named(name)
+    before = lifecycle.container(name)
     restart = 1 if before.end else 0
     started = Container(
-        name, before.part, ContainerState.RUNNING, "", "", before.restarts + restart, now_s, answers=answers
+        name, before.role, ContainerState.RUNNING, "", "", before.restarts + restart, now_s, ready=ready
     )
-    return _with(lifecycle, replace(started, last=before.end or before.last, crashes=before.crashes))
+    return _with(lifecycle, replace(started, last_end=before.end or before.last_end, crashes=before.crashes))
 
 
-def record_failed_start(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
+def record_failed_start(lifecycle: PodLifecycle, name: str, reason: str, message: str, now_s: float) -> PodLifecycle:
     """Return the lifecycle after a container could not be started; it is tried again after a pause.
 
-    why: a reason of a kubelet, such as ErrImagePull. message: for people.
+    reason: of a kubelet, such as ErrImagePull. message: for people.
     """
     pause_s = lifecycle.backoff_s[0]
-    return _with(lifecycle, replace(lifecycle.named(name), why=why, message=message, not_before_s=now_s + pause_s))
+    return _with(
+        lifecycle,
+        replace(lifecycle.container(name), waiting_reason=reason, message=message, not_before_s=now_s + pause_s),
+    )
 
 
 def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
@@ -207,7 +213,7 @@ def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, mess
 
     code: exit code, 128 + n for signal n. message: its termination message.
     """
-    before = lifecycle.named(name)
+    before = lifecycle.container(name)
     end = ContainerEnd(code, before.began_s, now_s, message)
     ended_container = replace(before, state=ContainerState.ENDED, end=end, last_signal="")
     if lifecycle.deletion_began_s is not None or not _restarts_after_end(lifecycle, ended_container):
@@ -217,14 +223,14 @@ def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, mess
     return _with(lifecycle, replace(ended_container, crashes=crashes + 1, not_before_s=now_s + pause_s))
 
 
-def record_probe(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
-    """Return the lifecycle after a readiness probe. answers: True if it succeeded."""
-    return _with(lifecycle, replace(lifecycle.named(name), answers=answers))
+def record_probe(lifecycle: PodLifecycle, name: str, ready: bool) -> PodLifecycle:
+    """Return the lifecycle after a readiness probe. ready: True if it succeeded."""
+    return _with(lifecycle, replace(lifecycle.container(name), ready=ready))
 
 
 def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
     """Return the lifecycle after a container got a signal."""
-    return _with(lifecycle, replace(lifecycle.named(name), last_signal=signal))
+    return _with(lifecycle, replace(lifecycle.container(name), last_signal=signal))
 
 
 def begin_deletion(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
@@ -245,7 +251,7 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
     if is_over(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
-    sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is ContainerState.ENDED]
+    sidecars = [each for each in lifecycle.of(ContainerRole.SIDECAR) if each.state is ContainerState.ENDED]
     if pending_init is not None:
         return [
             *sidecars,
@@ -256,7 +262,9 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
             ),
         ]
     mains = [
-        each for each in lifecycle.of(Part.MAIN) if each.state is ContainerState.WAITING or _returns(lifecycle, each)
+        each
+        for each in lifecycle.of(ContainerRole.MAIN)
+        if each.state is ContainerState.WAITING or _returns(lifecycle, each)
     ]
     return [*sidecars, *mains]
 
@@ -266,9 +274,9 @@ def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
 
     The first delays all others.
     """
-    for each in lifecycle.of(Part.INIT, Part.SIDECAR):
+    for each in lifecycle.of(ContainerRole.INIT, ContainerRole.SIDECAR):
         is_done = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
-        if each.part is Part.SIDECAR:
+        if each.role is ContainerRole.SIDECAR:
             is_done = each.state is not ContainerState.WAITING
         if not is_done:
             yield each
@@ -284,9 +292,9 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
     policy.
     """
     code = each.end.code if each.end else 0
-    if each.part is Part.SIDECAR:
+    if each.role is ContainerRole.SIDECAR:
         return not _mains_are_done(lifecycle)
-    if each.part is Part.INIT:
+    if each.role is ContainerRole.INIT:
         return code != 0 and lifecycle.policy != "Never"
     return lifecycle.policy == "Always" or (lifecycle.policy == "OnFailure" and code != 0)
 
@@ -294,14 +302,16 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
 def _init_failed(lifecycle: PodLifecycle) -> bool:
     """Return True if an init container has failed and the pod's policy does not restart it."""
     failed = (
-        each for each in lifecycle.of(Part.INIT) if each.state is ContainerState.ENDED and each.end and each.end.code
+        each
+        for each in lifecycle.of(ContainerRole.INIT)
+        if each.state is ContainerState.ENDED and each.end and each.end.code
     )
     return lifecycle.policy == "Never" and next(failed, None) is not None
 
 
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
     """Return True if all main containers have ended and none restarts."""
-    mains = list(lifecycle.of(Part.MAIN))
+    mains = list(lifecycle.of(ContainerRole.MAIN))
     return all(
         each.state is ContainerState.ENDED
         and not (_restarts_after_end(lifecycle, each) and lifecycle.deletion_began_s is None)
@@ -331,9 +341,11 @@ def status_of(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, pod_ip
         "podIP": pod_ip,
         "podIPs": [{"ip": pod_ip}],
         "conditions": _conditions(pod, lifecycle, now_s, has_ended),
-        "containerStatuses": [_container_status(each, images) for each in lifecycle.of(Part.MAIN)],
+        "containerStatuses": [_container_status(each, images) for each in lifecycle.of(ContainerRole.MAIN)],
     }
-    if init_statuses := [_container_status(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
+    if init_statuses := [
+        _container_status(each, images) for each in lifecycle.of(ContainerRole.INIT, ContainerRole.SIDECAR)
+    ]:
         status["initContainerStatuses"] = init_statuses
     return status
 
@@ -372,17 +384,17 @@ def _container_status(each: Container, images: Mapping[str, str]) -> dict[str, A
     """Return the containerStatus of a container for the pod's status. images: by name of the container."""
     is_running = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
-    is_completed = each.part is Part.INIT and each.end is not None and each.end.code == 0
+    is_completed = each.role is ContainerRole.INIT and each.end is not None and each.end.code == 0
     status: dict[str, Any] = {
         "name": each.name,
         "image": image,
         "imageID": image,
-        "ready": (is_running and each.answers) if each.part is not Part.INIT else is_completed,
+        "ready": (is_running and each.ready) if each.role is not ContainerRole.INIT else is_completed,
         "started": is_running,
         "restartCount": each.restarts,
         "state": _state(each),
     }
-    last = each.end if _backs_off(each) else each.last
+    last = each.end if _backs_off(each) else each.last_end
     return status | ({"lastState": {"terminated": _terminated_state(last)}} if last else {})
 
 
@@ -396,7 +408,7 @@ def _state(each: Container) -> dict[str, Any]:
     if each.state is ContainerState.RUNNING:
         return {"running": {"startedAt": rfc3339(each.began_s)}}
     if each.state is ContainerState.WAITING:
-        return {"waiting": {"reason": each.why} | ({"message": each.message} if each.message else {})}
+        return {"waiting": {"reason": each.waiting_reason} | ({"message": each.message} if each.message else {})}
     if _backs_off(each) and each.end is not None:
         pause_s = each.not_before_s - each.end.ended_s
         message = f"back-off {pause_s:g}s restarting failed container={each.name}"

@@ -92,7 +92,10 @@ def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: Idle
 
 
 def _tick(at_s: float, tick_s: float) -> float:
-    """Return the first look that is not before a moment."""
+    """Return the time of the first decision that is not before `at_s`, in seconds since the begin of the replay.
+
+    tick_s: seconds between decisions; 0 to decide at any time.
+    """
     return max(at_s, math.ceil(round(at_s / tick_s, 6)) * tick_s) if tick_s else at_s
 
 

@@ -10,21 +10,24 @@ from turnout.simulator.replay.traces import Table, TraceRow, rows_of, tables_of
 VARIABLE, DEFAULT = "TURNOUT_TRACES", "../shared/traces"
 
 
-def folder() -> Path:
+def trace_folder() -> Path:
     """Return the folder where the traces should be."""
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def cluster(name: str) -> tuple[TraceRow, ...] | None:
-    """Return the jobs of one ITP cluster, None when its file is missing. Raises BadTrace."""
-    path = folder() / "itp" / f"cluster{name}.csv"
+def read_cluster_trace(name: str) -> tuple[TraceRow, ...] | None:
+    """Return the jobs of one ITP cluster; None if its file is missing. name: the number in the file's name, such as 02.
+
+    Raises BadTrace.
+    """
+    path = trace_folder() / "itp" / f"cluster{name}.csv"
     return rows_of(path.read_text()) if path.is_file() else None
 
 
-def speeds() -> tuple[Table, ...]:
+def read_speed_tables() -> tuple[Table, ...]:
     """Return measured speeds on A100 for every model and batch size; () if the files are missing.
 
     Raises BadTrace.
     """
-    paths = sorted((folder() / "elasticflow-throughput" / "throughputs_A100").glob("*.csv"))
+    paths = sorted((trace_folder() / "elasticflow-throughput" / "throughputs_A100").glob("*.csv"))
     return tuple(table for path in paths for table in tables_of(path.read_text()))

@@ -89,7 +89,7 @@ class Labels:
     tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
-def labelled(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
+def submissions_of(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
     """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0."""
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0

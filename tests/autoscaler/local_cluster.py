@@ -5,7 +5,7 @@ import sys
 from contextlib import asynccontextmanager
 
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
@@ -127,7 +127,7 @@ async def local_cluster_with_jobs(folder):
     """Eight GPUs on two nodes, and nothing of it left behind. folder: where its kubeconfig goes."""
     config = folder / "kubeconfig"
     async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
-        await made.add_nodes(places(2), 4)
+        await made.add_nodes(generate_nodes(2), 4)
         await made.run_jobs()
         made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})

@@ -23,7 +23,7 @@ from hack.controlplane.tools import cache
 from tests.deploy.test_alerts import BY_PROGRAM, RULES
 from tests.deploy.test_manifests import MANIFESTS
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
@@ -137,7 +137,7 @@ async def watched(tmp_path_factory):
     folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
     async with local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
-        await made.add_nodes(places(2), 4)
+        await made.add_nodes(generate_nodes(2), 4)
         await made.run_jobs()
         made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})

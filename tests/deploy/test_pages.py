@@ -16,7 +16,7 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.kit.certificates import Authority
 from tests.kit.cluster import config_map
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.local_cluster import local_cluster
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules.yaml"
@@ -77,7 +77,7 @@ async def until_ready(children, name, port):
 @pytest.mark.asyncio
 async def test_every_service_serves_its_pages_and_all_that_alerts_ask_for(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig") as made:
-        await made.add_nodes(places(2), 4)
+        await made.add_nodes(generate_nodes(2), 4)
         maps = "/api/v1/namespaces/default/configmaps"
         await made.api.call("POST", maps, config_map("a p 10.0.0.1\n"))
         children, ports = Children(tmp_path), dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))

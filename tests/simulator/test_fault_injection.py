@@ -1,4 +1,4 @@
-"""Faults on demand, and that they end."""
+"""FaultRules on demand, and that they end."""
 
 import asyncio
 import time

@@ -12,7 +12,7 @@ import pytest_asyncio
 from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
@@ -94,7 +94,7 @@ async def kubectl(tmp_path):
         pytest.fail(str(error), pytrace=False)
     pace = Pace(pull_s=0.05, stop_s=0.05, backoff_s=(0.1, 0.1))
     async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
-        await made.add_nodes(places(3), 8)
+        await made.add_nodes(generate_nodes(3), 8)
         await made.run_jobs()
         made.schedule(SchedulerSettings())
         yield Kubectl(binary, tmp_path / "kubeconfig", tmp_path / "cache")
@@ -159,7 +159,7 @@ async def test_an_edit_is_applied_by_patch_and_what_is_not_done_says_so(kubectl)
     await kubectl("create", "-f", "-", stdin=POD)
     await kubectl("patch", "pod", "web", "-p", '{"metadata": {"annotations": {"a": "b"}}}')
     assert await kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.annotations.a}") == "b"
-    assert "does not do" in await kubectl("create", "-f", "-", "--dry-run=server", stdin=SET, fails=True)
+    assert "does not support dry runs" in await kubectl("create", "-f", "-", "--dry-run=server", stdin=SET, fails=True)
     assert "send JSON" in await kubectl("create", "configmap", "c", "--from-literal=a=b", fails=True)
 
 
@@ -187,7 +187,7 @@ async def test_logs_are_shown_followed_and_looked_back_at(kubectl):
     await kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/talks", "--timeout=20s")
     assert await kubectl("logs", "-p", "talks") == "begins\nhello\n"
     assert await kubectl("logs", "--tail=1", "talks") == "begins\n"
-    assert "does not do logs with sinceSeconds" in await kubectl("logs", "--since=1h", "talks", fails=True)
+    assert "does not support logs with sinceSeconds" in await kubectl("logs", "--since=1h", "talks", fails=True)
 
 
 async def test_a_job_of_each_kind_is_created_shown_and_done(kubectl):

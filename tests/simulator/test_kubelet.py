@@ -16,7 +16,7 @@ from turnout.simulator.cluster.kubelet import (
     state_of,
     status_in,
 )
-from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
+from turnout.simulator.cluster.node_builder import generate_nodes, hosts_without_node_name, map_text, nodes_of_map
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology import names
@@ -128,8 +128,8 @@ def waits_for(pods):
 @pytest.mark.asyncio
 async def test_a_pod_whose_image_is_missing_runs_once_its_image_is_corrected():
     async with local_cluster(pace=PACE, images={"i:1"}) as made:
-        await made.add_nodes(places(1), 8)
-        spec = {"nodeName": places(1)[0].name, "containers": [{"name": "m", "image": "i:2"}]}
+        await made.add_nodes(generate_nodes(1), 8)
+        spec = {"nodeName": generate_nodes(1)[0].name, "containers": [{"name": "m", "image": "i:2"}]}
         await made.api.call("POST", PODS, {"metadata": {"name": "a"}, "spec": spec})
         found = await until(made.api, lambda pods: waits_for(pods) == "ErrImagePull")
         assert found["a"]["status"]["phase"] == "Pending"
@@ -141,7 +141,7 @@ async def test_a_pod_whose_image_is_missing_runs_once_its_image_is_corrected():
 @pytest.mark.asyncio
 async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
     async with local_cluster(pace=PACE) as made:
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(generate_nodes(2), 8)
         made.schedule(SchedulerSettings())
         spec = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i:1"}]}
         for name, notes in (("short", {RUNS_FOR: "0.01", EXIT_CODE: "3"}), ("long", {})):
@@ -151,14 +151,14 @@ async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
         )
         assert found["short"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
         assert found["long"]["status"]["podIP"].startswith("10.")
-        assert found["long"]["status"]["hostIP"] in {place.ip for place in places(2)}
+        assert found["long"]["status"]["hostIP"] in {place.ip for place in generate_nodes(2)}
         assert {c["type"] for c in found["long"]["status"]["conditions"]} > {"PodScheduled", "Ready"}
         await made.api.call("DELETE", f"{PODS}/long")
         await until(made.api, lambda pods: "long" not in pods)
 
 
 def test_generated_nodes_and_their_map_agree():
-    standing = places(40)
+    standing = generate_nodes(40)
     reading = read_map({names.TEXT_KEY: map_text(standing)})
     assert not reading.faults
     assert [(entry.host, entry.path) for entry in reading.entries] == [(place.ip, place.path) for place in standing]
@@ -166,6 +166,6 @@ def test_generated_nodes_and_their_map_agree():
 
 def test_a_map_gives_a_node_for_each_host():
     text = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 gpu7\nasw-2 psw-1 UPPER\n"
-    standing = places_of(read_map({names.TEXT_KEY: text}).entries)
+    standing = nodes_of_map(read_map({names.TEXT_KEY: text}).entries)
     assert [(place.name, place.ip) for place in standing][:2] == [("node-10-0-0-1", "10.0.0.1"), ("gpu7", "10.0.0.2")]
-    assert unusable(standing) == ["UPPER"]
+    assert hosts_without_node_name(standing) == ["UPPER"]

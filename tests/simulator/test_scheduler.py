@@ -13,8 +13,8 @@ from turnout.simulator.cluster.scheduler import (
     Cursor,
     ExtenderReply,
     ExtenderSettings,
-    Waits,
-    Why,
+    Unscheduled,
+    WaitReason,
     cycle,
     schedule_without_extender,
 )
@@ -86,27 +86,27 @@ def test_the_order_of_questions(nominated, replies, asked, outcome):
 
 def test_an_extender_that_keeps_nothing_makes_the_pod_wait():
     _, outcome = play(cluster(*ALL), pod_info("p"), [ExtenderReply()])
-    assert outcome == Waits(
-        Why.UNSCHEDULABLE, "0/3 nodes are available: the extender refused the 3 that the filters let in."
+    assert outcome == Unscheduled(
+        WaitReason.UNSCHEDULABLE, "0/3 nodes are available: the extender refused the 3 that the filters let in."
     )
 
 
 def test_an_extender_that_may_not_be_ignored_ends_the_attempt():
     _, outcome = play(cluster(*ALL), pod_info("p"), [ExtenderReply(failed="down")], ExtenderSettings(ignorable=False))
-    assert outcome == Waits(Why.SCHEDULER_ERROR, "down")
+    assert outcome == Unscheduled(WaitReason.SCHEDULER_ERROR, "down")
 
 
 def test_a_name_that_was_not_asked_about_is_an_error():
     _, outcome = play(
         cluster(*ALL), pod_info("p"), [ExtenderReply(feasible_nodes=("z",))], ExtenderSettings(ignorable=False)
     )
-    assert outcome.why is Why.SCHEDULER_ERROR
+    assert outcome.why is WaitReason.SCHEDULER_ERROR
 
 
 def test_nothing_feasible_asks_nobody():
     asked, outcome = play(cluster(*ALL), pod_info("p", gpus=9), [])
     assert asked == []
-    assert outcome == Waits(Why.UNSCHEDULABLE, "0/3 nodes are available: none holds the pod.")
+    assert outcome == Unscheduled(WaitReason.UNSCHEDULABLE, "0/3 nodes are available: none holds the pod.")
 
 
 def test_alone_spreads_as_the_default_does():

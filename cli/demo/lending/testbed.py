@@ -11,7 +11,7 @@ from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.model import GpuSeat, LoggedDecision, MomentKind, Player, StoryMoment
 from turnout.cli.demo.scenario import GPU, MAP_NAME, MAP_NAMESPACE, Raw
 from turnout.kube import labels
-from turnout.simulator.cluster.node_builder import Place, map_text
+from turnout.simulator.cluster.node_builder import NodeSpec, map_text
 from turnout.simulator.local_cluster import LocalCluster
 from turnout.topology.names import TEXT_KEY
 
@@ -25,16 +25,16 @@ D = Player("D", 1, 4, restarts=True)
 PLAYERS = (A, B, C, D)
 
 
-def places() -> list[Place]:
+def places() -> list[NodeSpec]:
     """Return the nodes, leaf by leaf."""
     found = []
     for number in range(LEAVES * NODES_PER_LEAF):
         path = ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}")
-        found.append(Place(f"gpu-{number + 1}", f"10.30.0.{number + 1}", path))
+        found.append(NodeSpec(f"gpu-{number + 1}", f"10.30.0.{number + 1}", path))
     return found
 
 
-def topology_map(where: Sequence[Place]) -> Raw:
+def topology_map(where: Sequence[NodeSpec]) -> Raw:
     """Return the topology ConfigMap."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(where)}}
 

@@ -106,12 +106,12 @@ def _notes(names: Sequence[str], rows: Sequence[Result], quick: bool) -> Iterato
     """
     missing = [name for name in CLUSTERS if name not in names]
     if missing:
-        where = f"{trace_files.folder()} ({trace_files.VARIABLE} names another)"
+        where = f"{trace_files.trace_folder()} ({trace_files.VARIABLE} names another)"
         yield f"No traces of {', '.join(missing)} in {where}: not replayed."
     if not set(names) & set(CLUSTERS):
         yield "Streams drawn with a seed are replayed instead; the figures of traces do not follow from them."
-    if not trace_files.speeds():
-        yield f"No measured speeds in {trace_files.folder()}: measured curves are the usual power there."
+    if not trace_files.read_speed_tables():
+        yield f"No measured speeds in {trace_files.trace_folder()}: measured curves are the usual power there."
     slice_ = f"the first {QUICK_JOBS:,} jobs of each" if quick else "all jobs of each"
     yield f"Replayed: {', '.join(f'{each.task.cluster} ({each.jobs:,})' for each in rows)}, {slice_}; # is a seed."
     median = statistics.median(each.looks_per_s for each in rows)

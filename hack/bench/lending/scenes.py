@@ -14,7 +14,7 @@ from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, draw_trace, labelled
+from turnout.simulator.replay.traces import Labels, TraceRow, draw_trace, submissions_of
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
@@ -91,7 +91,7 @@ class Result:
 
 def clusters() -> list[str]:
     """Those whose traces are here; without any, drawn ones."""
-    here = [name for name in CLUSTERS if trace_files.cluster(name[1:]) is not None]
+    here = [name for name in CLUSTERS if trace_files.read_cluster_trace(name[1:]) is not None]
     return here or list(DRAWN)
 
 
@@ -129,8 +129,8 @@ def _jobs(task: Task) -> Sequence[Submission]:
     """Return the jobs of a task with elastic labels, drawn at random from the task's seed."""
     scene, rng = task.scene, Random(task.seed)
     rows = _rows(task, rng)
-    labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
-    return labelled(rows[: task.jobs] if task.jobs else rows, labels, rng)
+    labels = Labels(scene.elastic, scene.factor, tables=trace_files.read_speed_tables() if scene.measured else ())
+    return submissions_of(rows[: task.jobs] if task.jobs else rows, labels, rng)
 
 
 def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
@@ -140,7 +140,7 @@ def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
         return draw_trace(task.jobs or 5000, gpus, load, rng)
-    return trace_files.cluster(task.cluster[1:]) or ()
+    return trace_files.read_cluster_trace(task.cluster[1:]) or ()
 
 
 def _rules(task: Task) -> ReplayRules:

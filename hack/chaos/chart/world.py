@@ -15,7 +15,7 @@ from hack.controlplane.plane import ControlPlane
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import Place, places
+from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes
 from turnout.simulator.cluster.runtime.clients import ApiClient
 from turnout.simulator.local_cluster import attached
 from turnout.simulator.processes.runtime.pod_runner import Runner
@@ -95,7 +95,7 @@ def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[st
 
 @asynccontextmanager
 async def cluster(
-    plane: ControlPlane, folder: Path, hosts: Sequence[Place] | None = None, images: Collection[str] | None = None
+    plane: ControlPlane, folder: Path, hosts: Sequence[NodeSpec] | None = None, images: Collection[str] | None = None
 ) -> AsyncIterator[World]:
     """Run a cluster on the control plane until the block ends, with its pods as processes.
 
@@ -107,5 +107,5 @@ async def cluster(
         await asyncio.to_thread(plane.start_controller_manager)
         runner = made.run_pods(PACE, folder / "pods", config, images)
         assert runner is not None
-        await made.add_nodes(places(2) if hosts is None else hosts, 8)
+        await made.add_nodes(generate_nodes(2) if hosts is None else hosts, 8)
         yield World(plane, made.api, runner, folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import RUNS_FOR
-from turnout.simulator.cluster.node_builder import GPU, Place, map_text
+from turnout.simulator.cluster.node_builder import GPU, NodeSpec, map_text
 from turnout.topology.names import TEXT_KEY
 
 NAMESPACE, QUEUE, JOB, LEASE = "team", "team", "train", "train"
@@ -59,10 +59,10 @@ class Plan:
         return self.epochs * -(-self.samples // self.batch)
 
 
-def node_places() -> list[Place]:
+def node_places() -> list[NodeSpec]:
     """Return the NODES nodes with their addresses and switches: NODES_PER_LEAF consecutive nodes share a leaf."""
     return [
-        Place(f"gpu-{number + 1}", f"10.40.0.{number + 1}", ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}"))
+        NodeSpec(f"gpu-{number + 1}", f"10.40.0.{number + 1}", ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}"))
         for number in range(NODES)
     ]
 

@@ -59,12 +59,15 @@ def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
 
 
 def number(*path: str) -> Callable[[Object, float], int]:
-    """Return the printer of a cell that shows the number under a path, 0 when there is none."""
+    """Return the function that prints a cell: the number under a path of keys, 0 if there is none."""
     return lambda obj, now_s: int(value_at(obj, *path) or 0)
 
 
 def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, float], str]:
-    """Return the printer of a cell such as 1/3, from the numbers under two paths; a missing number is 0."""
+    """Return the function that prints a cell such as 1/3, from the numbers under two paths; a missing number is 0.
+
+    have, of: the paths of the numerator and the denominator.
+    """
     return lambda obj, now_s: f"{value_at(obj, *have) or 0}/{value_at(obj, *of) or 0}"
 
 

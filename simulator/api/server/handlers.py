@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from turnout.simulator.api import verbs
-from turnout.simulator.api.fault_injection import Faults
+from turnout.simulator.api.fault_injection import FaultRules
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.catalogue import NAMESPACES, Catalogue
 from turnout.simulator.api.kinds.printer_columns import prefers_table
@@ -22,7 +22,7 @@ from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, succ
 from turnout.simulator.api.server import logs
 from turnout.simulator.api.server.watch import WatchServer
 from turnout.simulator.api.store import Store, Stored, raw
-from turnout.simulator.api.verbs import Call, Target, do, row_of, selection_of
+from turnout.simulator.api.verbs import Call, Target, handle, row_of, selection_of
 from turnout.simulator.api.writes.patch import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
@@ -30,7 +30,7 @@ FAULTS = "/turnout/faults"
 
 
 def application(
-    store: Store, watches: WatchServer, faults: Faults, token: str, pod_logs: logs.Logs | None = None
+    store: Store, watches: WatchServer, faults: FaultRules, token: str, pod_logs: logs.Logs | None = None
 ) -> web.Application:
     """Return the aiohttp application that serves a store.
 
@@ -44,7 +44,7 @@ def application(
 class Handlers:
     """Answers requests."""
 
-    def __init__(self, store: Store, watches: WatchServer, faults: Faults, pod_logs: logs.Logs | None) -> None:
+    def __init__(self, store: Store, watches: WatchServer, faults: FaultRules, pod_logs: logs.Logs | None) -> None:
         self._store, self._watches, self._faults, self._logs = store, watches, faults, pod_logs
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -56,7 +56,7 @@ class Handlers:
         if request.path in _HEALTH:
             return web.Response(text="ok")
         if request.path == FAULTS:
-            return await self._ask_for_fault(request)
+            return await self._change_faults(request)
         if request.method == "GET" and request.path == "/openapi/v2":
             return web.Response(body=OPENAPI_V2, content_type=OPENAPI_V2_TYPE)
         if request.method == "GET" and (document := discovery(self._store.catalogue, request.path)) is not None:
@@ -69,10 +69,10 @@ class Handlers:
         if _verb(request, target) == "watch":
             return await self._watch(request, target)
         try:
-            answer = do(self._store, await self._call(request, target))
+            answer = handle(self._store, await self._call(request, target))
             return as_raw(answer.raw, answer.code)
         finally:
-            if self._store.ties.to_check:
+            if self._store.owner_index.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:
@@ -84,17 +84,17 @@ class Handlers:
         elif request.method in ("POST", "PUT") or (request.method == "DELETE" and request.can_read_body):
             body = await body_of(request)
         manager = manager_of(request.query.get("fieldManager", ""), request.headers.get("User-Agent", ""))
-        tabled = prefers_table(request.headers.get("Accept", ""))
-        return Call(request.method, target, request.query, body, form, manager, tabled, time.time())
+        wants_table = prefers_table(request.headers.get("Accept", ""))
+        return Call(request.method, target, request.query, body, form, manager, wants_table, time.time())
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         """Answer a watch request, with table rows if kubectl asks for them."""
         show = _as_row(target.kind) if prefers_table(request.headers.get("Accept", "")) else raw
         return await self._watches.serve(request, target.kind, selection_of(target, request.query), show)
 
-    # Faults.
+    # FaultRules.
 
-    async def _ask_for_fault(self, request: web.Request) -> web.Response:
+    async def _change_faults(self, request: web.Request) -> web.Response:
         """Inject the fault in the body of a POST, or remove all faults for a DELETE.
 
         Raises ApiRefusal for another method or body. A fault with `drop` ends all watches at once.

@@ -44,7 +44,7 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
     query = request.query
     for key in _NOT_DONE:
         if query.get(key) not in (None, "false"):
-            raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
+            raise ApiRefusal("NotImplemented", f"the embedded API does not support logs with {key}")
     container = _requested_container(pod, container or query.get("container", ""))
     if not pod["spec"].get("nodeName"):
         return web.Response(status=204)

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from turnout.kube.times import rfc3339
-from turnout.simulator.api.fault_injection import Faults
+from turnout.simulator.api.fault_injection import FaultRules
 from turnout.simulator.api.kubeconfig import kubeconfig as kubeconfig_of
 from turnout.simulator.api.kubeconfig import prefix
 from turnout.simulator.api.server.handlers import application, first_namespaces, new_token
@@ -46,7 +46,7 @@ class Served:
         port: on loopback, 0 for any free port. listening: a bound socket to use instead of a port.
         """
         self._watches = WatchServer(self.store, self._bookmark_s)
-        app = application(self.store, self._watches, Faults(), self.token, self._logs)
+        app = application(self.store, self._watches, FaultRules(), self.token, self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.SockSite(self._runner, listening) if listening else web.TCPSite(self._runner, "127.0.0.1", port)

@@ -96,7 +96,7 @@ class WatchServer:
         """
         journal = self._store.journal(kind)
         changed = asyncio.Event()
-        journal.wakers.add(changed.set)
+        journal.wake_callbacks.add(changed.set)
         try:
             if opening:
                 await response.write(opening)
@@ -121,7 +121,7 @@ class WatchServer:
                     if bookmarks and position == journal.end():
                         await response.write(_bookmark(kind, self._store.version, {}))
         finally:
-            journal.wakers.discard(changed.set)
+            journal.wake_callbacks.discard(changed.set)
 
     def drop(self) -> None:
         """End every watch, as a broken connection does."""

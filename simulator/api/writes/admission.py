@@ -19,9 +19,10 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 
 
 def as_kind(kind: ResourceKind, obj: Object) -> Object:
-    """Return the object with the kind and apiVersion of its path first, and without empty data.
+    """Return a copy of the object that begins with the kind and apiVersion of the request's path.
 
-    Raises ApiRefusal (400) if it states others, or none for a custom kind.
+    Empty `data` and `binaryData` of built-in kinds are left out. Raises ApiRefusal (400) if the object states another
+    kind or apiVersion, or none for a custom kind.
     """
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
@@ -41,10 +42,10 @@ def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
     if not kind.custom:
         for key in ("labels", "annotations", "finalizers"):
             meta[key] = (new.get("metadata") or {}).get(key)
-    return {**old, "metadata": tidied(meta), "status": new.get("status", {})}
+    return {**old, "metadata": without_empty_fields(meta), "status": new.get("status", {})}
 
 
-def tidied(meta: dict[str, Any]) -> dict[str, Any]:
+def without_empty_fields(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata without empty lists and maps."""
     return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
 

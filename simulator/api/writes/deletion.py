@@ -33,7 +33,7 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
     """
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
-            raise ApiRefusal("NotImplemented", f"the embedded API does not do deletions with {key}")
+            raise ApiRefusal("NotImplemented", f"the embedded API does not support deletions with {key}")
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     policy = options.get("propagationPolicy") or query.get("propagationPolicy") or "Background"
     if policy not in _BY_POLICY:

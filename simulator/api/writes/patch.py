@@ -27,8 +27,9 @@ _MERGE_KEYS = {
 }
 
 
-def merge(target: Any, patch: Any) -> Any:
-    """Return the result of a merge patch (RFC 7386); the target is not changed.
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return the result of a merge patch (RFC 7386). The target is not changed, but the result shares unchanged parts
+    with it.
 
     Null removes a field, an object is merged, any other value replaces.
     """
@@ -39,12 +40,13 @@ def merge(target: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = merge(merged.get(key), value)
+            merged[key] = merge_patch(merged.get(key), value)
     return merged
 
 
-def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Return the result of a strategic merge patch; the target is not changed.
+def strategic_merge_patch(target: Any, patch: Any, field: str = "") -> Any:
+    """Return the result of a strategic merge patch. The target is not changed; the result shares unchanged parts with
+    it.
 
     field: name of the patched field, "" at the root. Raises ApiRefusal (501) for directives other than `$patch: delete`
     and `$patch: replace`, and 400 for a list entry without its merge key.
@@ -54,7 +56,7 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     if any(key.startswith("$") for key in patch if key != "$patch"):
-        raise ApiRefusal("NotImplemented", f"strategic merge directives are not done here: {sorted(patch)}")
+        raise ApiRefusal("NotImplemented", f"strategic merge directives are not supported here: {sorted(patch)}")
     directive = patch.get("$patch")
     merged = dict(target) if isinstance(target, dict) and directive != "replace" else {}
     for key, value in patch.items():
@@ -63,7 +65,7 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = strategic(merged.get(key), value, key)
+            merged[key] = strategic_merge_patch(merged.get(key), value, key)
     return merged
 
 
@@ -82,7 +84,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
             deleted_keys.add(entry[key])
         else:
             at = order.get(entry[key])
-            changed.append(strategic({} if at is None else target[at], entry))
+            changed.append(strategic_merge_patch({} if at is None else target[at], entry))
     named = deleted_keys | {entry[key] for entry in changed}
     return _in_order(order, [old for old in target if old.get(key) not in named], changed, key)
 
@@ -165,11 +167,11 @@ def _value_at(document: Any, path: list[str]) -> Any:
 def _set_value(document: Any, path: list[str], value: Any) -> None:
     """Set the value at a path of the document, in place. In a list the value is inserted; "-" appends it.
 
-    Raises KeyError, IndexError or ValueError if the path does not exist.
+    Raises KeyError, IndexError, ValueError or TypeError if the path does not exist.
     """
     parent, last = _value_at(document, path[:-1]), path[-1]
     if isinstance(parent, list):
-        parent.insert(len(parent) if last == "-" else _index(parent, last, len(parent)), value)
+        parent.insert(len(parent) if last == "-" else _index(last, len(parent)), value)
     else:
         parent[last] = value
 
@@ -177,11 +179,11 @@ def _set_value(document: Any, path: list[str], value: Any) -> None:
 def _remove_value(document: Any, path: list[str]) -> Any:
     """Remove the value at a path of the document, and return it. Raises KeyError or IndexError."""
     parent, last = _value_at(document, path[:-1]), path[-1]
-    return parent.pop(_index(parent, last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
+    return parent.pop(_index(last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
 
 
-def _index(items: list[Any], text: str, maximum: int) -> int:
-    """Return a list index. Raises IndexError if it is not in 0..most, ValueError if it is no number."""
+def _index(text: str, maximum: int) -> int:
+    """Return a list index. Raises IndexError if it is not in 0..maximum, ValueError if it is no number."""
     at = int(text)
     if not 0 <= at <= maximum:
         raise IndexError(f"{at} is outside 0..{maximum}")
@@ -207,9 +209,10 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
-    """Return the object with the replicas, and with the uid and version, of a Scale.
+    """Return the object with the replicas, and with the uid and version, of a Scale. Absent replicas are 0.
 
-    Raises ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale.
+    Without a version in the Scale the object's is removed, so that the update is not checked against one. Raises
+    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale.
     """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:

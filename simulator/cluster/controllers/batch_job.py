@@ -38,12 +38,12 @@ _FIELD = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
 class _PodStates:
     """A job's pods by their state."""
 
-    active: Sequence[Object]
-    leaving: int
+    active: Sequence[Object]  # that have not ended and are not being deleted
+    terminating: int  # that have not ended and are being deleted
     done: frozenset[int]  # the indexes that have succeeded
-    succeeded: int
-    failed: int
-    last_failure_s: float
+    succeeded: int  # so far, deleted pods included
+    failed: int  # so far, deleted pods included
+    last_failure_s: float  # end of the last failed pod, since 1970; 0 without one
 
 
 def reconcile_job(
@@ -57,34 +57,34 @@ def reconcile_job(
     spec, status = job["spec"], job.get("status") or {}
     if ended := _true_condition(status, "Complete") or _true_condition(status, "Failed"):
         return _clean_up_ended(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
-    count = _pod_states(job, pods)
-    if why := _failure(job, count, now_s):
-        return _end_job(job, count, now_s, ("FailureTarget", "Failed"), *why)
-    if _succeeded(spec, count):
+    states = _pod_states(job, pods)
+    if why := _failure(job, states, now_s):
+        return _end_job(job, states, now_s, ("FailureTarget", "Failed"), *why)
+    if _succeeded(spec, states):
         why = ("CompletionsReached", "Reached expected number of succeeded pods")
-        return _end_job(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
+        return _end_job(job, states, now_s, ("SuccessCriteriaMet", "Complete"), *why)
     if spec.get("suspend"):
-        writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
+        writes: list[Write] = [DeleteWrite("pods", pod) for pod in states.active]
         return ControllerResult(
-            [*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])]
+            [*writes, *_status_writes(job, states, now_s, {}, [("Suspended", "True", "JobSuspended")])]
         )
-    return _reconcile_running(job, count, now_s, retry_s)
+    return _reconcile_running(job, states, now_s, retry_s)
 
 
-def _reconcile_running(job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
+def _reconcile_running(job: Object, states: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
     """Return the writes of a Job that has not ended and is not suspended, and when to look again.
 
     now_s: seconds since 1970. retry_s: (first, longest) pause after a failure, in seconds.
     """
     spec, status = job["spec"], job.get("status") or {}
-    changes, again_s = _pod_writes(job, count, now_s, retry_s)
+    changes, requeue_at_s = _pod_writes(job, states, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _true_condition(status, "Suspended") else []
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
     deadline_s = spec.get("activeDeadlineSeconds")
     if deadline_s and status.get("startTime"):
         due_s = (unix_s(status["startTime"]) or 0.0) + deadline_s
-        again_s = min(due_s, again_s or due_s)
-    return ControllerResult([*changes, *_status_writes(job, count, now_s, began, resumed)], again_s)
+        requeue_at_s = min(due_s, requeue_at_s or due_s)
+    return ControllerResult([*changes, *_status_writes(job, states, now_s, began, resumed)], requeue_at_s)
 
 
 def is_indexed(job: Object) -> bool:
@@ -121,9 +121,9 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
-    """Return the pods of a Job by their state.
+    """Return a Job's pods by state.
 
-    The counts include pods that were counted in its status and are deleted now.
+    The counts succeeded and failed are at least those of its status, because counted pods may be deleted since.
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
@@ -131,7 +131,7 @@ def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
     done = _completed_indexes(job, succeeded)
     return _PodStates(
         active=[pod for pod in unfinished if not is_leaving(pod)],
-        leaving=sum(map(is_leaving, unfinished)),
+        terminating=sum(map(is_leaving, unfinished)),
         done=done,
         succeeded=len(done) if is_indexed(job) else max(len(succeeded), status.get("succeeded") or 0),
         failed=max(len(failed), status.get("failed") or 0),
@@ -152,7 +152,7 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
 
 
 def _pod_writes(
-    job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]
+    job: Object, states: _PodStates, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
     """Return (writes that delete and create pods, time at which more may be created).
 
@@ -160,24 +160,24 @@ def _pod_writes(
     1970, None if no pause delays a creation.
     """
     spec = job["spec"]
-    total, wide = spec.get("completions"), spec.get("parallelism", 1)
-    stay, go = _split_surplus(job, count)
-    writes: list[Write] = [DeleteWrite("pods", pod) for pod in go]
-    left = wide if total is None else min(wide, total - count.succeeded)
-    missing = max(0, left - len(stay))
+    total, parallelism = spec.get("completions"), spec.get("parallelism", 1)
+    kept, surplus = _split_surplus(job, states)
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in surplus]
+    left = parallelism if total is None else min(parallelism, total - states.succeeded)
+    missing = max(0, left - len(kept))
     if not missing:
         return writes, None
-    pause_s = min(retry_s[0] * 2 ** (count.failed - 1), retry_s[1]) if count.failed else 0.0
-    if count.last_failure_s and now_s < count.last_failure_s + pause_s:
-        return writes, count.last_failure_s + pause_s
+    pause_s = min(retry_s[0] * 2 ** (states.failed - 1), retry_s[1]) if states.failed else 0.0
+    if states.last_failure_s and now_s < states.last_failure_s + pause_s:
+        return writes, states.last_failure_s + pause_s
     indexes: Iterable[int | None] = repeat(None)
     if is_indexed(job):
-        used_indexes = {index_of(pod) for pod in stay} | count.done
+        used_indexes = {index_of(pod) for pod in kept} | states.done
         indexes = (index for index in range(total) if index not in used_indexes)
     return [*writes, *(CreateWrite("pods", _pod(job, index)) for index in islice(indexes, missing))], None
 
 
-def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[Object]]:
+def _split_surplus(job: Object, states: _PodStates) -> tuple[list[Object], list[Object]]:
     """Return (active pods that stay, active pods to delete, the highest index first).
 
     Pods are deleted if their index is out of range, occurs twice or has succeeded, or if there are more than
@@ -185,20 +185,20 @@ def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[O
     """
     spec = job["spec"]
     if not is_indexed(job):
-        wide = spec.get("parallelism", 1)
-        by_age = sorted(count.active, key=lambda pod: (not pod["spec"].get("nodeName"), pod["metadata"]["name"]))
-        return by_age[:wide], by_age[wide:]
-    stay: dict[int, Object] = {}
-    go = []
-    for pod in sorted(count.active, key=lambda pod: (index_of(pod), pod["metadata"].get("creationTimestamp", ""))):
+        parallelism = spec.get("parallelism", 1)
+        by_age = sorted(states.active, key=lambda pod: (not pod["spec"].get("nodeName"), pod["metadata"]["name"]))
+        return by_age[:parallelism], by_age[parallelism:]
+    kept: dict[int, Object] = {}
+    surplus = []
+    for pod in sorted(states.active, key=lambda pod: (index_of(pod), pod["metadata"].get("creationTimestamp", ""))):
         index = index_of(pod)
-        if not 0 <= index < spec["completions"] or index in stay or index in count.done:
-            go.append(pod)
+        if not 0 <= index < spec["completions"] or index in kept or index in states.done:
+            surplus.append(pod)
         else:
-            stay[index] = pod
-    ordered = [stay[index] for index in sorted(stay)]
-    wide = spec.get("parallelism", 1)
-    return ordered[:wide], [*reversed(ordered[wide:]), *go]
+            kept[index] = pod
+    ordered = [kept[index] for index in sorted(kept)]
+    parallelism = spec.get("parallelism", 1)
+    return ordered[:parallelism], [*reversed(ordered[parallelism:]), *surplus]
 
 
 def _pod(job: Object, index: int | None) -> Object:
@@ -214,7 +214,7 @@ def _pod(job: Object, index: int | None) -> Object:
     return pod
 
 
-def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | None:
+def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] | None:
     """Return (reason, message) of a Job that fails; None if it continues.
 
     It fails as announced in its status, or by back-off limit or deadline. now_s: seconds since 1970.
@@ -222,7 +222,7 @@ def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | 
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
     if failure_target := _true_condition(job.get("status") or {}, "FailureTarget"):
         return str(failure_target["reason"]), str(failure_target["message"])
-    if count.failed > spec.get("backoffLimit", 6):
+    if states.failed > spec.get("backoffLimit", 6):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     limit_s = spec.get("activeDeadlineSeconds")
     if limit_s and began and now_s >= (unix_s(began) or 0.0) + limit_s and not spec.get("suspend"):
@@ -230,43 +230,43 @@ def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | 
     return None
 
 
-def _succeeded(spec: Object, count: _PodStates) -> bool:
+def _succeeded(spec: Object, states: _PodStates) -> bool:
     """Return True if a Job has as many successful pods as it needs."""
     total = spec.get("completions")
     if total is None:
-        return count.succeeded > 0 and not count.active
-    return bool(count.succeeded >= total)
+        return states.succeeded > 0 and not states.active
+    return bool(states.succeeded >= total)
 
 
 def _end_job(
-    job: Object, count: _PodStates, now_s: float, words: tuple[str, str], why: str, message: str
+    job: Object, states: _PodStates, now_s: float, condition_types: tuple[str, str], why: str, message: str
 ) -> ControllerResult:
     """Return the writes that end a Job: first announce the end and delete active pods; report the end once no pod runs.
 
-    now_s: seconds since 1970. words: the types of both conditions, such as (FailureTarget, Failed). why, message:
-    reason and text of the conditions.
+    now_s: seconds since 1970. condition_types: the types of (announcement, end), such as (FailureTarget, Failed). why,
+    message: reason and text of both conditions.
     """
-    writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
-    at_rest = not count.active and not count.leaving
-    conditions = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
-    done: Object = {"completionTime": rfc3339(now_s)} if at_rest and words[1] == "Complete" else {}
-    if words[1] == "Failed":  # what is ended with it has failed, too
-        done["failed"] = count.failed + len(count.active)
-    return ControllerResult([*writes, *_status_writes(job, count, now_s, done, conditions)])
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in states.active]
+    at_rest = not states.active and not states.terminating
+    conditions = [(word, "True", why, message) for word in (condition_types if at_rest else condition_types[:1])]
+    done: Object = {"completionTime": rfc3339(now_s)} if at_rest and condition_types[1] == "Complete" else {}
+    if condition_types[1] == "Failed":  # what is ended with it has failed, too
+        done["failed"] = states.failed + len(states.active)
+    return ControllerResult([*writes, *_status_writes(job, states, now_s, done, conditions)])
 
 
-def _clean_up_ended(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
+def _clean_up_ended(job: Object, pods: Sequence[Object], end_s: float, now_s: float) -> ControllerResult:
     """Return the writes of a Job that has ended: delete its running pods, and the Job itself after its time to live.
 
-    ended_s_, now_s: when it ended, and now, in seconds since 1970.
+    end_s: when it ended. now_s: both in seconds since 1970.
     """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
     if ttl_s is None:
         return ControllerResult(writes)
-    if now_s >= ended_s_ + ttl_s:
+    if now_s >= end_s + ttl_s:
         return ControllerResult([*writes, DeleteWrite(JOBS, job)])
-    return ControllerResult(writes, ended_s_ + ttl_s)
+    return ControllerResult(writes, end_s + ttl_s)
 
 
 def _true_condition(status: Object, kind: str) -> Object | None:
@@ -276,7 +276,7 @@ def _true_condition(status: Object, kind: str) -> Object | None:
 
 
 def _status_writes(
-    job: Object, count: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
+    job: Object, states: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
     """Return the write of the Job's status; [] if the status has not changed.
 
@@ -285,13 +285,13 @@ def _status_writes(
     """
     before: Object = job.get("status") or {}
     status: Object = {
-        "active": len(count.active),
-        "ready": sum(is_ready(pod) for pod in count.active),
-        "terminating": count.leaving,
-        "succeeded": count.succeeded,
-        "failed": count.failed,
+        "active": len(states.active),
+        "ready": sum(is_ready(pod) for pod in states.active),
+        "terminating": states.terminating,
+        "succeeded": states.succeeded,
+        "failed": states.failed,
         "uncountedTerminatedPods": {},
-        **({"completedIndexes": format_indexes(count.done)} if count.done else {}),
+        **({"completedIndexes": format_indexes(states.done)} if states.done else {}),
         **extra_fields,
     }
     conditions_by_type = {each["type"]: each for each in before.get("conditions") or ()}

@@ -43,10 +43,10 @@ Write = CreateWrite | DeleteWrite | PatchWrite
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """The result of one look of a controller."""
+    """The result of one reconciliation of an object."""
 
     writes: Sequence[Write] = field(default=())
-    again_s: float | None = None  # when to look again even if nothing changes, in seconds
+    requeue_at_s: float | None = None  # when to reconcile again even if nothing changes, since 1970; None: no time
 
 
 def owner_references(owner: Object, api_version: str, kind: str) -> list[Object]:

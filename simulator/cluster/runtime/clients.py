@@ -16,7 +16,7 @@ from turnout.simulator.api import verbs
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
 from turnout.simulator.api.store import Store, event_for
-from turnout.simulator.api.verbs import Call, do, selection_of
+from turnout.simulator.api.verbs import Call, handle, selection_of
 from turnout.simulator.cluster.scheduler import ExtenderCall, ExtenderReply, ExtenderVerb
 
 
@@ -52,9 +52,9 @@ class ApiClient(Protocol):
         """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED.
+        """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
-        The object).
+        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object.
         """
 
 
@@ -95,9 +95,9 @@ class HttpClient:
         return self._session.get(url, params=query, timeout=timeout, headers=self._headers, ssl=self._trust)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object of a list, then every change, without end: (ADDED, MODIFIED, DELETED or SYNCED.
+        """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
-        The object). The list comes first, then SYNCED with an empty object. A watch that ends continues from its last
+        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. A watch that ends continues from its last
         version. If that version is gone (410), a new list follows, and a DELETED with metadata only for every object
         that is no longer listed. Raises ApiError, aiohttp.ClientError.
         """
@@ -235,13 +235,13 @@ class Direct:
         url = urlsplit(path)
         try:
             target = verbs.target(self._store.catalogue, url.path)
-            answer = do(self._store, Call(method, target, dict(parse_qsl(url.query)), body, kind, self._manager))
+            answer = handle(self._store, Call(method, target, dict(parse_qsl(url.query)), body, kind, self._manager))
         except ApiRefusal as refusal:
             raise ApiError(refusal.code, refusal.reason, refusal.message) from refusal
         except Unserved as error:
             raise ApiError(404, "NotFound", f"nobody serves {url.path}") from error
         finally:
-            if self._store.ties.to_check:
+            if self._store.owner_index.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
         return msgspec.json.decode(answer.raw)
 
@@ -259,7 +259,7 @@ class Direct:
             yield "ADDED", WatchedObject(stored.raw, stored.obj)
         yield "SYNCED", WatchedObject(b"{}")
         changed = asyncio.Event()
-        journal.wakers.add(changed.set)
+        journal.wake_callbacks.add(changed.set)
         try:
             while True:
                 changed.clear()
@@ -271,4 +271,4 @@ class Direct:
                 if not changed.is_set():
                     await changed.wait()
         finally:
-            journal.wakers.discard(changed.set)
+            journal.wake_callbacks.discard(changed.set)

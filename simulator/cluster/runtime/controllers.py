@@ -163,8 +163,8 @@ class Controllers:
                 "job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": error_message(error)}
             )
             return
-        if outcome.again_s is not None:
-            heapq.heappush(self._later, (outcome.again_s, key))
+        if outcome.requeue_at_s is not None:
+            heapq.heappush(self._later, (outcome.requeue_at_s, key))
         try:
             for write in outcome.writes:
                 await self._carry_out(write)

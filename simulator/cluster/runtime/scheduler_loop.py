@@ -34,15 +34,15 @@ from turnout.simulator.cluster.scheduler import (
     ExtenderReply,
     ExtenderSettings,
     Outcome,
-    Waits,
-    Why,
+    Unscheduled,
+    WaitReason,
     cycle,
 )
 from turnout.simulator.cluster.scheduling_queue import HELD, Gangs, WaitingPods
 
 log = logging.getLogger(__name__)
 
-_BINDS_AT_ONCE = 16
+_MAX_CONCURRENT_BINDS = 16
 _ENDED = ("Succeeded", "Failed")
 _pods = msgspec.json.Decoder(Pod)
 _nodes = msgspec.json.Decoder(Node)
@@ -77,33 +77,33 @@ class Scheduler:
         extender: None for no extender. on_outcome: called with (namespace, name, outcome) of the pod after every cycle.
         """
         self._api, self._settings, self._extender, self._on_outcome = api, settings, extender, on_outcome
-        self._dice = random.Random(settings.seed)
+        self._rng = random.Random(settings.seed)
         self._cursor = Cursor()
         self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
-        self._names: dict[str, tuple[str, str]] = {}
+        self._name_by_uid: dict[str, tuple[str, str]] = {}  # (namespace, name) of waiting and assumed pods
         self._assumed: set[str] = set()
-        self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
+        self._bind_slots = asyncio.Semaphore(_MAX_CONCURRENT_BINDS)
         self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD.values())}
         self._changed = asyncio.Event()
-        self._complaints = WaitReasonWriter(api)
+        self._wait_reasons = WaitReasonWriter(api)
         self._gangs = Gangs()
         self.cluster = Cluster()
         self.waiting = WaitingPods(settings.backoff_s)
 
     async def run(self) -> None:
         """Schedule until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch("/api/v1/nodes", self._observe_node))
-            group.create_task(self._watch("/api/v1/pods", self._observe_pod))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch("/api/v1/nodes", self._observe_node))
+            tasks.create_task(self._watch("/api/v1/pods", self._observe_pod))
             for dialect, path in HELD.items():
-                group.create_task(self._watch(path, partial(self._observe_group, dialect)))
-            group.create_task(self._schedule(group))
-            group.create_task(self._complaints.run())
+                tasks.create_task(self._watch(path, partial(self._observe_group, dialect)))
+            tasks.create_task(self._schedule(tasks))
+            tasks.create_task(self._wait_reasons.run())
 
-    async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
+    async def _watch(self, path: str, on_event: Callable[[str, bytes], None]) -> None:
         """Watch one kind until cancelled. A watch that fails is logged, and begins again after a pause.
 
-        see: receives (ADDED, MODIFIED or DELETED; the raw object). Its exceptions are logged.
+        on_event: receives (ADDED, MODIFIED or DELETED; the raw object). Its exceptions are logged.
         """
         while True:
             try:
@@ -112,7 +112,7 @@ class Scheduler:
                         self._synced[path].set()
                     else:
                         with log_and_skip(path):
-                            see(word, obj.raw)
+                            on_event(word, obj.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
@@ -162,21 +162,21 @@ class Scheduler:
             served = (self._settings.name, *self._settings.gangs)
             if pod.spec.scheduler_name in served and not pod.spec.scheduling_gates:
                 self._raw[uid] = raw
-                self._names[uid] = (pod.metadata.namespace, pod.metadata.name)
+                self._name_by_uid[uid] = (pod.metadata.namespace, pod.metadata.name)
                 self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
         """Remove a pod that is deleted or bound from all tables of the scheduler."""
         self.waiting.drop(uid)
         self._assumed.discard(uid)
-        self._complaints.drop(uid)
+        self._wait_reasons.drop(uid)
         self._raw.pop(uid, None)
-        self._names.pop(uid, None)
+        self._name_by_uid.pop(uid, None)
 
-    async def _schedule(self, group: asyncio.TaskGroup) -> None:
+    async def _schedule(self, tasks: asyncio.TaskGroup) -> None:
         """Try one waiting pod after another until cancelled, once everything has been listed.
 
-        group: runs the bindings. An exception for one pod is logged, and the pod is tried again later.
+        tasks: runs the bindings. An exception for one pod is logged, and the pod is tried again later.
         """
         for synced in self._synced.values():
             await synced.wait()
@@ -186,10 +186,12 @@ class Scheduler:
             pod_info = self.waiting.next(clock.time())
             if pod_info is not None:
                 try:
-                    await self._try(pod_info, group)
+                    await self._schedule_pod(pod_info, tasks)
                 except Exception as error:  # of this pod or its gang: the others are tried all the same
                     log.exception("pod_not_tried", extra={"why": error_message(error)})
-                    self._refuse_all([pod_info.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
+                    self._refuse_all(
+                        [pod_info.uid], Unscheduled(WaitReason.SCHEDULER_ERROR, "the scheduler failed on this pod")
+                    )
                     self.waiting.note_failed_try(pod_info.uid, clock.time(), until_change=False)
                 continue
             try:
@@ -198,34 +200,39 @@ class Scheduler:
             except TimeoutError:
                 continue  # somebody's pause is over
 
-    async def _try(self, pod_info: PodInfo, group: asyncio.TaskGroup) -> None:
-        """Schedule a pod, or its whole gang together if the scheduler holds gangs; else record why they wait.
+    async def _schedule_pod(self, pod_info: PodInfo, tasks: asyncio.TaskGroup) -> None:
+        """Schedule a pod, together with its gang if the gang lacks more than this pod to its min; else record why they
+        wait.
 
-        group: runs the bindings, which are not awaited here.
+        tasks: runs the bindings, which are not awaited here.
         """
         members = [
-            each for each in self._gangs.together(pod_info.uid) if each in self._names and each not in self._assumed
+            each
+            for each in self._gangs.together(pod_info.uid)
+            if each in self._name_by_uid and each not in self._assumed
         ]
         lacking = self._gangs.lacking(pod_info.uid)
         if lacking > max(1, len(members)):
             why = f"gang {self._gangs.name(pod_info.uid)} waits for {lacking - len(members)} more of its pods"
-            self._refuse_all(members, Waits(Why.UNSCHEDULABLE, why))
+            self._refuse_all(members, Unscheduled(WaitReason.UNSCHEDULABLE, why))
             return
         pod_infos = [self.waiting.pod_info(uid) for uid in members] if lacking > 1 else [pod_info]
         chosen, refusal = await self._decide_all([each for each in pod_infos if each is not None])
         if len(chosen) < max(1, lacking):
             for each, _ in chosen:
                 self.cluster.remove(each.uid)
-            self._refuse_all(members, refusal or Waits(Why.UNSCHEDULABLE, "its gang changed"))
+            self._refuse_all(members, refusal or Unscheduled(WaitReason.UNSCHEDULABLE, "its gang changed"))
             return
         for each, outcome in chosen:
             self.waiting.drop(each.uid)
             self._assumed.add(each.uid)
             self._gangs.bind(each.uid, True)
             # Bound beside the next cycle, as kube-scheduler does it: the decision counts from now on.
-            group.create_task(self._bind(each, *self._names[each.uid], outcome))
+            tasks.create_task(self._bind(each, *self._name_by_uid[each.uid], outcome))
 
-    async def _decide_all(self, pod_infos: Sequence[PodInfo]) -> tuple[list[tuple[PodInfo, Chosen]], Waits | None]:
+    async def _decide_all(
+        self, pod_infos: Sequence[PodInfo]
+    ) -> tuple[list[tuple[PodInfo, Chosen]], Unscheduled | None]:
         """Choose a node for each pod, and charge the pod to it. Return (choices, first refusal or None).
 
         Pods that were deleted or bound by another scheduler meanwhile are left out and not charged.
@@ -233,17 +240,17 @@ class Scheduler:
         chosen: list[tuple[PodInfo, Chosen]] = []
         refusal = None
         for pod_info in pod_infos:
-            if pod_info.uid not in self._names:
+            if pod_info.uid not in self._name_by_uid:
                 continue
             outcome = await self._decide(pod_info)
-            if isinstance(outcome, Waits):
+            if isinstance(outcome, Unscheduled):
                 refusal = refusal or outcome
-            elif pod_info.uid in self._names:
+            elif pod_info.uid in self._name_by_uid:
                 self.cluster.place(pod_info, outcome.node)
                 chosen.append((pod_info, outcome))
-        for each, _ in [each for each in chosen if each[0].uid not in self._names]:
+        for each, _ in [each for each in chosen if each[0].uid not in self._name_by_uid]:
             self.cluster.remove(each.uid)
-        return [each for each in chosen if each[0].uid in self._names], refusal
+        return [each for each in chosen if each[0].uid in self._name_by_uid], refusal
 
     def _report_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
         """Pass the outcome of a cycle to the listener, if there is one. namespace, name: of the pod."""
@@ -256,7 +263,7 @@ class Scheduler:
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)
         asking = self._settings.extender if self._extender is not None else None
-        questions = cycle(self.cluster, pod_info, self._cursor, self._dice, asking, self._settings.percentage)
+        questions = cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
         try:
             question = next(questions)
             while True:
@@ -274,7 +281,7 @@ class Scheduler:
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
-            async with self._at_once:
+            async with self._bind_slots:
                 await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("bind_failed", extra={"pod": f"{namespace}/{name}", "why": str(error)})
@@ -286,17 +293,17 @@ class Scheduler:
                 self.waiting.note_failed_try(pod_info.uid, asyncio.get_running_loop().time(), until_change=False)
         self._report_outcome(namespace, name, chosen)
 
-    def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
+    def _refuse_all(self, uids: Sequence[str], outcome: Unscheduled) -> None:
         """Record that pods cannot be placed now, and report the reason.
 
         Unschedulable pods wait until the cluster changes; others only until their pause is over.
         """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
-            if uid in self._names:
-                namespace, name = self._names[uid]
-                self.waiting.note_failed_try(uid, now_s, until_change=outcome.why is Why.UNSCHEDULABLE)
-                self._complaints.put(uid, namespace, name, outcome)
+            if uid in self._name_by_uid:
+                namespace, name = self._name_by_uid[uid]
+                self.waiting.note_failed_try(uid, now_s, until_change=outcome.why is WaitReason.UNSCHEDULABLE)
+                self._wait_reasons.put(uid, namespace, name, outcome)
                 self._report_outcome(namespace, name, outcome)
 
 
@@ -309,10 +316,10 @@ class WaitReasonWriter:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._last_written: dict[str, str] = {}  # uid -> what was said last
-        self._due: dict[str, tuple[str, str, Waits]] = {}
+        self._due: dict[str, tuple[str, str, Unscheduled]] = {}
         self._news = asyncio.Event()
 
-    def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+    def put(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
         """Queue the reason why a pod waits, in place of an earlier reason. Do nothing if it was queued or written last.
 
         uid, namespace, name: of the pod.
@@ -342,7 +349,7 @@ class WaitReasonWriter:
                 except (aiohttp.ClientError, TimeoutError) as error:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
-    async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+    async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
         """Write why a pod waits: its condition PodScheduled, and an Event. Raises ApiError, aiohttp.ClientError."""
         at = rfc3339(time.time())
         condition = {

@@ -29,7 +29,7 @@ class PodLog:
 
     def live(self) -> bool:
         """Return True if more output may come."""
-        now = self.life.lifecycle.named(self.container)
+        now = self.life.lifecycle.container(self.container)
         return now.state is ContainerState.RUNNING and now.restarts == self.run
 
 
@@ -49,7 +49,7 @@ class PodLogs:
         if life is None:
             return None
         return PodLog(
-            life, container, life.lifecycle.named(container).restarts - previous, life.log_of(container, previous)
+            life, container, life.lifecycle.container(container).restarts - previous, life.log_of(container, previous)
         )
 
 

@@ -95,14 +95,17 @@ class RunningPod:
 
     def log_of(self, container: str, previous: bool) -> Path | None:
         """Return the file with a container's output; None if there is none. previous: of the run before this one."""
-        run = self.lifecycle.named(container).restarts - previous
+        run = self.lifecycle.container(container).restarts - previous
         folder = self.folder.disk / "logs" / container
         return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
 
     # One look.
 
     async def _do_what_is_due(self, now_s: float) -> None:
-        """Send the due signals, start the due containers, and report the pod's status. now_s: seconds since 1970."""
+        """Send the due signals, start the due containers, and report the pod's status, in this order.
+
+        now_s: seconds since 1970.
+        """
         meta = self.pod["metadata"]
         if self._deleted:
             self.lifecycle = lifecycles.begin_deletion(self.lifecycle, now_s, 0.0)
@@ -209,7 +212,7 @@ class RunningPod:
             binds.append((folder.account(own.files), ACCOUNT, True))
         if pod["spec"].get("dnsPolicy") != "Default":
             binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
-        was = self.lifecycle.named(name)
+        was = self.lifecycle.container(name)
         order = ContainerOrder(
             argv=launch.argv,
             env=launch.env,
@@ -274,7 +277,7 @@ class RunningPod:
     async def _delete_object(self) -> bool:
         """Delete the pod's object without a grace period.
 
-        Return True if it was accepted, or if the pod does not exist any more.
+        Return True if it was accepted, or if the pod does not exist any more; False if it has to be tried again.
         """
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)

@@ -15,7 +15,7 @@ from turnout.cli.commands.live_listing import screen, show_live
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.views.top import NodeOffer, PodGpus, listing, rows
 from turnout.kube.errors import Unreachable
-from turnout.simulator.cluster.node_builder import Place
+from turnout.simulator.cluster.node_builder import NodeSpec
 from turnout.simulator.local_cluster import local_cluster
 
 HELD = [PodGpus(f"VolcanoJob/team-a/job-{at}", "team-a", "research", f"gpu-{at}", at) for at in range(1, 9)]
@@ -115,7 +115,7 @@ async def test_on_a_terminal_a_new_node_appears_and_ctrl_c_ends_it_with_130(tmp_
         try:
             async with asyncio.timeout(30):
                 await until_text(parent, b"0 of 0 GPUs are held")
-                await cluster.add_nodes([Place("gpu-1", "10.0.0.1", ("spine", "leaf"))], 8)
+                await cluster.add_nodes([NodeSpec("gpu-1", "10.0.0.1", ("spine", "leaf"))], 8)
                 await until_text(parent, b"0 of 8 GPUs are held")
                 child.send_signal(signal.SIGINT)
                 assert await until_closed(parent, child) == ExitCode.INTERRUPTED

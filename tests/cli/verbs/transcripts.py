@@ -18,7 +18,7 @@ from tests.autoscaler.local_cluster import Cluster, manifest
 from turnout.cli.__main__ import main
 from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import Place, map_text
+from turnout.simulator.cluster.node_builder import NodeSpec, map_text
 from turnout.simulator.local_cluster import local_cluster
 
 PAGE = Path(__file__).parents[3] / "docs/cli.md"
@@ -41,7 +41,7 @@ _ALONE = ("simulate", "completion")  # verbs that ask no cluster
 def places():
     """Eight nodes under four leaves and two spines."""
     return [
-        Place(f"gpu-{at}", f"10.0.0.{at}", (f"spine-{(at + 3) // 4}", f"leaf-{(at + 1) // 2}")) for at in range(1, 9)
+        NodeSpec(f"gpu-{at}", f"10.0.0.{at}", (f"spine-{(at + 3) // 4}", f"leaf-{(at + 1) // 2}")) for at in range(1, 9)
     ]
 
 
@@ -58,7 +58,7 @@ async def scene(folder):
         )
         for name in ("turnout-system", NAMESPACE):
             await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        text = map_text([*nodes, Place("gone", "10.0.0.9", ("spine-2", "leaf-4"))])
+        text = map_text([*nodes, NodeSpec("gone", "10.0.0.9", ("spine-2", "leaf-4"))])
         body = {"metadata": {"name": "node-topology-config"}, "data": {"topology_config": text}}
         await api.call("POST", "/api/v1/namespaces/turnout-system/configmaps", body)
         for name, maximum, own in (("research", 24, 12), ("prod", 24, 16)):

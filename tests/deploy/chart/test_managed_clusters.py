@@ -17,7 +17,7 @@ from hack.lint.code_blocks import run_by
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
 from tests.kit.listener import serving
 from turnout.kube import labels
-from turnout.simulator.cluster.node_builder import places_of
+from turnout.simulator.cluster.node_builder import nodes_of_map
 from turnout.topology.map_formats import read_text
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
@@ -50,7 +50,7 @@ async def world(control_plane, tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(ROOT / name)
     kubernetes = cache.binary("kubectl").parent
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path, places_of(read_text(FABRIC).entries)) as made:
+    async with cluster(control_plane, tmp_path, nodes_of_map(read_text(FABRIC).entries)) as made:
         yield made
 
 
@@ -104,7 +104,7 @@ async def test_five_commands_lead_to_a_gang_under_one_leaf(world, tmp_path, prov
 
 
 async def lead_to_a_gang_under_one_leaf(world, tmp_path, provider):
-    leaf_of = {place.name: place.path for place in places_of(read_text(FABRIC).entries)}
+    leaf_of = {place.name: place.path for place in nodes_of_map(read_text(FABRIC).entries)}
     for name, path in leaf_of.items():
         marks = dict(zip(LABELS[provider], reversed(path), strict=True))
         await world.api.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": marks}}, MERGE)

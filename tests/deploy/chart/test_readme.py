@@ -15,7 +15,7 @@ import pytest_asyncio
 from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.tools import cache, parts
 from hack.lint.code_blocks import run_by
-from turnout.simulator.cluster.node_builder import places_of
+from turnout.simulator.cluster.node_builder import nodes_of_map
 from turnout.topology.map_formats import read_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
@@ -63,7 +63,7 @@ async def world(control_plane, tmp_path, monkeypatch):
     kubernetes = cache.binary("kubectl").parent  # of kube-scheduler, too
     own = Path(sys.executable).parent
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), str(own), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path, places_of(entries()), PUBLISHED) as made:
+    async with cluster(control_plane, tmp_path, nodes_of_map(entries()), PUBLISHED) as made:
         yield made
 
 
@@ -102,6 +102,6 @@ async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
     assert event["involvedObject"]["kind"] == "Job"
     assert event["message"].startswith("Placed: 4 pods under 1 leaf switch, 1 spine switch, ")
     pods = (await world.get("/api/v1/namespaces/default/pods"))["items"]
-    leaves = {place.name: place.path for place in places_of(entries())}
+    leaves = {place.name: place.path for place in nodes_of_map(entries())}
     assert len(pods) == 4
     assert len({leaves[pod["spec"]["nodeName"]] for pod in pods}) == 1

@@ -15,7 +15,7 @@ from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
 from turnout.simulator.api.server.handlers import first_namespaces
 from turnout.simulator.api.store import Store, event, line
-from turnout.simulator.api.verbs import Call, do, selection_of
+from turnout.simulator.api.verbs import Call, handle, selection_of
 
 REASON_OF_CODE = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
 
@@ -45,7 +45,7 @@ class Server:
     def call(self, method, path, body=None, form="application/json"):
         """Carry out the request of a person or of another program."""
         target = verbs.target(self.store.catalogue, path)
-        answer = do(self.store, Call(method, target, {}, body, form, "person"))
+        answer = handle(self.store, Call(method, target, {}, body, form, "person"))
         self.collect_garbage()
         return msgspec.json.decode(answer.raw)
 
@@ -57,7 +57,7 @@ class Server:
 
     def collect_garbage(self):
         """Delete the objects whose owners are deleted."""
-        if self.store.ties.to_check:
+        if self.store.owner_index.to_check:
             collect(self.store)
 
     def bookmark(self):
@@ -86,7 +86,7 @@ class Server:
         changed = asyncio.Event()
         key = (program, object())
         self._news[key] = changed
-        journal.wakers.add(changed.set)
+        journal.wake_callbacks.add(changed.set)
         try:
             while True:
                 changed.clear()
@@ -105,7 +105,7 @@ class Server:
                 if not changed.is_set():
                     await changed.wait()
         finally:
-            journal.wakers.discard(changed.set)
+            journal.wake_callbacks.discard(changed.set)
             del self._news[key]
 
 
@@ -133,7 +133,7 @@ class Transport:
             manager = query.get("fieldManager", "turnout")
             if request.method != "GET" and self._program == server.hanging:
                 await server.answered.wait()
-            answer = do(server.store, Call(request.method, target, query, body, form, manager))
+            answer = handle(server.store, Call(request.method, target, query, body, form, manager))
             server.collect_garbage()
             garbled = request.method != "GET" and self._program in server.garbled
             return Answer(answer.code, _once(b"<html>" if garbled else answer.raw))

@@ -14,7 +14,7 @@ import yaml
 
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.local_cluster import attached
 from turnout.simulator.processes.runtime.logs import HOST, PodLogs, endpoint
 
@@ -120,7 +120,7 @@ async def operated(plane, folder, controlled=None):
         await (asyncio.to_thread(plane.start_training_operator) if controlled is None else controlled)
         await asyncio.to_thread(plane.start_controller_manager)
         runner = kept.runner = made.run_pods(PACE, folder, config)
-        await made.add_nodes(places(2), 8, (HOST, logs_port))
+        await made.add_nodes(generate_nodes(2), 8, (HOST, logs_port))
 
         def log(namespace, name):
             life = runner.find(namespace, name)

@@ -64,7 +64,7 @@ def test_a_failed_index_is_tried_again_after_a_pause_that_doubles():
     at = hand(job())
     at.end("j-1", phase="Failed", code=1)
     assert indexes(at.settle()) == [0, 2]
-    assert at.once().again_s == NOW_S + 10
+    assert at.once().requeue_at_s == NOW_S + 10
     at.now_s += 10
     assert indexes(at.settle()) == [0, 1, 2]
     assert at.job["status"]["failed"] == 1
@@ -93,7 +93,7 @@ def test_it_waits_for_pods_that_leave_before_it_says_that_it_has_failed():
 
 def test_a_deadline_ends_it():
     at = hand(job(activeDeadlineSeconds=60))
-    assert at.once().again_s == NOW_S + 60
+    assert at.once().requeue_at_s == NOW_S + 60
     at.now_s += 61
     at.settle()
     assert at.job["status"]["conditions"][-1]["reason"] == "DeadlineExceeded"
@@ -109,7 +109,7 @@ def test_a_suspended_job_has_no_pods_and_starts_when_it_is_resumed():
 def test_it_goes_when_its_time_after_the_end_is_over():
     at = hand(job(completions=1, parallelism=1, ttlSecondsAfterFinished=30))
     at.end("j-0")
-    assert at.settle().once().again_s == NOW_S + 30
+    assert at.settle().once().requeue_at_s == NOW_S + 30
     at.now_s += 30
     at.once()
     assert at.job is None

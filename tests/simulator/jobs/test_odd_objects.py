@@ -7,7 +7,7 @@ import pytest
 
 from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
@@ -97,7 +97,7 @@ async def run_honest(made):
 @pytest.mark.parametrize("processes", [False, True], ids=["played", "with processes"])
 async def test_an_odd_object_is_its_own_trouble_and_others_run(tmp_path, path, odd, processes):
     async with asyncio.timeout(20), local_cluster(pace=PACE, processes=tmp_path if processes else None) as made:
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(generate_nodes(2), 8)
         await made.run_jobs()
         made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
         with contextlib.suppress(ApiError):  # refused is as good
@@ -116,7 +116,7 @@ async def test_an_odd_object_is_its_own_trouble_and_others_run(tmp_path, path, o
 ])  # fmt: skip
 async def test_an_odd_status_of_a_job_is_its_own_trouble(status):
     async with asyncio.timeout(20), local_cluster(pace=PACE) as made:
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(generate_nodes(2), 8)
         await made.run_jobs()
         made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
         await made.api.call("POST", JOBS, batch_job({**INDEXED, "suspend": True}))

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
@@ -63,7 +63,7 @@ class Cluster:
 async def cluster(tmp_path):
     pace = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)
     async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(generate_nodes(2), 8)
         await made.run_jobs()
         made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         yield Cluster(made)
@@ -107,7 +107,7 @@ async def test_a_gang_starts_when_its_last_pod_has_room(cluster):
     await cluster.submit("e", 3, 3)
     group = await cluster.until("/apis/scheduling.volcano.sh/v1beta1/podgroups", len)
     assert [each["status"]["phase"] for each in group.values()] == ["Pending"]  # 24 GPUs asked for, 16 there
-    await cluster.made.add_nodes(places(3)[2:], 8)
+    await cluster.made.add_nodes(generate_nodes(3)[2:], 8)
     await cluster.running("e-w-0", "e-w-1", "e-w-2")
 
 

@@ -163,7 +163,7 @@ def test_it_goes_when_its_time_after_the_end_is_over():
     made = job(phase="Completed", ttlSecondsAfterFinished=5)
     made["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
     at = Hand(lambda at: volcano_job.reconcile_job(at.job, [], None, at.now_s), made)
-    assert at.once().again_s == NOW_S + 5
+    assert at.once().requeue_at_s == NOW_S + 5
     at.now_s += 5
     at.once()
     assert at.job is None

@@ -9,8 +9,8 @@ from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.pod_lifecycle import (
     KILL,
     TERM,
+    ContainerRole,
     ContainerState,
-    Part,
     begin_deletion,
     is_at_rest,
     is_over,
@@ -44,7 +44,7 @@ def test_init_containers_start_one_after_another_and_then_all_others():
         seen.append(due)
         life = start_all(life)
         for name in due:
-            if life.named(name).part is Part.INIT:
+            if life.container(name).role is ContainerRole.INIT:
                 life = record_end(life, name, 0, 1)
     assert seen == [["i1"], ["side"], ["i2"], ["a", "b"]]
     assert phase(life) == "Running"
@@ -83,7 +83,7 @@ def test_the_first_restart_is_at_once_and_later_pauses_double():
         now_s += pauses[-1]
         life = start_all(life, now_s)
     assert pauses == [0, 10, 20, 40, 60, 60]
-    assert life.named("m").restarts == 6
+    assert life.container("m").restarts == 6
 
 
 def test_one_that_has_run_for_long_starts_afresh():
@@ -140,7 +140,7 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
     life, now_s = new_lifecycle(pod(policy, ("a", "b"), inits), (1.0, 8.0)), 0.0
     for _ in range(data.draw(st.integers(0, 25))):
         for name in starts_due(life, now_s):
-            assert life.named(name).state is not ContainerState.RUNNING
+            assert life.container(name).state is not ContainerState.RUNNING
             life = record_start(life, name, now_s)
         for name, signal in signals_due(life, now_s):
             life = record_signal(life, name, signal)
@@ -148,7 +148,9 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
         if running and data.draw(st.booleans()):
             life = record_end(life, data.draw(st.sampled_from(running)), data.draw(st.sampled_from([0, 1])), now_s)
         now_s += data.draw(st.sampled_from([0.0, 1.0, 20.0]))
-        mains_begun = any(each.began_s or each.state is not ContainerState.WAITING for each in life.of(Part.MAIN))
+        mains_begun = any(
+            each.began_s or each.state is not ContainerState.WAITING for each in life.of(ContainerRole.MAIN)
+        )
         assert not mains_begun or lifecycles.is_initialized(life)
     life = begin_deletion(life, now_s, 5.0)
     for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.node_builder import places
+from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
@@ -88,7 +88,7 @@ class Pods:
 @pytest_asyncio.fixture
 async def pods(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(generate_nodes(2), 8)
         made.schedule(SchedulerSettings())
         yield Pods(made)
 

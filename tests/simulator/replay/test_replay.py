@@ -9,7 +9,7 @@ from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.model import ReplayRules, Submission
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, draw_trace, labelled, rows_of, tables_of
+from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, draw_trace, rows_of, submissions_of, tables_of
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
@@ -151,8 +151,8 @@ def test_speeds_are_read_where_they_were_measured():
 
 def test_rows_become_jobs_of_whole_nodes_with_a_seed():
     labels = Labels(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
-    made = labelled(rows_of(TRACE) * 10, labels, Random(1))
-    assert made == labelled(rows_of(TRACE) * 10, labels, Random(1))
+    made = submissions_of(rows_of(TRACE) * 10, labels, Random(1))
+    assert made == submissions_of(rows_of(TRACE) * 10, labels, Random(1))
     assert {(each.at_s, each.gpus, each.minimum) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
     assert {each.maximum // each.minimum for each in made} == {1, 2}
     assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
@@ -168,9 +168,12 @@ def test_a_drawn_stream_asks_for_its_load():
 
 def test_traces_are_read_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv(trace_files.VARIABLE, str(tmp_path))
-    assert (trace_files.cluster("02"), trace_files.speeds()) == (None, ())
+    assert (trace_files.read_cluster_trace("02"), trace_files.read_speed_tables()) == (None, ())
     (tmp_path / "itp").mkdir()
     (tmp_path / "itp" / "cluster02.csv").write_text(TRACE)
     (tmp_path / "elasticflow-throughput" / "throughputs_A100").mkdir(parents=True)
     (tmp_path / "elasticflow-throughput" / "throughputs_A100" / "bert.csv").write_text(SPEEDS)
-    assert (trace_files.cluster("02"), trace_files.speeds()) == (rows_of(TRACE), tables_of(SPEEDS))
+    assert (trace_files.read_cluster_trace("02"), trace_files.read_speed_tables()) == (
+        rows_of(TRACE),
+        tables_of(SPEEDS),
+    )
