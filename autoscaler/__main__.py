@@ -27,7 +27,7 @@ from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.reporting.queue_status import Mark, PodMarks
+from turnout.autoscaler.reporting.queue_status import AnnotatedJobs, PodAnnotations
 from turnout.autoscaler.reporting.queue_status import pages as queue_pages
 from turnout.autoscaler.settings import Settings, read_settings
 from turnout.jobs.kinds.registry import KINDS
@@ -59,8 +59,7 @@ async def serve(settings: Settings) -> None:
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
-        of_faults = settings.taint_key, settings.gpu_resource, news.set
-        fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
+        fault_reports = _fault_reports(settings, news)
         watched, hold_large = settings.configmaps(), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
         elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
@@ -69,30 +68,30 @@ async def serve(settings: Settings) -> None:
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def time() -> SteadyTime:
+            """Return a new wall clock that shows jumps."""
             return SteadyTime(clock, client.server_ahead_s)
-
-        def term() -> int | None:
-            return elector.transitions if elector.is_leading else None
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
         gang_mins = GangMinWriter(calls, view, events.report_gang_min)
-        hooks = elector.confirm, view.note_written, gang_mins.lower
-        scale_writer = ScaleWriter(calls, KINDS, term, events.report_outcome, not settings.act, *hooks)
+        scale_writer = _scale_writer(calls, elector, events, view, gang_mins, dry_run=not settings.act)
         with open_journal(settings.decision_log) as journal:
             _show_cluster(metrics, view, journal, settings)
-            works = []
+            follow_ups = []
             if fault_reports is not None:
-                reporter, rules = NodeEvents(recorder, settings.rules(), metrics), settings.rules()
-                loop_arguments = reporter, clock, news, not settings.act, time()
-                works.append(TaintWriter(calls, fault_reports, rules, *loop_arguments).run)
-            acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
-            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock), gang_mins)
-            words, at = ReportSource(controller, refs, settings), parse_address(settings.metrics_bind, "--metrics-bind")
-            status = StatusWriter(calls, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
-            async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
+                rules, dry_run = settings.rules(), not settings.act
+                reporter = NodeEvents(recorder, rules, metrics)
+                taints = TaintWriter(calls, fault_reports, rules, reporter, clock, news, dry_run=dry_run, time=time())
+                follow_ups.append(taints.run)
+            memory, policy = MemoryWriter(calls, namespace, clock), settings.policy()
+            controller = AutoscalerController(
+                view, informers, scale_writer, policy, clock, events, metrics, journal, time(), memory, gang_mins
+            )
+            address = parse_address(settings.metrics_bind, "--metrics-bind")
+            status = _status_writer(calls, elector, clock, ReportSource(controller, refs, settings), namespace)
+            async with serve_pages(*address, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
                 synced = partial(wait_until_synced, informers)
-                leading = lead(elector, synced, partial(run_together, controller.run, *works))
+                leading = lead(elector, synced, partial(run_together, controller.run, *follow_ups))
                 await run_until_signal(informers.run(), leading, recorder.run(), status.run())
 
 
@@ -102,6 +101,54 @@ def _elector(client: Client, settings: Settings, clock: RealClock) -> Elector:
     identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     terms = lease_settings(settings.lease_seconds)
     return Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
+
+
+def _fault_reports(settings: Settings, news: asyncio.Event) -> FaultReportCache | None:
+    """Return the cache of reports on nodes; None if nodes are not tainted. news: set when there may be a decision."""
+    if not settings.taint_nodes:
+        return None
+    return FaultReportCache(settings.taint_key, settings.gpu_resource, news.set)
+
+
+def _scale_writer(
+    calls: LeasedCalls,
+    elector: Elector,
+    events: DecisionEvents,
+    view: Cache,
+    gang_mins: GangMinWriter,
+    *,
+    dry_run: bool,
+) -> ScaleWriter:
+    """Return the writer of decisions, which writes as the leader that `elector` elects."""
+
+    def leader_term() -> int | None:
+        """Return the number of our term; None if another replica leads."""
+        return elector.transitions if elector.is_leading else None
+
+    return ScaleWriter(
+        calls,
+        KINDS,
+        leader_term,
+        events.report_outcome,
+        dry_run=dry_run,
+        confirm_lease=elector.confirm,
+        on_written=view.note_written,
+        before_shrink=gang_mins.lower,
+    )
+
+
+def _status_writer(
+    calls: LeasedCalls, elector: Elector, clock: RealClock, reports: ReportSource, namespace: str
+) -> StatusWriter:
+    """Return the writer of queue statuses and pod annotations. namespace: of the ConfigMaps."""
+    return StatusWriter(
+        calls,
+        namespace,
+        clock,
+        configmap_data=reports.configmap_data,
+        missing_annotations=reports.missing_annotations,
+        leads=lambda: elector.is_leading,
+    )
 
 
 def _recorder(client: Client, settings: Settings, clock: RealClock) -> EventRecorder:
@@ -114,16 +161,16 @@ class ReportSource:
     """Queue statuses and pod annotations of the last decision. An autoscaler that only observes annotates no pods."""
 
     def __init__(self, controller: AutoscalerController, refs: Refs, settings: Settings) -> None:
-        self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()
+        self._controller, self._refs, self._settings, self._marked = controller, refs, settings, AnnotatedJobs()
 
-    def pages(self) -> dict[str, dict[str, str]]:
+    def configmap_data(self) -> dict[str, dict[str, str]]:
         """Return the data of each queue's ConfigMap, by queue; empty before the first decision."""
         controller, settings = self._controller, self._settings
         if controller.observation is None:
             return {}
         return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
 
-    def marks(self) -> Iterable[Mark]:
+    def missing_annotations(self) -> Iterable[PodAnnotations]:
         """Return the annotations that pods lack; () in a dry run, before the first decision, or if pods are not
         annotated.
         """

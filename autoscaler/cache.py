@@ -102,7 +102,10 @@ class Cache:
         self._reservations = tuple(reservations.values())
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """Store a job of a kind. One that cannot be read is set aside: not observed, with the reason in `faults`."""
+        """Store a job of a kind, and charge and assign the pods that name it.
+
+        A job that cannot be read is set aside: not observed, with the reason in `faults`.
+        """
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:

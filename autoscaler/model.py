@@ -288,13 +288,15 @@ class Policy:
 
     cooldown_s: float = 600.0  # from any change of the size of a job to its next growth; a shrink needs none
     pending_s: float = 30.0  # how long a worker above the min may be without a node
-    least_gain: float = 0.05  # the least gain of an added worker, as a share of the speed of a worker of the min
+    min_gain: float = (
+        0.05  # the smallest gain for which a worker is added, as a share of the speed of a worker of the min
+    )
     stale_s: float = 150.0  # the age of the oldest list that may be acted on
     headroom: Mapping[str, int] = field(default_factory=dict)  # by resource, kept free in every queue and on the nodes
     restart_s: float = 60.0  # the cost of a change of size
     payback_s: float = 3600.0  # the time in which growth has to win its restarts back
     restart_budget_share: float = 0.0  # the share of its time that restarts may cost a job whatever they win
-    most_unready: float = 0.45  # the share of unready nodes above which nothing is changed
+    max_unready_share: float = 0.45  # the share of unready nodes above which nothing is changed
     # How long the room of workers that are to leave counts as free, although their controller has not deleted them.
     promise_s: float = 300.0
     start_s: float = 10.0  # how long a job counts as starting once it has its min; a resize is free then

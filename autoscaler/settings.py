@@ -51,7 +51,7 @@ class Settings:
     restart_s: float = _POLICY.restart_s
     payback_s: float = _POLICY.payback_s
     restart_budget: float = _POLICY.restart_budget_share
-    least_gain: float = _POLICY.least_gain
+    least_gain: float = _POLICY.min_gain
     headroom_gpus: int = 0  # kept free in each queue, >= 0
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
@@ -62,7 +62,7 @@ class Settings:
     taint_nodes: bool = False  # taint nodes that pods have proven faulty
     taint_key: str = _RULES.key
     taint_share: float = _RULES.share
-    taint_verdicts: int = _RULES.verdicts
+    taint_verdicts: int = _RULES.min_namespaces
     taint_s: float = _RULES.taint_s
     taint_slow: bool = _RULES.slow
 
@@ -122,7 +122,7 @@ class Settings:
         headroom = dict.fromkeys(self.gpu_resource, self.headroom_gpus) if self.headroom_gpus else {}
         return Policy(
             self.cooldown_s,
-            least_gain=self.least_gain,
+            min_gain=self.least_gain,
             headroom=headroom,
             restart_s=self.restart_s,
             payback_s=self.payback_s,

@@ -115,7 +115,7 @@ def _queue(queue: QueueSection) -> list[Row]:
 
 
 def _holder_text(holder: Holder) -> str:
-    return f"{holder.job} ({holder.least_gpus}{f' + {holder.elastic_gpus} elastic' if holder.elastic_gpus else ''})"
+    return f"{holder.job} ({holder.min_part_gpus}{f' + {holder.elastic_gpus} elastic' if holder.elastic_gpus else ''})"
 
 
 def _quota(chain: Chain) -> list[Row]:

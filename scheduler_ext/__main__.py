@@ -94,8 +94,9 @@ async def run_all_parts(
 
 
 async def _freeze_after_sync(watches: Watches) -> None:
-    """Wait for the first lists, then exclude the existing objects from garbage collection, which would slow requests
-    down.
+    """Wait for the first lists, then exclude all present objects from garbage collection.
+
+    Scanning them would slow requests down.
     """
     await watches.wait_for_sync()
     log.info("synced")

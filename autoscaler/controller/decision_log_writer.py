@@ -87,9 +87,8 @@ class DecisionLogWriter:
             os.close(self._file)
 
     def _write(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine]) -> None:
-        """Append the changed decisions and the usage to the log.
-
-        Raises OSError. now_s: time of the decision, since 1970.
+        """Append the changed decisions and the usage to the log. Raises OSError. now_s: time of the decision, since
+        1970.
 
         A full file is rotated first, and the new file begins with all decisions.
         """

@@ -197,32 +197,36 @@ class NodeEvents:
         log.log(
             logging.DEBUG if step.reason in _DEBUG_REASONS else logging.INFO,
             "node_changed" if outcome == "Written" else "node_not_changed",
-            extra={**fields, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
+            extra={
+                **fields,
+                "pods": [claim.pod for claim in step.reports],
+                "until": until.isoformat() if until else "",
+            },
         )
         if outcome != "Written" or step.reason in _DEBUG_REASONS:
             return
         type_ = "Warning" if step.reason in _NODE_WARNINGS else "Normal"
         text = f"{step.why}{f' (until {rfc3339(until.timestamp())})' if until else ''}"
         about = ObjectRef("Node", "v1", "", step.node, step.uid)
-        for ref in (about, *map(_pod_ref, step.by)):
+        for ref in (about, *map(_pod_ref, step.reports)):
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
     def _report_without_effect(self, each: NodePassedOver) -> None:
-        """Report a claim without effect once: by metric, in the log, and as an Event on its pod unless it is only
-        stale.
+        """Report a claim without effect once: by metric, in the log, and as an Event on its pod unless the claim is
+        only stale.
         """
         claim = each.claim
-        topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
+        topic = claim.uid, each.reason, claim.report.at if claim.report is not None else claim.fault
         if topic in self._reported:
             return
         self._reported[topic] = None
         while len(self._reported) > _MAX_REMEMBERED:
             del self._reported[next(iter(self._reported))]
-        self._metrics.count_skipped(each.word.value)
-        fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
-        log.log(logging.DEBUG if each.word in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
-        if each.word not in _DEBUG_REASONS:
-            self._recorder.emit(_pod_ref(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
+        self._metrics.count_skipped(each.reason.value)
+        fields = {"node": claim.node, "pod": claim.pod, "reason": each.reason.value, "detail": each.why}
+        log.log(logging.DEBUG if each.reason in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
+        if each.reason not in _DEBUG_REASONS:
+            self._recorder.emit(_pod_ref(claim), "Warning", each.reason.value, f"{claim.node}: {each.why}", time.time())
 
 
 def _pod_ref(claim: FaultClaim) -> ObjectRef:

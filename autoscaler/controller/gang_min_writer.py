@@ -67,10 +67,10 @@ class GangMinWriter:
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Returns "" if the job may shrink now: every write succeeded, was not needed, may not be made, or was refused for
-        good. Else returns the outcome for which the shrink has to wait: Conflict, Refused (the server did not answer)
-        or NotLeading. After MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds
-        since 1970.
+        Returns "" if the job may shrink now: every write succeeded, was not needed, may not be made, or was refused
+        within the last REFUSAL_PAUSE_S. Else returns the outcome of the first write for which the shrink has to wait,
+        and makes no further write: Conflict, Refused (the server did not answer) or NotLeading. After
+        MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds since 1970.
         """
         for use in self._view.group_uses(key, size):
             min_count = min_of_shrink(use)
@@ -88,7 +88,7 @@ class GangMinWriter:
     def _give_up(self, uid: str) -> bool:
         """Return True after MAX_CONSECUTIVE_FAILURES failed writes of a PodGroup: its job then shrinks anyway.
 
-        uid: of the PodGroup. The count of failures then begins again.
+        uid: of the PodGroup. If True is returned, its failures are forgotten.
         """
         if self._failures.get(uid, (0, 0.0))[0] < MAX_CONSECUTIVE_FAILURES:
             return False
@@ -106,10 +106,11 @@ class GangMinWriter:
         self._forget_deleted()
 
     async def _correct_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
-        """Write the minCount of one PodGroup, unless a write was refused for good.
+        """Write the minCount of one PodGroup if it does not fit its pods. key: of the job. now_s: seconds since 1970.
 
-        A failed write is retried after RETRY_PAUSE_S. A PodGroup without our annotations, whose job shrank without the
-        write, is written once for each number of pods. now_s: seconds since 1970.
+        Nothing is written for REFUSAL_PAUSE_S after a refusal, or for RETRY_PAUSE_S after another failure. If the
+        PodGroup has no annotation of ours, because its job shrank without a write of minCount, each minCount is written
+        only once.
         """
         min_count, uid = min_of_settled(use), use.group.uid
         if min_count is None or self._is_refused(uid, now_s):

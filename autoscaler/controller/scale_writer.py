@@ -39,12 +39,12 @@ NotesOf = Callable[[Step], Mapping[str, str]]
 
 
 async def _not_confirmed() -> bool:
-    """Return that the Lease is not ours, if nobody can read it."""
+    """Return False, since there is no Lease to read: the default of `confirm_lease`."""
     return False
 
 
 async def _no_gang(_key: JobKey, _size: int, _now_s: float) -> str:
-    """Return that a job may shrink, if nobody writes minCounts."""
+    """Return "", so that every job may shrink: the default of `before_shrink`."""
     return ""
 
 
@@ -124,34 +124,34 @@ class ManualSizes:
 class ScaleWriter:
     """The writer of decisions.
 
-    jobs: the calls to the API server. kinds: by name. term: returns the number of our term, None if we do not lead.
-    report_outcome: called with each step that changes a job, and its outcome: Written, DryRun, NotLeading, Conflict or
-    Refused. confirm: reads the Lease itself and returns True if we lead; called if a job has a later term, which its
-    owner may have written. wrote: called with the annotations that were written on a job. before_shrink: writes what
-    has to be written before pods leave, for a job, its new size and the time; returns "" if the job may shrink now,
-    else the outcome.
+    jobs: the calls to the API server. kinds: by name. leader_term: returns the number of our term, None if we do not
+    lead. report_outcome: called with each step that changes a job, and its outcome: Written, DryRun, NotLeading,
+    Conflict or Refused. confirm_lease: reads the Lease, and returns True if we lead; called if a job carries a later
+    term than ours, because its owner may have forged it. on_written: called with the annotations that were written on a
+    job. before_shrink: writes what has to be written before pods leave, for a job, its new size in workers and the time
+    in seconds since 1970; returns "" if the job may shrink now, else the outcome.
     """
 
     def __init__(
         self,
         jobs: Calls,
         kinds: Mapping[str, JobKind],
-        term: Callable[[], int | None],
+        leader_term: Callable[[], int | None],
         report_outcome: Callable[[Step, str], None],
         dry_run: bool = True,
-        confirm: Callable[[], Awaitable[bool]] = _not_confirmed,
-        wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
+        confirm_lease: Callable[[], Awaitable[bool]] = _not_confirmed,
+        on_written: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
         before_shrink: Callable[[JobKey, int, float], Awaitable[str]] = _no_gang,
     ) -> None:
         """Start without refusals. The class docstring explains the arguments."""
-        self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
+        self._jobs, self._kinds, self._leader_term, self._report_outcome, self.dry_run = (
             jobs,
             kinds,
-            term,
+            leader_term,
             report_outcome,
             dry_run,
         )
-        self._confirm, self._wrote, self._before_shrink = confirm, wrote, before_shrink
+        self._confirm_lease, self._on_written, self._before_shrink = confirm_lease, on_written, before_shrink
         self._conflicts: dict[JobKey, int] = {}  # number of consecutive conflicts
         self._sent: dict[JobKey, str] = {}  # versions that we have overwritten, which the watch may still show
         self._refused: dict[JobKey, _Refusal] = {}
@@ -207,15 +207,15 @@ class ScaleWriter:
         return resized_jobs
 
     async def _write_safely(
-        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
+        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, write: Coroutine[None, None, bool]
     ) -> bool:
-        """Await the write of one job. Return its result: True if it was written.
+        """Return True if the write of one job was carried out; False if not, also after an exception.
 
         An exception delays no other job: it is logged, and counts as a refusal, so that it is reported on the job and
-        retried after a back-off. raw: all jobs. now_s: seconds since 1970.
+        retried after a back-off. raw: all jobs. write: is awaited. now_s: seconds since 1970.
         """
         try:
-            return await writing
+            return await write
         except Exception as error:
             log.exception("job_not_written", extra={"job": str(key)})
             if key in raw:
@@ -288,7 +288,7 @@ class ScaleWriter:
                 return with_notes(self._kinds[step.key.kind].change(of, step.target, names), annotations)
 
             if await self._write(step, raw, change, now_s):
-                self._wrote(step.key, annotations)
+                self._on_written(step.key, annotations)
                 return True
         return False
 
@@ -298,11 +298,11 @@ class ScaleWriter:
         A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
         now_s: seconds since 1970.
         """
-        term = self._term()
+        term = self._leader_term()
         annotations = raw["metadata"].get("annotations") or {}
         if term is None or not is_overruled(annotations, term, now_s):
             return term
-        return term if await self._confirm() else None
+        return term if await self._confirm_lease() else None
 
     async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
         """Write a change, and report its outcome. Return True if it was written, with the object that carries it out.

@@ -119,7 +119,7 @@ class TaintWriter:
         failure the node pauses.
         """
         if self.dry_run:
-            report = step.reason, step.by
+            report = step.reason, step.reports
             if self._reported.get(step.node) != report:
                 self._reported[step.node] = report
                 self._reporter.report_outcome(step, "DryRun")

@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
 
 
 class UsageMeter(Collector):
-    """The usage since this process leads. It has no series while another replica leads."""
+    """The usage since this process became leader. It has no series while another replica leads."""
 
     def __init__(self, registry: CollectorRegistry, gpus: Gpus, clock: Clock) -> None:
         """Create the series and start without usage. gpus: the resources that count as a GPU."""
@@ -90,9 +90,10 @@ class UsageMeter(Collector):
         self._free_gpus, self._owner_of, self._headroom = free_gpus, owner_of, headroom
 
     def record_decision(self, observation: Observation, steps: Sequence[Step]) -> None:
-        """Add the time since the last decision by its rates, and use the rates of this decision from now on.
+        """Add usage for the time since the last decision, at the rates of that decision; use the new rates from now on.
 
-        Also observes how long jobs have waited for workers to leave. Rates are computed at most every RATES_INTERVAL_S.
+        Also observes how long jobs have waited for workers to leave. Rates are computed at most every RATES_INTERVAL_S;
+        until then the decision is stored, and a later one replaces it.
         """
         now_s = self._clock.monotonic()
         self.add_elapsed()
@@ -103,7 +104,7 @@ class UsageMeter(Collector):
         decision = _Pending(since_s, observation, steps, self._free_gpus())
         if self._rates is None:
             self._at_s = now_s
-            self._take_rates(decision)
+            self._apply_rates(decision)
         else:
             self._pending = decision
 
@@ -116,7 +117,7 @@ class UsageMeter(Collector):
         if self._pending is not None and now_s - self._pending.since_s >= min_age_s:
             pending, self._pending = self._pending, None
             self._add_until(pending.since_s)
-            self._take_rates(pending)
+            self._apply_rates(pending)
         self._add_until(now_s)
 
     def _add_until(self, until_s: float) -> None:
@@ -127,7 +128,7 @@ class UsageMeter(Collector):
             self._sums.add(shown_rates, until_s - self._at_s)
             self._at_s = until_s
 
-    def _take_rates(self, decision: _Pending) -> None:
+    def _apply_rates(self, decision: _Pending) -> None:
         """Compute the rates of a decision, use them from now on, and begin the series that they need at 0."""
         observation, free_gpus = decision.observation, decision.free_gpus
         rates = usage_rates(observation, decision.steps, free_gpus, self._gpus, self._headroom, self._owner)

@@ -80,7 +80,7 @@ class FaultReportCache:
             return
         claim = _read_claim(pod, text)
         self._claims[pod.metadata.uid] = text, claim
-        is_fine = claim.verdict is not None and claim.verdict.kind is node_health.CheckResult.FINE
+        is_fine = claim.report is not None and claim.report.kind is node_health.CheckResult.FINE
         if not is_fine or claim.node in self._notable:  # a passed check on an unremarkable node decides nothing
             self._news()
 
@@ -93,7 +93,7 @@ class FaultReportCache:
 
     def forget(self, before_s: float) -> None:
         """Drop the reports from before a time, in seconds since 1970, which are stale."""
-        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.verdict and claim.verdict.at_s < before_s]:
+        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.report and claim.report.at_s < before_s]:
             self._forget(uid)
 
     def state(self, written_steps: Mapping[str, NodeStep]) -> NodeObservation:
@@ -150,7 +150,7 @@ class FaultReportCache:
 
 
 def _read_claim(pod: Pod, text: str) -> FaultClaim:
-    """Return a pod's report on its node. An unreadable report has a fault and no verdict."""
+    """Return a pod's report on its node. An unreadable one has a `fault`, and None as `report`."""
     meta = pod.metadata
     owners = meta.owner_references or ()
     owner = next((each.uid for each in owners if each.controller), meta.uid)

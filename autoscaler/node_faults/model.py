@@ -23,11 +23,11 @@ MAX_RECORD_BYTES = 16 << 10  # a larger annotation counts as unreadable
 
 
 class FaultState(StrEnum):
-    """The state of a node that was proven faulty once."""
+    """The state of a node on which a fault was reported."""
 
-    SUSPECTED = "suspected"  # fewer verdicts than are needed
+    SUSPECTED = "suspected"  # fewer namespaces than are needed have reported
     TAINTED = "tainted"
-    ON_TRIAL = "on_trial"  # its time is up: the next failure taints it for twice as long
+    ON_TRIAL = "on_trial"  # its taint has expired: the next failure taints it for twice as long
     CLEARED = "cleared"  # passed a check, or untainted by hand; only the times of reports are remembered
 
 
@@ -63,11 +63,11 @@ class TaintRules:
 
     key: str = labels.FAULTY  # of the taint
     share: float = 0.1  # of the GPU nodes that may be tainted, 0 to 1; one node in any case
-    verdicts: int = 1  # namespaces whose pods have to report a fault before the first taint
+    min_namespaces: int = 1  # namespaces whose pods have to report a fault before the first taint
     taint_s: float = 3600.0  # after which the first taint expires; each further one lasts twice as long
     longest_s: float = 7 * 86_400.0  # the longest duration
-    fresh_s: float = 600.0  # the age above which a verdict is stale
-    ahead_s: float = 5.0  # a verdict that is ahead of now by at most this waits until its time has come
+    fresh_s: float = 600.0  # the age above which a report is stale
+    ahead_s: float = 5.0  # a report that is ahead of now by at most this waits until its time has come
     slow: bool = False  # slow nodes are tainted, too
 
     def max_tainted(self, gpu_nodes: int) -> int:
@@ -133,7 +133,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
     def with_handled(self, namespace: str, at: datetime) -> Record:
-        """Return the record after a report of a namespace was handled. at: time of the report.
+        """Return the record after a report of a namespace was handled. at: time of the report. A later known time
+        stays.
 
         Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
         """
@@ -183,7 +184,7 @@ class FaultClaim:
     uid: str  # as the API server has it
     owner: str  # uid of the pod's owner, as the API server has it
     node: str  # name of the node that the pod is bound to, "" for none
-    verdict: NodeReport | None  # None if the annotation cannot be read
+    report: NodeReport | None  # None if the annotation cannot be read
     fault: str = ""  # why it cannot be read
 
 
@@ -217,15 +218,15 @@ class NodeStep:
     taints: bool  # the node has the taint after the change
     record: Record | None  # the record after the change, None for none
     why: str  # for a person
-    by: tuple[FaultClaim, ...] = ()  # the reports that caused it
+    reports: tuple[FaultClaim, ...] = ()  # that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A claim without effect."""
+    """A report without effect."""
 
     claim: FaultClaim
-    word: NodeReason
+    reason: NodeReason
     why: str  # for a person
 
 

@@ -1,8 +1,8 @@
 """Decide which nodes are tainted, and which no longer, by the reports of pods. Pure functions of one observation.
 
-A verdict counts if the API server has bound its pod to that node, if it is not stale, and if it is not handled yet. A
-later verdict counts more. A check that passes takes back only what its own namespace has proven. At most a share of the
-GPU nodes is tainted by us, and at most half of that share by one namespace. Source: DL-82, DL-97
+A report counts if its pod is bound to that node, and if it is neither stale nor handled before. Reports apply in the
+order of time. A passed check removes only the proofs of its own namespace. At most a share of the GPU nodes is tainted
+by us, and at most half of that share by one namespace. Source: DL-82, DL-97
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
     steps, taints = [], state.tainted
     namespaces = [_sole_namespace(change.entry.record) for change in changes if change.entry.tainted]
     tainted_by_namespace = Counter(filter(None, namespaces))
-    for change in sorted(changes, key=lambda each: (each.taints, each.accused_s, each.name)):
+    for change in sorted(changes, key=lambda each: (each.taints, each.first_failure_s, each.name)):
         if not change.changed:
             continue
         if change.taints and not change.entry.tainted:
             namespace = _sole_namespace(change.record)
             if why := _over_share(state, rules, taints, namespace, tainted_by_namespace[namespace]):
-                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.by)
+                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.applied_reports)
                 continue
             taints += 1
             tainted_by_namespace[namespace] += 1
@@ -66,7 +66,7 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
 def _reports_that_count(
     state: NodeObservation, rules: TaintRules, now_s: float
 ) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
-    """Return (node -> new reports on it, claims without effect).
+    """Return (node -> [(claim, its report)] of new reports on it, claims without effect).
 
     Neither has a report that was handled before, or one from after `now_s`, which counts later.
     """
@@ -75,10 +75,10 @@ def _reports_that_count(
     for claim in state.claims:
         if (reason := _without_effect(claim, state, rules, now_s)) is not None:
             passed_over.append(reason)
-        elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
+        elif (report := claim.report) is None or report.at_s > now_s:
             continue
-        elif not _is_handled(state.nodes[claim.node].record, claim, verdict):
-            reports[claim.node].append((claim, verdict))
+        elif not _is_handled(state.nodes[claim.node].record, claim, report):
+            reports[claim.node].append((claim, report))
     return reports, passed_over
 
 
@@ -92,7 +92,7 @@ def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespac
     if taints >= max_tainted:
         return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {max_tainted} may be"
     if namespace and by_namespace >= rules.max_by_one_namespace(state.gpu_nodes):
-        return f"{by_namespace} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
+        return f"{by_namespace} nodes are tainted by reports of namespace {namespace} alone, as many as may be"
     return ""
 
 
@@ -101,12 +101,12 @@ def _report_order(report: tuple[FaultClaim, NodeReport]) -> tuple[float, str]:
     return report[1].at_s, report[0].uid
 
 
-def _is_handled(record: Record | None, claim: FaultClaim, verdict: NodeReport) -> bool:
+def _is_handled(record: Record | None, claim: FaultClaim, report: NodeReport) -> bool:
     """Return True if a report, or a later one of its namespace, was handled before.
 
-    record: None for a node without one.
+    record: of its node, None for a node without one.
     """
-    return record is not None and verdict.at <= record.handled_until_of(namespace_of(claim.pod))
+    return record is not None and report.at <= record.handled_until_of(namespace_of(claim.pod))
 
 
 def _sole_namespace(record: Record | None) -> str:
@@ -121,28 +121,28 @@ def _without_effect(claim: FaultClaim, state: NodeObservation, rules: TaintRules
 
     now_s: seconds since 1970.
     """
-    verdict, entry = claim.verdict, state.nodes.get(claim.node)
-    if verdict is None:
+    report, entry = claim.report, state.nodes.get(claim.node)
+    if report is None:
         return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
-    age_s = now_s - verdict.at_s
-    if not claim.node or verdict.node not in ("", claim.node):
-        why = f"it speaks of node {verdict.node!r}, and its pod is bound to {claim.node or 'none'!r}"
+    age_s = now_s - report.at_s
+    if not claim.node or report.node not in ("", claim.node):
+        why = f"it speaks of node {report.node!r}, and its pod is bound to {claim.node or 'none'!r}"
         return PassedOver(claim, NodeReason.OTHER_NODE, why)
     if entry is None:
         return PassedOver(claim, NodeReason.UNKNOWN_NODE, f"there is no node {claim.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
         age_text = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
         return PassedOver(claim, NodeReason.STALE, f"it is {age_text}")
-    if _is_handled(entry.record, claim, verdict):
+    if _is_handled(entry.record, claim, report):
         return None
-    if verdict.kind is CheckResult.FINE:
-        reason = _pass_without_effect(namespace_of(claim.pod), verdict, entry.record)
+    if report.kind is CheckResult.FINE:
+        reason = _pass_without_effect(namespace_of(claim.pod), report, entry.record)
     else:
-        reason = _failure_without_effect(verdict, entry, rules)
+        reason = _failure_without_effect(report, entry, rules)
     return None if reason is None else PassedOver(claim, *reason)
 
 
-def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
+def _pass_without_effect(namespace: str, report: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
     """Return (reason, text) why a passed check has no effect; None if it has an effect.
 
     namespace: of its pod. record: None for a node without a record.
@@ -150,29 +150,30 @@ def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | N
     if record is None:
         return None
     if record.proofs and namespace not in record.namespaces:
-        why = f"namespace {', '.join(sorted(record.namespaces))} has proven it, and only its own checks take that back"
+        reporters = ", ".join(sorted(record.namespaces))
+        why = f"namespace {reporters} has reported the fault, and only checks of that namespace can take it back"
         return NodeReason.OTHERS_PROVED, why
-    if verdict.members < 2 and any(proof.cause.startswith(_NETWORK) for proof in record.proofs):
+    if report.members < 2 and any(proof.cause.startswith(_NETWORK) for proof in record.proofs):
         return NodeReason.ALONE, "a check of the network needs two nodes, and the network of this node is in doubt"
     return None
 
 
-def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: TaintRules) -> tuple[NodeReason, str] | None:
+def _failure_without_effect(report: NodeReport, entry: NodeEntry, rules: TaintRules) -> tuple[NodeReason, str] | None:
     """Return (reason, text) why a failed check has no effect; None if it has an effect."""
-    if verdict.kind is CheckResult.LINK:
+    if report.kind is CheckResult.LINK:
         return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
-    if verdict.kind is CheckResult.SLOW and not rules.slow:
+    if report.kind is CheckResult.SLOW and not rules.slow:
         return NodeReason.ONLY_SLOW, "slow nodes are not tainted here"
     if not entry.gpus:
         return NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted"
     if entry.tainted and (entry.record.state if entry.record else None) in _STATES_WITHOUT_OUR_TAINT:
-        return NodeReason.BY_HAND, "somebody has tainted it already, and has to free it"
+        return NodeReason.BY_HAND, "it has this taint, but not from us: whoever set it must remove it"
     return None
 
 
-def _failure_text(verdict: NodeReport) -> str:
+def _failure_text(report: NodeReport) -> str:
     """Return the cause of a failed check as text."""
-    return f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
+    return f"{report.cause or report.kind.value}: {report.why}" if report.why else report.kind.value
 
 
 @dataclass(slots=True)
@@ -184,15 +185,16 @@ class _NodeChange:
     rules: TaintRules
     now_s: float  # seconds since 1970
     record: Record | None = None  # the record after the change, None for none
-    word: NodeReason | None = None  # why the node changes; None if it does not
-    why: str = ""  # for a person
-    accused_s: float = 0.0  # time of the first failed check that was applied, in seconds since 1970; 0 for none
-    by: tuple[FaultClaim, ...] = ()  # the reports that were applied
+    reason: NodeReason | None = None  # why the node changes; None if it does not
+    detail: str = ""  # for a person
+    first_failure_s: float = 0.0  # time of the first failed check that was applied, in seconds since 1970; 0 for none
+    applied_reports: tuple[FaultClaim, ...] = ()  # the reports that were applied
 
     def apply_reports(self, reports: Sequence[tuple[FaultClaim, NodeReport]]) -> None:
-        """Apply all reports, oldest first; then expire the state if its time is up.
+        """Apply reports, which the caller has sorted by time, then expire the state if its time is up.
 
-        A taint of ours that somebody has removed clears the node first.
+        Reports that were handled before are skipped. If somebody has removed our taint, the node is cleared first. Call
+        it once.
         """
         self.record = self.entry.record
         if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
@@ -201,16 +203,16 @@ class _NodeChange:
                 msgspec.structs.replace(self.record, handled_until=utc_datetime(self.now_s)) if self.record else None
             )
         before = self.record
-        for claim, verdict in reports:
-            if _is_handled(before, claim, verdict):
+        for claim, report in reports:
+            if _is_handled(before, claim, report):
                 continue
-            self.by = (*self.by, claim)
-            if verdict.kind is CheckResult.FINE:
+            self.applied_reports = (*self.applied_reports, claim)
+            if report.kind is CheckResult.FINE:
                 self._apply_pass(claim)
             else:
-                self._apply_failure(claim, verdict)
+                self._apply_failure(claim, report)
             if self.record is not None:
-                self.record = self.record.with_handled(namespace_of(claim.pod), verdict.at)
+                self.record = self.record.with_handled(namespace_of(claim.pod), report.at)
         self._expire()
 
     def _is_in(self, state: FaultState) -> bool:
@@ -232,35 +234,35 @@ class _NodeChange:
         remaining = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(claim.pod))
         if remaining:
             self.record = msgspec.structs.replace(record, proofs=remaining)
-            self.word, self.why = (
-                self.word or NodeReason.STILL_FAULTY,
+            self.reason, self.detail = (
+                self.reason or NodeReason.STILL_FAULTY,
                 f"{claim.pod} has passed a check, others failed here",
             )
         else:
             self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
-    def _apply_failure(self, claim: FaultClaim, verdict: NodeReport) -> None:
+    def _apply_failure(self, claim: FaultClaim, report: NodeReport) -> None:
         """Apply a failed check: the node is suspected, or tainted once enough namespaces have reported.
 
         A tainted node gets a further proof. A node on trial is tainted again, for twice as long.
         """
         record = self.record
-        proofs = self._proofs_with(claim, verdict)
-        why = f"{claim.pod} says {_failure_text(verdict)}"
-        self.accused_s = self.accused_s or verdict.at_s
+        proofs = self._proofs_with(claim, report)
+        why = f"{claim.pod} says {_failure_text(report)}"
+        self.first_failure_s = self.first_failure_s or report.at_s
         if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)
-            self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
+            self.reason, self.detail = self.reason or NodeReason.STILL_FAULTY, self.detail or why
             return
         times = record.times if record is not None and record.state is FaultState.ON_TRIAL else 0
-        if times == 0 and len({namespace_of(each.pod) for each in proofs}) < self.rules.verdicts:
-            text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
+        if times == 0 and len({namespace_of(each.pod) for each in proofs}) < self.rules.min_namespaces:
+            text = f"{why}; reports of {self.rules.min_namespaces} namespaces are needed"
             self._set_record(FaultState.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
-        word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
-        self._set_record(FaultState.TAINTED, word, why, self.rules.duration_s(times + 1), proofs, times + 1)
+        reason = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
+        self._set_record(FaultState.TAINTED, reason, why, self.rules.duration_s(times + 1), proofs, times + 1)
 
-    def _proofs_with(self, claim: FaultClaim, verdict: NodeReport) -> tuple[Proof, ...]:
+    def _proofs_with(self, claim: FaultClaim, report: NodeReport) -> tuple[Proof, ...]:
         """Return the proofs of the node with this report added, at most MAX_PROOFS; only the first of each namespace is
         kept.
 
@@ -270,21 +272,19 @@ class _NodeChange:
         proofs = self.record.proofs if self.record is not None and is_accused else ()
         if namespace_of(claim.pod) in {namespace_of(each.pod) for each in proofs}:
             return proofs
-        proof = Proof(
-            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
-        )
+        proof = Proof(claim.pod, claim.owner, report.at, report.kind, report.cause, report.why, report.by, report.round)
         return (*proofs, proof)[:MAX_PROOFS]
 
     def _set_record(
         self,
         state: FaultState,
-        word: NodeReason,
-        why: str,
+        reason: NodeReason,
+        detail: str,
         lasts_s: float | None = None,
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        """Set a new state with its reason. word, why: the reason, as a word and as text.
+        """Set a new state with its reason. reason, detail: why it is set, and the same as text.
 
         lasts_s: after which the state ends by itself, None for never. proofs: reports that count from now on. times:
         how often the node was tainted in a row.
@@ -294,7 +294,7 @@ class _NodeChange:
             (utc_datetime(0), ()) if record is None else (record.handled_until, record.handled_by_namespace)
         )
         self.record = Record(state, utc_datetime(self.now_s), handled_until, until, times, proofs, handled_by_namespace)
-        self.word, self.why = word, why
+        self.reason, self.detail = reason, detail
 
     def _expire(self) -> None:
         """End a state whose time is up: a taint becomes a trial; a suspicion, trial or cleared record is forgotten.
@@ -309,28 +309,28 @@ class _NodeChange:
             trial_end = utc_datetime(self.now_s + max(self.rules.longest_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
             self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial_end)
-            self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
+            self.reason, self.detail = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
         is_fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
         if record.state is FaultState.CLEARED and not is_fresh:
-            self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
+            self.record, self.reason, self.detail = None, NodeReason.FORGOTTEN, "no further report came"
         elif record.state in (FaultState.SUSPECTED, FaultState.ON_TRIAL) and is_over:
             cleared = Record(
                 FaultState.CLEARED,
                 utc_datetime(self.now_s),
                 record.handled_until,
                 handled_by_namespace=record.handled_by_namespace,
-            )  # old words count no more
-            self.record, self.word, self.why = (
+            )  # older reports no longer count
+            self.record, self.reason, self.detail = (
                 cleared if is_fresh else None,
                 NodeReason.FORGOTTEN,
-                "nothing more was heard of it",
+                "no further report came",
             )
 
     @property
     def changed(self) -> bool:
         """True if the node's record changes."""
-        return self.word is not None and self.record != self.entry.record
+        return self.reason is not None and self.record != self.entry.record
 
     @property
     def taints(self) -> bool:
@@ -340,5 +340,7 @@ class _NodeChange:
 
     def step(self) -> NodeStep:
         """Return the step that writes the change. Call it only if `changed`."""
-        assert self.word is not None
-        return NodeStep(self.name, self.entry.uid, self.word, self.taints, self.record, self.why, self.by)
+        assert self.reason is not None
+        return NodeStep(
+            self.name, self.entry.uid, self.reason, self.taints, self.record, self.detail, self.applied_reports
+        )

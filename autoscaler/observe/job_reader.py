@@ -113,7 +113,7 @@ class JobReader:
         self._written_annotations.clear()
 
     def forget(self, uid: str, key: JobKey | None) -> None:
-        """Forget a deleted job. key: None for a job that was never stored."""
+        """Forget what is known of a deleted job. key: None if no job of this uid was ever stored."""
         self._written_annotations.pop(uid, None)
         self._terms.pop(uid, None)
         if key is not None:

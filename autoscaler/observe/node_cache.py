@@ -149,11 +149,9 @@ class NodeCache:
         return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
 
     def _add_to_total(self, node: Node | None, sign: int) -> None:
-        """Add what a node offers to the total of the cluster, or subtract it with sign -1.
+        """Add what a node offers to the total of the cluster, or subtract it with sign -1. node: None changes nothing.
 
         An invalid amount counts as none.
-
-        node: None for none.
         """
         for resource, text in ((node.status.allocatable or {}) if node is not None else {}).items():
             try:

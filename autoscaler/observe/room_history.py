@@ -9,7 +9,7 @@ still taken after `promise_s` no longer counts as free, so other jobs make room.
 Unused: room is kept for a waiting job for `bind_s` seconds. If the job has not taken it by then, or was deleted without
 having taken it, the workers that others gave go back to them, and the job waits out a back-off that doubles each time.
 If several jobs of a namespace did so, the whole namespace waits, so that new names do not help. The next leader learns
-which jobs wait and for how long (memory.py), but not which jobs gave workers in vain.
+which jobs wait and for how long (memory.py), but not whose workers were given up without use.
 
 All times are in seconds of a clock that never jumps.
 """
@@ -188,13 +188,13 @@ class _Giver:
 class UnusedRoom:
     """The rooms that are kept for waiting jobs, and the jobs that have left such room unused.
 
-    bind_s: for how long room is kept for a job that does not take it. started: returns True for a job that no longer
-    waits because it has taken its room.
+    bind_s: for how long room is kept for a job that does not take it. has_started: returns True for a job that no
+    longer waits because it has taken its room.
     """
 
-    def __init__(self, bind_s: float, started: Callable[[JobKey], bool]) -> None:
+    def __init__(self, bind_s: float, has_started: Callable[[JobKey], bool]) -> None:
         """Start without kept room. The class docstring explains the arguments."""
-        self._bind_s, self._started = bind_s, started
+        self._bind_s, self._has_started = bind_s, has_started
         self._kept_rooms: dict[JobKey, _KeptRoom] = {}
         self._owners: dict[Owner, _StrikeRecord] = {}  # by job, and by namespace
         self._givers: dict[JobKey, _Giver] = {}
@@ -216,8 +216,8 @@ class UnusedRoom:
         return self._with_marks(observation, now_s)
 
     def _with_marks(self, observation: Observation, now_s: float) -> Observation:
-        """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on givers in
-        vain.
+        """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on jobs whose
+        workers were given up without use.
         """
         waiting = (each for each in observation.jobs if each.is_waiting)
         reasons = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
@@ -281,10 +281,13 @@ class UnusedRoom:
 
     def _has_left(self, key: JobKey, each: JobState | None) -> bool:
         """Return True if a job that no longer waits has ended without having taken its room. each: None if deleted."""
-        return not self._started(key) if each is None else each.job.lifecycle is not JobLifecycle.LIVE
+        return not self._has_started(key) if each is None else each.job.lifecycle is not JobLifecycle.LIVE
 
     def _add_strikes(self, key: JobKey, now_s: float) -> None:
-        """Add a strike to a job and its namespace, and mark the jobs that gave the job its room."""
+        """Add a strike to a job and its namespace, and set `left_unused` of the jobs that gave the job its room.
+
+        now_s: by the monotonic clock.
+        """
         for owner, free_strikes in ((key, 0), (key.namespace, FREE_STRIKES)):
             self._owners.setdefault(owner, _StrikeRecord()).add_strike(now_s, free_strikes)
         for giver in self._givers.values():
@@ -319,7 +322,10 @@ class UnusedRoom:
         return ""
 
     def _forget_old_owners(self, now_s: float) -> None:
-        """Forget owners without recent strikes, and the first ones beyond MAX_REMEMBERED."""
+        """Forget owners whose last strike is more than FORGET_S + MAX_BACKOFF_S ago.
+
+        Beyond MAX_REMEMBERED also the owners that were stored first. now_s: by the monotonic clock.
+        """
         self._owners = {
             key: each for key, each in self._owners.items() if now_s - each.at_s <= FORGET_S + MAX_BACKOFF_S
         }

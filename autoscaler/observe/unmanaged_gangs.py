@@ -240,7 +240,7 @@ class UnmanagedGangs:
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
         unbound = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
-        minimum = _least(group, members)
+        minimum = _min_members(group, members)
         lacking = minimum - len(bound)
         shapes = _lacking_shapes(group, unbound, lacking)
         if not shapes:
@@ -334,7 +334,7 @@ def _job(
     )
 
 
-def _least(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> int:
+def _min_members(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> int:
     """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
     if group is not None and group.minimum is not None:
         return group.minimum

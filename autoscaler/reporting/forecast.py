@@ -436,9 +436,8 @@ class DemandGroup:
     ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
     def reserve(self, free_room: FreeRoom) -> PodCharges | None:
-        """Charge one job of the group.
-
-        Return what it has taken, for `leave`; None, with nothing charged, if it does not fit.
+        """Charge one job of the group. Return what it has taken, for `leave`; None, with nothing charged, if it does
+        not fit.
 
         The result is [] for a request with a tier: its room is then never given back in this future.
         """

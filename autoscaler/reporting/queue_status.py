@@ -123,7 +123,7 @@ FIRST, MIN, ELASTIC = "100", "50", "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PodAnnotations:
     """Annotations that one pod lacks."""
 
     namespace: str  # of the pod
@@ -145,15 +145,15 @@ def worker_annotations(index: int, minimum: int) -> dict[str, str]:
     }
 
 
-class PodMarks:
-    """The jobs whose pods all have their annotations, so that each round checks changed jobs only."""
+class AnnotatedJobs:
+    """The jobs whose pods all have their annotations. They are not checked again until they change."""
 
     def __init__(self) -> None:
         self._done: dict[JobKey, JobState] = {}
 
     def missing(
         self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
-    ) -> Iterator[Mark]:
+    ) -> Iterator[PodAnnotations]:
         """Yield the annotations that pods of these jobs lack. Consume the whole iterator, or jobs are checked again.
 
         A job whose state is the same object as in the last call, and that lacked nothing, is skipped. notes: returns
@@ -162,13 +162,13 @@ class PodMarks:
         before, self._done = self._done, {}
         for each in jobs:
             key = each.job.key
-            lacking = [] if before.get(key) is each else list(marks_of(each, notes(key)))
+            lacking = [] if before.get(key) is each else list(missing_annotations_of(each, notes(key)))
             if not lacking:
                 self._done[key] = each
             yield from lacking
 
 
-def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
+def missing_annotations_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[PodAnnotations]:
     """Yield the annotations that the living workers of a job lack; nothing for a job that is not elastic.
 
     notes: pod name -> annotations of the job's pods. A pod that is missing there is skipped.
@@ -185,4 +185,4 @@ def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterato
             if present.get(key) != value
         }
         if missing:
-            yield Mark(state.job.key.namespace, worker.name, tuple(sorted(missing.items())))
+            yield PodAnnotations(state.job.key.namespace, worker.name, tuple(sorted(missing.items())))

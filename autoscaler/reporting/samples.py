@@ -157,7 +157,7 @@ class _Sums:
 
     # Number of jobs by state.
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
-    least_gpus: int = 0  # of running workers up to the mins
+    min_part_gpus: int = 0  # of running workers up to the mins
     elastic_gpus: int = 0  # of running workers above the mins
     missing_gpus: int = 0  # that waiting jobs lack to their mins
     without_series: int = 0  # jobs without series of their own
@@ -166,8 +166,8 @@ class _Sums:
     def add(self, state: JobState, gpus: Gpus) -> None:
         """Add a job to the sums. It counts as a job without series of its own."""
         self.states[_state(state)] += 1
-        least_gpus, elastic_gpus = _gpus_by_part(state, gpus)
-        self.least_gpus += least_gpus
+        min_part_gpus, elastic_gpus = _gpus_by_part(state, gpus)
+        self.min_part_gpus += min_part_gpus
         self.elastic_gpus += elastic_gpus
         self.missing_gpus += missing_gpus(state, gpus) if state.is_waiting else 0
         self.without_series += 1
@@ -176,7 +176,7 @@ class _Sums:
         """Yield the samples of a queue by its name. Zeros are included, so that a graph has no gaps."""
         for state, jobs in self.states.items():
             yield "queue_jobs", (name, state), jobs
-        yield "queue_worker_gpus", (name, "min"), self.least_gpus
+        yield "queue_worker_gpus", (name, "min"), self.min_part_gpus
         yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
         yield "queue_missing_gpus", (name,), self.missing_gpus
         yield "queue_unlisted_jobs", (name,), self.without_series
@@ -196,8 +196,8 @@ def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobStat
     for each in jobs_with_series:
         sums_of_job[each.job.key].without_series -= 1
     for step in snapshot.steps:
-        if (its := sums_of_job.get(step.key)) is not None:
-            its.reasons[step.reason.value] += 1
+        if (queue_sums := sums_of_job.get(step.key)) is not None:
+            queue_sums.reasons[step.reason.value] += 1
     for name, queue_sums in sums.items():
         yield from queue_sums.samples(name)
 
@@ -205,10 +205,11 @@ def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobStat
 def _job_samples(
     state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
-    """Yield the series of one job.
+    """Yield the samples of one job, except job_gpus_ahead and job_promised_start.
 
     reason: of its last step, None without a step. since_s: since when it waits, in seconds since 1970; None if unknown.
-    start: its expected start, None for none. A job that does not wait has no series about waiting.
+    start: its expected start, None for none; an infinite time has no sample. A job that does not wait has no sample
+    about waiting.
     """
     labels = (state.job.queue, *state.job.key)
     for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):

@@ -139,9 +139,8 @@ def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
 
 
 def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
-    """Return queue -> GPUs that it borrows: of its elastic workers, what is beyond its deserved share.
-
-    Zeros are left out.
+    """Return queue -> GPUs that it borrows: of its elastic workers, what is beyond its deserved share. Zeros are left
+    out.
 
     elastic: queue -> GPUs of workers above the min. All of them are borrowed if no share is stated (VE-29).
     """
@@ -175,7 +174,7 @@ def split_return(borrower: str, returned_gpus: float, queues: Mapping[str, Queue
 
 
 def split(amount: float, weights: Mapping[str, int], all_amounts: float = 0.0) -> Mapping[str, float]:
-    """Return the parts of an amount, in proportion to the weights. The parts sum up to the amount.
+    """Return the parts of an amount, in proportion to the weights. The parts sum up to the amount; zeros are left out.
 
     No queue gets more than its weight; OTHER gets the rest. all_amounts: the sum of all amounts that are split by the
     same weights, 0 for this amount only.

@@ -47,13 +47,13 @@ class Holder:
     """A job that holds GPUs of the queue."""
 
     job: str  # KIND/NAMESPACE/NAME
-    least_gpus: int  # GPUs of its workers up to the min, and of its other roles
+    min_part_gpus: int  # GPUs of its workers up to the min, and of its other roles
     elastic_gpus: int  # GPUs of its workers above the min
 
     @property
     def gpus(self) -> int:
         """All its GPUs."""
-        return self.least_gpus + self.elastic_gpus
+        return self.min_part_gpus + self.elastic_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,8 @@ def max_together(state: JobState, observation: Observation, gangs: Collection[Un
 def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
     """Return how many pods of a shape fit on each node, int[nodes], after the `removed` pods have left.
 
-    1,000,000 on each node that admits a shape that requests nothing.
+    removed: (node row, shape) of each pod; an unknown node is ignored. 1,000,000 on each node that admits a shape that
+    requests nothing.
     """
     free = room.free.copy()
     for row, removed_shape in removed:

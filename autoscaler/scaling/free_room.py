@@ -46,9 +46,8 @@ class Quota:
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
-        """Charge a request `times` times to a queue and each queue above it, even beyond a limit.
-
-        A negative `times` gives back.
+        """Charge a request `times` times to a queue and each queue above it, even beyond a limit. A negative `times`
+        gives back.
 
         An unknown queue is ignored.
         """
@@ -185,9 +184,8 @@ class FreeRoom:
         return charged is not None
 
     def _take_on_nodes(self, request: CapacityRequest) -> list[tuple[PodShape, Charges]] | None:
-        """Charge a request to nodes only, under one switch if it has a tier.
-
-        Return (shape, charges) of each of its entries.
+        """Charge a request to nodes only, under one switch if it has a tier. Return (shape, charges) of each of its
+        entries.
 
         None, with nothing charged, if the pods do not all fit.
         """
@@ -222,9 +220,8 @@ class FreeRoom:
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 
     def _take_all(self, pods: Pods, rows: Iterable[int] | None) -> list[tuple[PodShape, Charges]] | None:
-        """Charge all pods to nodes.
-
-        Return (shape, charges) of each entry; None, with nothing charged, if some do not fit.
+        """Charge all pods to nodes. Return (shape, charges) of each entry; None, with nothing charged, if some do not
+        fit.
 
         rows: nodes to use, None for all.
         """

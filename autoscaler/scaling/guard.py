@@ -86,7 +86,7 @@ def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str
         return Reason.STALE, f"the oldest list is {observation.age_s:.0f} s old"
     if observation.jumped_s:
         return Reason.CLOCK_JUMPED, f"a clock has jumped by {observation.jumped_s:.0f} s"
-    if observation.unready > policy.most_unready:
+    if observation.unready > policy.max_unready_share:
         return Reason.NODES_UNREADY, f"{observation.unready:.0%} of the nodes are not ready"
     return (
         (Reason.ALL_PAUSED, "an admin has stopped all changes")
@@ -165,7 +165,7 @@ class Decision:
         return replace(self, steps={**self.steps, **steps}) if steps else self
 
 
-Common = tuple[bool, float, JobKey]  # a sort key without priority and deadline: rich, creation time, job
+Common = tuple[bool, float, JobKey]  # a sort key without priority and deadline: can_pay_restart, creation time, job
 Turn = tuple[object, ...]  # a sort key: the smallest starts and grows first
 
 
@@ -175,25 +175,26 @@ def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
     return sorted(jobs, key=lambda each: turns[each.identity]) if turns else list(jobs)
 
 
-def turns_of(jobs: Sequence[JobState], rich: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
+def turns_of(jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
     """Return identity -> sort key of each job; {} if the jobs are in the order of their turns already.
 
-    Priorities and deadlines that owners write reorder the jobs of one namespace only. jobs: sorted by ORDER. rich:
-    returns True for a job that comes after equal jobs that are not rich, however old it is; None to ignore this.
+    Priorities and deadlines that owners write reorder the jobs of one namespace only. jobs: sorted by ORDER.
+    can_pay_restart: returns True for a job that can pay a restart; among equal jobs it comes after those that cannot;
+    None to ignore this.
     """
     if not any(each.queue_order[1:3] != _NO_PRIORITY_OR_DEADLINE for each in jobs):
-        if rich is None:
+        if can_pay_restart is None:
             return {}
-        return {each.identity: (each.queue_order[0], rich(each), *each.queue_order[3:]) for each in jobs}
+        return {each.identity: (each.queue_order[0], can_pay_restart(each), *each.queue_order[3:]) for each in jobs}
     own_turn: dict[object, Turn] = {}
     common: dict[object, Common] = {}
     for each in jobs:
-        is_rich = rich is not None and rich(each)
-        own_turn[each.identity] = (*each.queue_order[1:3], is_rich, *each.queue_order[3:])
-        common[each.identity] = is_rich, *each.queue_order[3:]
+        can_pay = can_pay_restart is not None and can_pay_restart(each)
+        own_turn[each.identity] = (*each.queue_order[1:3], can_pay, *each.queue_order[3:])
+        common[each.identity] = can_pay, *each.queue_order[3:]
     worst: dict[tuple[int, str], Common] = {}
     turns: dict[object, Turn] = {}
-    for each in sorted(jobs, key=lambda one: own_turn[one.identity]) if rich is not None else jobs:
+    for each in sorted(jobs, key=lambda one: own_turn[one.identity]) if can_pay_restart is not None else jobs:
         group, own_common = (each.queue_order[0], each.job.key.namespace), common[each.identity]
         latest = worst[group] = max(worst.get(group, own_common), own_common)
         turns[each.identity] = each.queue_order[0], latest, own_turn[each.identity]

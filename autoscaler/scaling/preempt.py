@@ -32,10 +32,10 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
         return before
     # Room that is charged to waiting jobs is not free, even if no worker leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
-    is_rich = partial(has_surplus, policy=policy, now_s=now_s)
-    is_poor = partial(is_exhausted, policy=policy, now_s=now_s)
+    can_pay_restart = partial(has_surplus, policy=policy, now_s=now_s)
+    would_be_exhausted = partial(is_exhausted, policy=policy, now_s=now_s)
     givers = [each for each in in_queue_order(observation) if each.can_shrink and each.identity not in before.steps]
-    preemptor = Preemptor(givers, expected, is_rich, is_poor, partial(may_give, now_s=now_s))
+    preemptor = Preemptor(givers, expected, can_pay_restart, would_be_exhausted, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
     for waiter in in_turn(before.waiting):
@@ -131,21 +131,21 @@ class Preemptor:
     """The choice of the jobs that give workers to waiting jobs, and of the workers that leave.
 
     jobs: jobs that can shrink, sorted by ORDER. room: the room after promised workers have left; it is charged.
-    is_rich: returns True for a job that can pay a restart. is_poor: returns True for a job that cannot pay another
-    restart after this one. may_shrink_in_namespace: returns True for a job that may have to give to a job of its own
-    namespace.
+    can_pay_restart: returns True for a job that has already won one more restart. would_be_exhausted: returns True for
+    a job that cannot pay another restart after this one. may_shrink_in_namespace: returns True for a job that may have
+    to give to a job of its own namespace.
     """
 
     def __init__(
         self,
         jobs: Sequence[JobState],
         room: FreeRoom,
-        is_rich: Callable[[Job], bool],
-        is_poor: Callable[[Job], bool],
+        can_pay_restart: Callable[[Job], bool],
+        would_be_exhausted: Callable[[Job], bool],
         may_shrink_in_namespace: Callable[[JobState], bool],
     ) -> None:
         """Prepare the choice for one decision. The class docstring explains the arguments."""
-        self._room, self._is_rich, self._is_poor = room, is_rich, is_poor
+        self._room, self._can_pay_restart, self._would_be_exhausted = room, can_pay_restart, would_be_exhausted
         self._may_shrink_in_namespace = may_shrink_in_namespace
         self._jobs_of_queue: dict[str, list[JobState]] = {}
         self._jobs, self._turns = jobs, dict[object, Turn]()  # by identity, computed at first use
@@ -172,11 +172,12 @@ class Preemptor:
         self._room_without_elastic.reserve(request)
 
     def select_victims(self, request: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
-        """Return job -> (state, size that is left) of the jobs that shrink so that a request fits; None if nothing
-        helps.
+        """Return job -> (state, size that is left in workers) of the jobs that shrink so that a request fits; None if
+        nothing helps.
 
-        The request is then charged to the room, together with the room of the victims. Victims that turn out not to be
-        needed keep their workers. A poor job gives all its elastic workers, since it cannot pay another restart.
+        The request is then charged to the room, after the room of the victims was released. Victims that turn out not
+        to be needed keep their workers. A job that would be exhausted gives all its elastic workers, since it cannot
+        pay another restart. With None nothing is charged.
         """
         if not self._room_without_elastic.fits(request):
             return None
@@ -195,7 +196,7 @@ class Preemptor:
             key = unit.state.job.key
             sizes[key] = unit.state, min(unit.size_left, sizes[key][1]) if key in sizes else unit.size_left
         for key, (state, size) in list(sizes.items()):
-            if self._is_poor(state.job):  # so that this restart is its last
+            if self._would_be_exhausted(state.job):  # so that this restart is its last
                 for unit in _units(state, size):
                     room.release(unit.state.pool, unit.rows)
                     sizes[key] = state, unit.size_left
@@ -224,7 +225,7 @@ class Preemptor:
     def _jobs_last_turn_first(self, queue: str) -> list[tuple[Turn, JobState]]:
         """Return (turn, job) of the jobs of a queue that may give, the last turn first. Cached for this decision."""
         if (sorted_jobs := self._sorted_jobs.get(queue)) is None:
-            self._turns = self._turns or turns_of(self._jobs, lambda each: self._is_rich(each.job))
+            self._turns = self._turns or turns_of(self._jobs, lambda each: self._can_pay_restart(each.job))
             jobs = [(self._turns[each.identity], each) for each in self._jobs_of_queue[queue]]
             sorted_jobs = self._sorted_jobs[queue] = sorted(jobs, key=itemgetter(0), reverse=True)
         return sorted_jobs

@@ -91,9 +91,8 @@ class RoomToGrow:
         return True
 
     def _idle_amounts(self, queue: str) -> Iterator[dict[str, int]]:
-        """Yield the idle room, by resource, of the nodes, of a queue and of the queues above it.
-
-        They are charged by `take`.
+        """Yield the idle room, by resource, of the nodes, of a queue and of the queues above it. `take` charges these
+        dicts.
 
         A queue without a limit yields none, and nothing is yielded if idle time does not matter.
         """
@@ -174,7 +173,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
         if why is None:  # thousands of equal jobs request the same unit
             why = refusals[each.next_growth] if each.next_growth in refusals else room.refusal(each.next_growth)
         if why is None:
-            if each.next_gain.per_worker < policy.least_gain:
+            if each.next_gain.per_worker < policy.min_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
             elif not check_payback and (each.next_gain.share < min_share or job.resize_budget.restart_s is not None):
                 check_payback = not pays_off(job, each.next_size, policy)  # growing further may pay
@@ -287,7 +286,7 @@ def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bo
     The present size if the job does not grow.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
-    while larger <= job.maximum and gain(job.curve, job.bounds.minimum, size, larger).per_worker >= policy.least_gain:
+    while larger <= job.maximum and gain(job.curve, job.bounds.minimum, size, larger).per_worker >= policy.min_gain:
         if not room.take((each.pool, larger - size), at_start):
             break
         size, larger = larger, job.sizes.larger(larger)

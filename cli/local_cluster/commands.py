@@ -173,7 +173,7 @@ def _read_map(file: Path) -> Any:
     Raises LocalClusterFailed with every fault of the map.
     """
     from turnout.cli.topo_check import check, data_of, report_lines
-    from turnout.simulator.cluster.node_builder import MOST_NODES, hosts_without_node_name, nodes_of_map
+    from turnout.simulator.cluster.node_builder import MAX_NODES, hosts_without_node_name, nodes_of_map
 
     try:
         text = file.read_text()
@@ -183,8 +183,8 @@ def _read_map(file: Path) -> Any:
     if reading.faults:
         raise LocalClusterFailed("\n".join(report_lines(str(file), reading)))
     nodes = nodes_of_map(reading.entries)
-    if not 0 < len(nodes) <= MOST_NODES:
-        raise LocalClusterFailed(f"{file} names {len(nodes)} hosts; a local cluster has from 1 to {MOST_NODES} nodes")
+    if not 0 < len(nodes) <= MAX_NODES:
+        raise LocalClusterFailed(f"{file} names {len(nodes)} hosts; a local cluster has from 1 to {MAX_NODES} nodes")
     if odd := hosts_without_node_name(nodes):
         raise LocalClusterFailed(f"{file}: no node can be called {odd[0]!r}")
     return reading, tuple(data_of(text).items())

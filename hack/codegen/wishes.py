@@ -20,7 +20,7 @@ from turnout.kube import labels
 from turnout.kube.objects import PodGroup
 from turnout.scheduler_ext.cluster.composites import CompositeGroups
 from turnout.scheduler_ext.cluster.gang import Sizing
-from turnout.scheduler_ext.planner.steps import STEPS
+from turnout.scheduler_ext.planner.steps import RELAXATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wishes.md"
 _RULE = {"labelSelector": {"matchLabelKeys": ["part"]}, "networkTopology": {"highestTierAllowed": 1}}
@@ -99,7 +99,7 @@ def step_table() -> Iterator[str]:
     """Yield the lines of the table of soft terms that a plan gives up."""
     yield "| order | term | what is given up |"
     yield "| --- | --- | --- |"
-    for at, step in enumerate(STEPS, 1):
+    for at, step in enumerate(RELAXATIONS, 1):
         yield f"| {at} | `{step.term}` | {step.loss} |"
 
 

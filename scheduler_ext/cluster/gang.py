@@ -180,8 +180,9 @@ class Gang:
     def note_member_has_host(self, now_s: float, patience_s: float) -> None:
         """Record that a member holds a host; may be called again.
 
-        The first call sets `started_s`. Each call within `patience_s` seconds from then copies the stated min to
-        `min_pods_at_start`; later calls change nothing. now_s: by the monotonic clock.
+        The first call sets `started_s`. Each call within `patience_s` seconds from then copies the stated min and
+        multiple to `min_pods_at_start` and `multiple_at_start`; later calls change nothing. now_s: by the monotonic
+        clock.
         """
         if self.started_s is None:
             self.started_s = now_s

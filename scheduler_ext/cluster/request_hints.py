@@ -51,7 +51,8 @@ class LaggingView:
         """Return True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
 
         The first call for a pod that is offered unknown room starts a time of CATCH_UP_S, after which the answer is
-        False. A call in which no unknown room is offered ends that time. names: the nodes of the request.
+        False. A call in which no unknown room is offered ends that time. names: the nodes of the request. now_s: by the
+        monotonic clock.
         """
         if not offers_unknown_room(view, member, names):
             self._since_s.pop(member.uid, None)
@@ -115,9 +116,9 @@ class PodGroupWaits:
         waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
-        """Drop the waits of gangs that do not exist any more. gangs: all gangs.
+        """Drop the waits of gangs that do not exist any more. gangs: all gangs that exist.
 
-        Such a gang still counts against MAX_WAITING_GANGS until its wait would end, so deleting pods frees no place
+        A deleted gang still counts against MAX_WAITING_GANGS until its wait would end, so deleting pods frees no place
         early.
         """
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}

@@ -210,12 +210,11 @@ def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
 
 
 def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
-    """Return the lifts for the members that may start, in rank order.
+    """Return the lifts for the members that may start, in rank order. Members with a gate of another program are left
+    out.
 
-    Members with a gate of another program are left out.
-
-    A started gang is completed up to its min even by members without a seat. A gang with a required level is not: such
-    a member could land on any node.
+    If a gang has started, members without a seat are lifted, too, until its min is reached. Not in a gang with a
+    required level, because such a member could land on any node.
     """
     lifts: list[Lift] = []
     missing_pods = gated_gang.min_pods - gated_gang.ungated_pods

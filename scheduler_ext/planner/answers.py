@@ -201,11 +201,11 @@ def gang_states(plans: Plans) -> Mapping[GangState, int]:
     return counts
 
 
-def violations(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule, int]]:
-    """Return gang -> (broken rule, number of bound pods) for the gangs whose bound pods now break a rule.
+def broken_rules(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule, int]]:
+    """Return gang -> (broken rule, number of its bound pods that count for the tier) for gangs that break a rule now.
 
-    A gang that breaks both rules counts for WHOLE. Nothing enforces the rules while the extender is down, or when
-    members leave later.
+    WHOLE is checked only if the admin holds incomplete gangs, and counts for a gang that breaks both. Pods without a
+    gang are left out. Such gangs occur while the extender is down, or when members leave later.
     """
     found = {}
     for key, gang in plans.view.gangs.items():
@@ -328,7 +328,8 @@ def _awaits_missing_hosts(
     again.
 
     Notes the missing hosts. Once all of them count as rejected, the gang's plan is withdrawn, and the next plan leaves
-    these hosts out until they are offered again. names: the nodes of the request. plan: None if the gang has none.
+    these hosts out until they are offered again. If a rejected host is offered again, a gang without places is planned
+    again. names: the nodes of the request. plan: None if the gang has none.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):

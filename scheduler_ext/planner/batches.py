@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup
-from turnout.scheduler_ext.planner.pack import take_nominated_hosts
+from turnout.scheduler_ext.planner.pack import keep_nominated_hosts
 from turnout.scheduler_ext.planner.ranks import (
     MAX_ABSENT_RANKS,
     hosts_beside_neighbours,
@@ -141,12 +141,10 @@ def start_progress(request: GangRequest) -> Progress:
 def place_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place the batches one after another, and return the plan.
+    """Place the batches one after another, and return the plan. Later batches are placed near earlier ones.
 
-    Its refusal is set, and it has no hosts, if the min finds no place.
-
-    Later batches are placed near earlier ones and do not use their room. room_of: the room that the gang may use. work:
-    counts the steps; a gang of many shapes is refused when they are spent.
+    The plan has a refusal and no hosts if the min finds no place. room_of: the room that the gang may use. work: counts
+    the units; a gang of many shapes is refused when they are spent.
     """
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     progress = start_progress(request)
@@ -291,7 +289,7 @@ def _place_batch(
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
     _exclude_for_group(fabric, request, batch, progress, room)
-    nominated = take_nominated_hosts(request, batch, room)
+    nominated = keep_nominated_hosts(request, batch, room)
     first = list(nominated.values())
     merits = request.merits_of(batch.shape, progress.used_rooms) if len(first) < batch.pods else ()
     if len(first) < batch.pods:
@@ -322,7 +320,7 @@ def _hosts_beside_members(
     a host.
 
     Their room is subtracted from `room`. nominated: uid -> host of the members that have a place in the batch already.
-    ranks: uid -> rank. merits: tables that decide between equally good hosts.
+    ranks: uid -> rank. merits: arrays that decide between equally good hosts.
     """
     if request.gang.multiple == 1:
         return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
@@ -388,8 +386,9 @@ def _hosts_beside_neighbours(
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring or mesh.
 
-    [] if the gang does not wish it, has groups or runs of ranks, or no member holds a host. Subtracts from `room`.
-    nominated: uid -> host of members that have a place in the batch already. ranks: uid -> rank.
+    One entry for each such pod, which is subtracted from `room`. [] if the gang does not wish it, has groups or runs of
+    ranks, or no member holds a host. nominated: uid -> host of members that have a place in the batch already. ranks:
+    uid -> rank. merits: arrays that decide between equally good hosts.
     """
     gang = request.gang
     if not request.beside_neighbours or gang.fills_holes or gang.layers or batch.gang_group is not None:

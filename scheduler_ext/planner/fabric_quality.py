@@ -51,7 +51,7 @@ def gangs_by_excess(excess: Iterable[int]) -> Mapping[str, int]:
 
 
 class _FewestLeaves:
-    """The fewest leaves that hold a number of equal pods, with one table for each shape."""
+    """The fewest leaves that hold a number of equal pods, with one array for each shape."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view

@@ -198,13 +198,13 @@ def plan_annotations(
         member = view.pods.get(uid)
         if member is None or not _needs_path(member):
             continue
-        path = path_above(view.fabric, member.node)
+        path = switch_path_of(view.fabric, member.node)
         if path and path != current_paths.get(uid, ""):
             annotations.append(PathAnnotation(uid, member.namespace, member.name, path))
     return annotations
 
 
-def path_above(fabric: Fabric, node: str) -> str:
+def switch_path_of(fabric: Fabric, node: str) -> str:
     """Return the switches above a node as root/.../leaf; "" if the map does not know the node."""
     host = fabric.index.get(node)
     if host is None or not fabric.mapped[host]:

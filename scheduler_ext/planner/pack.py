@@ -99,8 +99,12 @@ def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
     )
 
 
-def take_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
-    """Return uid -> host of the members of a batch whose nominated host has room. Subtracts them from `room`."""
+def keep_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
+    """Return uid -> host id of the members of a batch that keep their host: the nominated host, or the host of the last
+    plan, if it has room.
+
+    room: by host id. One pod for each returned member is subtracted from it, in place.
+    """
     nominated: dict[str, int] = {}
     for member in batch.members:
         host = request.nominated_hosts.get(member.uid)

@@ -27,15 +27,15 @@ class Violation:
     term: HardTerm
     pods: int  # members that break it, at least 1
     observed: int  # what the plan has: switches, hosts or pods, as the term counts
-    allowed: int  # the most of it that the term allows; for a min the least
+    allowed: int  # the limit: the largest allowed number, or for MIN_PODS and MIN_BY_ROLE the smallest
 
     def __str__(self) -> str:
         return f"{self.term}: {self.observed} where {self.allowed} is the limit, {self.pods} pods"
 
 
 @dataclass(frozen=True, slots=True)
-class _CheckedPlan:
-    """A plan beside the places of the members that run."""
+class _PlanToCheck:
+    """The plan to check, with the hosts of the members that run."""
 
     fabric: Fabric
     request: GangRequest
@@ -54,41 +54,44 @@ class _CheckedPlan:
         return len({int(row[host]) for host in mapped}) + len({host for host in hosts if host >= count})
 
 
-def violations_of(fabric: Fabric, request: GangRequest, plan: GangPlan) -> tuple[Violation, ...]:
-    """Return the hard terms that a plan breaks; () if it breaks none, or has a place for nobody."""
+def broken_hard_terms(fabric: Fabric, request: GangRequest, plan: GangPlan) -> tuple[Violation, ...]:
+    """Return a Violation for each hard term that a plan breaks; () if it breaks none, or has a place for nobody.
+
+    Terms that running members break already are not checked.
+    """
     if not plan.hosts and not plan.open_seats:
         return ()
     has_accelerators = request.gang.has_accelerators
     anchors = [(member, host) for member, host in request.placed_members if member.gpus or not has_accelerators]
     hosts = [*plan.hosts.values(), *(seat.host for seat in plan.open_seats)]
-    checked = _CheckedPlan(fabric, request, plan, hosts, anchors)
-    return tuple(violation for check in _CHECKS for violation in check(checked))
+    to_check = _PlanToCheck(fabric, request, plan, hosts, anchors)
+    return tuple(violation for check in _CHECKS for violation in check(to_check))
 
 
-def _min_pods(checked: _CheckedPlan) -> Iterator[Violation]:
+def _min_pods(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation if fewer pods than the gang's min run or have a place.
 
     The min is at most the number of members that exist, that are awaited, or that are lost. Open seats and lost pods
     count as present.
     """
-    request, gang = checked.request, checked.request.gang
+    request, gang = to_check.request, to_check.request.gang
     living = len(gang.living())
-    present = living - len(request.waiting) + len(checked.planned_hosts) + request.lost_pods
+    present = living - len(request.waiting) + len(to_check.planned_hosts) + request.lost_pods
     needed = min(gang.min_pods, living + request.missing_pods + request.lost_pods)
     if present < needed:
         yield Violation(HardTerm.MIN_PODS, needed - present, present, needed)
 
 
-def _min_by_role(checked: _CheckedPlan) -> Iterator[Violation]:
+def _min_by_role(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation for each role with fewer pods that run or have a place than its min.
 
-    Nothing is checked if a member violations_of a host, or the plan has open seats.
+    Nothing is checked if a member holds a host already, or the plan has open seats.
     """
-    request, gang = checked.request, checked.request.gang
-    if not gang.min_by_role or checked.plan.open_seats or request.placed_members:
+    request, gang = to_check.request, to_check.request.gang
+    if not gang.min_by_role or to_check.plan.open_seats or request.placed_members:
         return
     without_place = Counter(
-        member.membership.role for member in request.waiting if member.uid not in checked.plan.hosts
+        member.membership.role for member in request.waiting if member.uid not in to_check.plan.hosts
     )
     roles = Counter(member.membership.role for member in gang.living())
     for role, needed in gang.min_by_role:
@@ -97,72 +100,72 @@ def _min_by_role(checked: _CheckedPlan) -> Iterator[Violation]:
             yield Violation(HardTerm.MIN_BY_ROLE, needed - present, present, needed)
 
 
-def _level(checked: _CheckedPlan) -> Iterator[Violation]:
+def _level(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation if the members are under more than one switch of the gang's level, or planned members are off
     the map.
 
     Nothing is checked without a level, or if the running members alone break it.
     """
-    tier = checked.request.gang.tier
-    anchor_hosts = {host for _, host in checked.anchors}
-    if tier is None or checked.switches(tier, anchor_hosts) > 1:
+    tier = to_check.request.gang.tier
+    anchor_hosts = {host for _, host in to_check.anchors}
+    if tier is None or to_check.switches(tier, anchor_hosts) > 1:
         return
-    found = checked.switches(tier, {*checked.planned_hosts, *anchor_hosts})
-    off_map = sum(host >= checked.fabric.mapped_count for host in checked.planned_hosts)
+    found = to_check.switches(tier, {*to_check.planned_hosts, *anchor_hosts})
+    off_map = sum(host >= to_check.fabric.mapped_count for host in to_check.planned_hosts)
     if found > 1 or off_map:
-        yield Violation(HardTerm.LEVEL, max(off_map, len(checked.planned_hosts)), max(found, 2), 1)
+        yield Violation(HardTerm.LEVEL, max(off_map, len(to_check.planned_hosts)), max(found, 2), 1)
 
 
-def _groups(checked: _CheckedPlan) -> Iterator[Violation]:
-    """Yield a Violation for each group that leaves its level, is cut though it starts whole, or shares an exclusive
-    domain.
+def _group_terms(to_check: _PlanToCheck) -> Iterator[Violation]:
+    """Yield a Violation for each group that is under more than one switch of its level, for each all-or-nothing group
+    of which only some waiting members have a place, and for each two groups that share an exclusive domain.
     """
-    gang = checked.request.gang
+    gang = to_check.request.gang
     if not gang.group_rules:
         return
     group_of = gang.groups_by_uid()
     running: dict[GangGroup, set[int]] = {}
-    for member, host in checked.anchors:
+    for member, host in to_check.anchors:
         if (group := group_of.get(member.uid)) is not None:
             running.setdefault(group, set()).add(host)
     planned: dict[GangGroup, set[int]] = {}
-    for uid, host in checked.plan.hosts.items():
+    for uid, host in to_check.plan.hosts.items():
         if (group := group_of.get(uid)) is not None:
             planned.setdefault(group, set()).add(host)
     for group, hosts in planned.items():
-        if group.tier is None or checked.switches(group.tier, running.get(group, ())) > 1:
+        if group.tier is None or to_check.switches(group.tier, running.get(group, ())) > 1:
             continue
-        if (found := checked.switches(group.tier, hosts | running.get(group, set()))) > 1:
+        if (found := to_check.switches(group.tier, hosts | running.get(group, set()))) > 1:
             yield Violation(HardTerm.GROUP_LEVEL, len(hosts), found, 1)
-    yield from _whole_groups(checked, group_of)
+    yield from _whole_groups(to_check, group_of)
     if any(group.exclusive for group in planned.keys() | running.keys()):
-        yield from _exclusive_groups(checked, planned, running)
+        yield from _exclusive_groups(to_check, planned, running)
 
 
-def _whole_groups(checked: _CheckedPlan, group_of: dict[str, GangGroup]) -> Iterator[Violation]:
+def _whole_groups(to_check: _PlanToCheck, group_of: dict[str, GangGroup]) -> Iterator[Violation]:
     """Yield a Violation for each all-or-nothing group of which some, but not all waiting members have a place.
 
     group_of: uid -> group.
     """
     waiting, planned = Counter[GangGroup](), Counter[GangGroup]()
-    for member in checked.request.waiting:
+    for member in to_check.request.waiting:
         group = group_of.get(member.uid)
         if group is not None and group.all_or_nothing:
             waiting[group] += 1
-            planned[group] += member.uid in checked.plan.hosts
+            planned[group] += member.uid in to_check.plan.hosts
     for group, count in waiting.items():
         if 0 < planned[group] < count:
             yield Violation(HardTerm.GROUP_WHOLE, count - planned[group], planned[group], count)
 
 
 def _exclusive_groups(
-    checked: _CheckedPlan, planned: dict[GangGroup, set[int]], running: dict[GangGroup, set[int]]
+    to_check: _PlanToCheck, planned: dict[GangGroup, set[int]], running: dict[GangGroup, set[int]]
 ) -> Iterator[Violation]:
     """Yield a Violation for each planned group and other group that share a switch, if one of them is exclusive.
 
     planned, running: group -> hosts of its planned members, of its running members.
     """
-    fabric = checked.fabric
+    fabric = to_check.fabric
     for group, hosts in planned.items():
         for other in planned.keys() | running.keys():
             tiers = [each.tier for each in (group, other) if each.exclusive and each.tier is not None]
@@ -174,18 +177,18 @@ def _exclusive_groups(
                 yield Violation(HardTerm.GROUP_EXCLUSIVE, len(hosts), len(shared), 0)
 
 
-def _rank_runs(checked: _CheckedPlan) -> Iterator[Violation]:
+def _rank_runs(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation for each run of ranks (a block of consecutive ranks) that is under more than one switch.
 
-    Running members without an index are ignored, and so is a run that running members alone have cut. A gang with
-    groups has no runs.
+    Running members without an index are ignored, and so is a run that running members alone have split over switches. A
+    gang with groups has no runs.
     """
-    gang, plan = checked.request.gang, checked.plan
+    gang, plan = to_check.request.gang, to_check.plan
     if not gang.layers or gang.group_rules:
         return
     for tier, size in gang.layers:
         running: dict[int, set[int]] = {}
-        for member, host in checked.request.placed_members:
+        for member, host in to_check.request.placed_members:
             base, index = plan.bases.get(member.membership.role), member.membership.rank
             if base is not None and index is not None:
                 running.setdefault((base + index) // size, set()).add(host)
@@ -193,48 +196,50 @@ def _rank_runs(checked: _CheckedPlan) -> Iterator[Violation]:
         for uid, host in plan.hosts.items():
             planned.setdefault(plan.ranks[uid] // size, set()).add(host)
         for run, hosts in planned.items():
-            if checked.switches(tier, running.get(run, ())) > 1:
+            if to_check.switches(tier, running.get(run, ())) > 1:
                 continue
-            if (found := checked.switches(tier, hosts | running.get(run, set()))) > 1:
+            if (found := to_check.switches(tier, hosts | running.get(run, set()))) > 1:
                 yield Violation(HardTerm.SLICE, len(hosts), found, 1)
 
 
-def _multiple(checked: _CheckedPlan) -> Iterator[Violation]:
-    """Yield a Violation for each shape and group whose pods leave more hosts without a whole multiple than allowed.
+def _multiple(to_check: _PlanToCheck) -> Iterator[Violation]:
+    """Yield a Violation for each shape and group that has too many hosts on which the number of pods is no multiple.
 
-    Allowed is one host for the remainder of all pods, or as many as running members have left so.
+    One such host is allowed for the remainder; if running members have caused more, their number is allowed.
     """
-    multiple = checked.request.gang.multiple
+    multiple = to_check.request.gang.multiple
     if multiple == 1:
         return
-    group_of = checked.request.gang.groups_by_uid()
-    running = Counter((member.shape, group_of.get(member.uid), host) for member, host in checked.request.placed_members)
-    counts = running + Counter(
-        (checked.plan.shapes[uid], group_of.get(uid), host) for uid, host in checked.plan.hosts.items()
+    group_of = to_check.request.gang.groups_by_uid()
+    running = Counter(
+        (member.shape, group_of.get(member.uid), host) for member, host in to_check.request.placed_members
     )
-    counts += Counter((seat.shape, None, seat.host) for seat in checked.plan.open_seats)
+    counts = running + Counter(
+        (to_check.plan.shapes[uid], group_of.get(uid), host) for uid, host in to_check.plan.hosts.items()
+    )
+    counts += Counter((seat.shape, None, seat.host) for seat in to_check.plan.open_seats)
     total, odd_hosts, odd_before = Counter[object](), Counter[object](), Counter[object]()
     for (shape, group, host), pods in counts.items():
         total[shape, group] += pods
         odd_hosts[shape, group] += pods % multiple != 0
         odd_before[shape, group] += running[shape, group, host] % multiple != 0
-    for member in checked.request.waiting:  # the remainder is that of all pods, also of those without a place
-        total[member.shape, group_of.get(member.uid)] += member.uid not in checked.plan.hosts
+    for member in to_check.request.waiting:  # the remainder is that of all pods, also of those without a place
+        total[member.shape, group_of.get(member.uid)] += member.uid not in to_check.plan.hosts
     for cut, hosts in odd_hosts.items():
         allowed = max(int(total[cut] % multiple != 0), odd_before[cut])
         if hosts > allowed:
             yield Violation(HardTerm.MULTIPLE, total[cut] % multiple or multiple, hosts, allowed)
 
 
-def _barred_hosts(checked: _CheckedPlan) -> Iterator[Violation]:
+def _barred_hosts(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation if planned pods are on hosts that are ruled out for the gang, for their shape, or for their
     group.
     """
-    request, plan = checked.request, checked.plan
+    request, plan = to_check.request, to_check.plan
     pods = 0
     for mask in (request.excluded_rows, request.rows_outside_level.get(None)):
         if mask is not None:
-            pods += int(mask[checked.planned_hosts].sum())
+            pods += int(mask[to_check.planned_hosts].sum())
     if request.rejected_rows:
         for uid, host in plan.hosts.items():
             rejected = request.rejected_rows.get(plan.shapes[uid])
@@ -247,11 +252,11 @@ def _barred_hosts(checked: _CheckedPlan) -> Iterator[Violation]:
         yield Violation(HardTerm.BARRED_HOST, pods, pods, 0)
 
 
-_CHECKS: tuple[Callable[[_CheckedPlan], Iterator[Violation]], ...] = (
+_CHECKS: tuple[Callable[[_PlanToCheck], Iterator[Violation]], ...] = (
     _min_pods,
     _min_by_role,
     _level,
-    _groups,
+    _group_terms,
     _rank_runs,
     _multiple,
     _barred_hosts,

@@ -311,10 +311,10 @@ class Plans:
         self._unplanned[key] = position_of(self.view, gang).first_order
 
     def _give_seats(self, gang: Gang, stored: StandingPlan) -> bool:
-        """Remove the seats of members that are on their planned hosts now from the gang's plan.
+        """Remove from the plan the seats of members that now hold their planned hosts.
 
-        False, and nothing is changed, if more has changed, so that the whole gang has to be looked at. The cost grows
-        with the change, not with the size of the gang.
+        Return False, with nothing changed, if anything else has changed, so that the gang must be planned or updated as
+        a whole. The cost grows with the change, not with the size of the gang.
         """
         uids = self.view.changed_gangs.placed_uids(gang.key)
         if uids is None or stored.plan.refusal is not None:

@@ -74,11 +74,9 @@ def refuse_places(
     open_seats: Sequence[Seat],
     ranks: Mapping[str, int],
 ) -> Refusal | None:
-    """Refuse places that cut what running members have begun: a run of ranks, or a multiple on a host.
+    """Refuse places that split what running members have begun: a run of ranks over switches, or a multiple over hosts.
 
-    None if nothing is cut.
-
-    hosts: uid -> host of the members that found a place. ranks: uid -> rank of all members.
+    None if nothing is split. hosts: uid -> host of the members that found a place. ranks: uid -> rank of all members.
     """
     return _refuse_cut_runs(fabric, request, hosts, ranks) or _refuse_odd_hosts(request, batches, hosts, open_seats)
 
@@ -110,10 +108,11 @@ def _refuse_cut_runs(
 def _refuse_odd_hosts(
     request: GangRequest, batches: Sequence[PodBatch], hosts: Mapping[str, int], open_seats: Sequence[Seat]
 ) -> Refusal | None:
-    """Refuse places that leave more hosts without a whole multiple than the remainder of all pods needs.
+    """Refuse places with more hosts on which the number of pods is no multiple than the remainder of all pods needs.
 
     A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
-    may find no room for the pod beside it. hosts: uid -> host of the members that found a place.
+    may find no room for the pod beside it. hosts: uid -> host of the members that found a place. None if no host is
+    odd.
     """
     multiple = request.gang.multiple
     if multiple == 1:

@@ -26,7 +26,7 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]
 Merits = tuple[
     NDArray[np.signedinteger], ...
-]  # tables by row that decide between equally good rows: `PlacementRequest.merits` of topology/model.py
+]  # arrays by row that decide between equally good rows: `PlacementRequest.merits` of topology/model.py
 # Returns the free room of each row as one number when the given pods are there too.
 FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 
@@ -41,7 +41,7 @@ class HardTerm(StrEnum):
     GROUP_LEVEL = "group_level"  # all members of a group are under one switch of the group's level
     GROUP_EXCLUSIVE = "group_exclusive"  # an exclusive group shares its switch with no other group
     GROUP_WHOLE = "group_whole"  # an all-or-nothing group has a place for every waiting member, or for none
-    SLICE = "slice"  # each block of consecutive ranks is under one switch
+    SLICE = "slice"  # each run of ranks (a block of consecutive ranks) is under one switch
     MULTIPLE = "multiple"  # pods on a host come in multiples; the remainder of all pods may be on one host
     BARRED_HOST = "barred_host"  # no host is reserved for others, rejected by a filter, or outside the level
 
@@ -86,7 +86,8 @@ class GangRequest:
     beside_neighbours: bool = True  # False: members need not be under the leaf of their neighbours
 
     def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
-        """Return the tables that decide between equally good rows: preferences of the shape, then the tightest fit.
+        """Return the arrays by row that decide between equally good rows: preferences of the shape, then the tightest
+        fit.
 
         besides: pods of the gang that have a place already. () if there are neither preferences nor a measure of free
         room.
@@ -314,20 +315,23 @@ def exclusive_rows(
 
 
 def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return the rows that are marked in at least one of two tables. None counts as no marks."""
+    """Return the rows that are marked in at least one of two masks; None, which counts as no marks, if both are None.
+
+    With one None the other mask itself is returned: do not change it.
+    """
     if one is None or other is None:
         return other if one is None else one
     both: NDArray[np.bool_] = one | other
     return both
 
 
-def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
+def limit_by_spread(request: GangRequest, batch: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
     """Return the room of each host within the hard spread constraint, less the gang's members that are there.
 
-    group: its smallest constraint counts. anchors: the host of each placed member. room: returned itself if no
-    constraint is to be respected.
+    batch: its smallest constraint counts. anchors: the host of each placed member. room: is not changed; returned
+    itself if no constraint is to be respected.
     """
-    max_per_host = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
+    max_per_host = min((m.max_per_host for m in batch.members if m.max_per_host), default=0)
     if not max_per_host or not request.spread_evenly:
         return room
     room = np.minimum(room, max_per_host)

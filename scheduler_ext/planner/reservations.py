@@ -145,7 +145,8 @@ class StrictOrder:
     def keep_for(self, view: ClusterView, gang: Gang) -> bool:
         """Keep a domain for a gang that found no room, unless its queue keeps a domain for a gang ahead of it.
 
-        True if the queue keeps another domain than before, or none any more. False for a queue without strict order.
+        Return True if the domain of the queue has changed: a first one, another one, or none any more. False for a
+        queue without strict order.
         """
         queue = self.queue_of(gang)
         if not queue or self._keeps_for_gang_ahead(view, queue, gang):

@@ -215,7 +215,8 @@ class StandingPlans:
         return room_of
 
     def free_beside_plans(self, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
-        """Return a function that gives how much each row has free beside the standing plans.
+        """Return a function that gives the free size of each row beside the standing plans: see
+        ClusterSnapshot.free_sizes.
 
         without: reserved pods whose room may be used. extra_pods: pods that count as placed.
         """
@@ -251,46 +252,47 @@ class ReservedRoom:
         """Release the room of some pods, which must have been reserved before."""
         self._add(pods, -1)
 
-    def room(self, shape: PodShape, without: PodsOnRows = (), besides: PodsOnRows = ()) -> Rows:
-        """Return how many pods of this shape each row holds beside the reserved room, as a new table.
+    def room(self, shape: PodShape, ignored_pods: PodsOnRows = (), extra_pods: PodsOnRows = ()) -> Rows:
+        """Return how many pods of this shape each row holds beside the reserved room, as a new array.
 
-        without: reserved pods whose room may be used. besides: pods whose room may not be used, though it is not
+        ignored_pods: reserved pods whose room may be used. extra_pods: further pods to subtract, which are not
         reserved.
         """
         room = self._snapshot.room(shape).copy()
-        rows, reserved = self._use(without, besides)
+        rows, reserved = self._use(ignored_pods, extra_pods)
         if not len(rows):
             return room
         room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, reserved))
         if shape.host_ports:
-            self._block_ports(room, shape, without, besides)
+            self._block_ports(room, shape, ignored_pods, extra_pods)
         return room
 
-    def free_sizes(self, without: PodsOnRows = (), besides: PodsOnRows = ()) -> NDArray[np.int64]:
-        """Return how much each row has free beside the reserved room, in one number, as a new table.
+    def free_sizes(self, ignored_pods: PodsOnRows = (), extra_pods: PodsOnRows = ()) -> NDArray[np.int64]:
+        """Return the free size of each row beside the reserved room: int64[rows], a new array.
 
-        without: reserved pods whose room may be used. besides: pods whose room may not be used, though it is not
-        reserved.
+        A free size sorts nodes, and is no amount: see ClusterSnapshot.free_sizes. ignored_pods: reserved pods whose
+        room counts as free. extra_pods: further pods to subtract, which are not reserved.
         """
         sizes = self._snapshot.free_sizes().copy()
-        rows, reserved = self._use(without, besides)
+        rows, reserved = self._use(ignored_pods, extra_pods)
         if len(rows):
             sizes[rows] = self._snapshot.free_sizes_at(rows, reserved)
         return sizes
 
-    def _use(self, without: PodsOnRows, besides: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    def _use(self, ignored_pods: PodsOnRows, extra_pods: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """Return (the rows on which room is reserved, the reserved amounts by such row and resource).
 
-        without: reserved pods that are left out. besides: further pods that are included.
+        ignored_pods: reserved pods that are left out. extra_pods: further pods that are included, which are not
+        reserved.
         """
         rows = np.flatnonzero(self._pods)
-        if besides:
-            rows = np.union1d(rows, np.array([row for row, _ in besides], np.intp))
+        if extra_pods:
+            rows = np.union1d(rows, np.array([row for row, _ in extra_pods], np.intp))
         if not len(rows):
             return rows, self._reserved
         self._widen()
         reserved = self._reserved[rows]
-        for pods, sign in ((without, -1), (besides, 1)):
+        for pods, sign in ((ignored_pods, -1), (extra_pods, 1)):
             by_shape: dict[PodShape, list[int]] = {}
             for row, other in pods:
                 by_shape.setdefault(other, []).append(row)
@@ -327,15 +329,15 @@ class ReservedRoom:
         if missing:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
 
-    def _block_ports(self, room: Rows, shape: PodShape, without: PodsOnRows, besides: PodsOnRows) -> None:
+    def _block_ports(self, room: Rows, shape: PodShape, ignored_pods: PodsOnRows, extra_pods: PodsOnRows) -> None:
         """Set `room` to 0 on rows where a host port of the shape is reserved.
 
-        without: reserved pods that are left out. besides: further pods that are included.
+        ignored_pods: reserved pods that are left out. extra_pods: further pods that are included.
         """
         used_ports = {row: Counter(ports) for row, ports in self._ports.items()}
-        for row, other in without:
+        for row, other in ignored_pods:
             used_ports.setdefault(row, Counter()).subtract(other.host_ports)
-        for row, other in besides:
+        for row, other in extra_pods:
             used_ports.setdefault(row, Counter()).update(other.host_ports)
         for row, ports in used_ports.items():
             if any(ports[port] > 0 for port in shape.host_ports):

@@ -81,7 +81,10 @@ class _PlaceSearch:
     every_choice_counts: bool = False  # True if a term is about the sum of pods that have a place
 
     def run(self, hosts: Sequence[int]) -> bool:
-        """Search places on these hosts, and store them in `chosen`. False if there are none, or the steps are spent."""
+        """Search places on these host ids, and store them in `chosen`.
+
+        Return False if there are none, or the work is spent.
+        """
         self.hosts = list(hosts)
         self.chosen.clear()
         self.shapes_on_host.clear()

@@ -119,7 +119,7 @@ def _parts(
 ) -> Iterator[tuple[list[str], bool]]:
     """Yield (uids of seats that belong together, True if running members have begun that unit).
 
-    Parts may overlap: the caller joins them. group_of: uid -> group.
+    Parts may overlap: the caller joins them. placed_members: (member, host id). group_of: uid -> group.
     """
     yield from _parts_of_hosts(gang, plan, placed_members, group_of)
     if gang.layers and not gang.group_rules:

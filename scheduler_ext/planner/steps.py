@@ -1,12 +1,12 @@
 """Plan one gang: which waiting member goes to which host, in the room that is left for the gang.
 
-The request has hard terms (`HardTerm`), which no step gives up, and soft terms (`SoftTerm`). `STEPS` states in which
-order soft terms are given up. Each step tries the same ways to place the gang: one domain after another, the lowest
-first. A step whose term the request does not have is skipped.
+The request has hard terms (`HardTerm`), which are never given up, and soft terms (`SoftTerm`). `RELAXATIONS` states in
+which order soft terms are given up. After each relaxation the same strategies are tried to place the gang: one domain
+after another, the lowest first. A relaxation whose term the request does not have is skipped.
 
 In a gang with accelerators, members without accelerators are not placed here: they count towards the min of the gang.
 
-The work for one question is limited in steps of work, which are equal on every machine, fast, slow or busy. So every
+The work for one question is limited by a count of units, the same on every machine, fast, slow or busy. So every
 replica makes the same plan.
 """
 
@@ -41,7 +41,7 @@ from turnout.scheduler_ext.planner.pack import (
     share_hosts,
     split_into_batches,
 )
-from turnout.scheduler_ext.planner.plan_check import violations_of
+from turnout.scheduler_ext.planner.plan_check import broken_hard_terms
 from turnout.scheduler_ext.planner.refusals import refuse_incomplete, refuse_outside_level
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
@@ -62,18 +62,18 @@ from turnout.topology.fabric import Fabric
 from turnout.topology.model import Refusal, RefusalReason
 from turnout.topology.place import anchors_refusal
 
-Way = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, Work], GangPlan | None]
+PlacementStrategy = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, Work], GangPlan | None]
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
     """Plan a whole gang, and check the plan against every hard term. Raises nothing.
 
-    room_of: gives the room that the gang may use. work: counts the steps of work, and limits them; None for the usual
+    room_of: gives the room that the gang may use. work: counts the units of work, and limits them; None for the usual
     limit of one gang. If the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard
     term: this is a fault of the planner, and nobody is bound by it.
     """
     work = work or Work()
-    plan = checked(fabric, request, _first_plan(fabric, request, room_of, work))
+    plan = plan_or_rejection(fabric, request, _first_plan(fabric, request, room_of, work))
     if plan.refusal is None or request.label_domains is None:
         return plan
     return _place_in_label_domain(fabric, request, request.label_domains, room_of, work, plan)
@@ -95,7 +95,7 @@ def _place_in_label_domain(
         domain_request = replace(
             request, gang=gang, label_domains=None, excluded_rows=union_rows(request.excluded_rows, outside)
         )
-        plan = checked(fabric, domain_request, _first_plan(fabric, domain_request, room_of, work))
+        plan = plan_or_rejection(fabric, domain_request, _first_plan(fabric, domain_request, room_of, work))
         if plan.refusal is None:
             return plan
         best = min(best, plan, key=partial(plan_sort_key, fabric))
@@ -106,33 +106,33 @@ def _place_in_label_domain(
     return replace(best, refusal=Refusal(RefusalReason.TIER_TOO_NARROW, detail, best.refusal.room))
 
 
-def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
+def plan_or_rejection(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
     """Return the plan if it keeps every hard term; else a plan with the refusal PLAN_REJECTED and the broken terms."""
-    if not (broken := violations_of(fabric, request, plan)):
+    if not (broken := broken_hard_terms(fabric, request, plan)):
         return plan
     refusal = Refusal(RefusalReason.PLAN_REJECTED, "; ".join(map(str, broken))[:200])
     return GangPlan(request.gang.key, refusal=refusal, broken_terms=tuple(each.term for each in broken))
 
 
 def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
-    """Return the plan of the first step that places the whole gang; else the plan that places most members.
+    """Return the plan of the first relaxation that places the whole gang; else the plan that places most members.
 
-    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term. If no step finds a
-    place, every assignment of a small gang is searched. room_of: the room that the gang may use.
+    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term. If no relaxation
+    finds a place, every assignment of a small gang is searched. room_of: the room that the gang may use.
     """
     if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
     outside = request.rows_outside_level.get(None)
     room_of = exclude_rows(room_of, request.rejected_rows, request.excluded_rows, outside)
     best: GangPlan | None = None
-    for step_request, released_terms in _step_requests(_without_invalid_terms(fabric, request)):
-        all_seats = _with_all_seats(step_request)
+    for relaxed_request, released_terms in _relaxed_requests(_without_invalid_terms(fabric, request)):
+        all_seats = _with_all_seats(relaxed_request)
         batches = split_into_batches(all_seats)
         plan = replace(_fit(fabric, all_seats, batches, room_of, work), released_terms=released_terms)
         if plan.refusal is None:
             best = plan
             break
-        if step_request.growth_pods:  # growth seats are reserved only where all of them fit
+        if relaxed_request.growth_pods:  # growth seats are reserved only where all of them fit
             continue
         best = _better(fabric, best, plan)
     assert best is not None  # the step without growth seats sets it
@@ -163,60 +163,65 @@ def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
 
 
 def _without_growth_seats(request: GangRequest) -> GangRequest | None:
+    """Return the request without growth seats; None if it has none."""
     return replace(request, growth_pods=0) if request.growth_pods else None
 
 
 def _without_cpu_anchors(request: GangRequest) -> GangRequest | None:
+    """Return the request without the placed members that do not count for the tier; None if it has none."""
     anchors = [(member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     return None if len(anchors) == len(request.placed_members) else replace(request, placed_members=tuple(anchors))
 
 
 def _without_neighbours(request: GangRequest) -> GangRequest | None:
+    """Return the request without the wish for the leaf of neighbours; None if the wish has no effect on it."""
     is_used = request.gang.multiple == 1 and (request.placed_members or request.nominated_hosts)
     return replace(request, beside_neighbours=False) if is_used else None
 
 
 def _without_nominations(request: GangRequest) -> GangRequest | None:
+    """Return the request without nominated hosts; None if it has none."""
     return replace(request, nominated_hosts={}) if request.nominated_hosts else None
 
 
 def _without_even_spread(request: GangRequest) -> GangRequest | None:
+    """Return the request without the hard spread constraint; None if no waiting member has one."""
     has_spread = any(member.max_per_host for member in request.waiting)
     return replace(request, spread_evenly=False) if has_spread else None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One soft term, in the order in which such terms are given up."""
+class Relaxation:
+    """One soft term that is given up. RELAXATIONS states the order."""
 
     term: SoftTerm
     loss: str  # what the gang no longer gets; docs/wishes.md shows it
     give_up: Callable[[GangRequest], GangRequest | None]  # None: the request does not have the term
 
 
-# Each step gives up its own term and those of the steps before it.
-STEPS = (
-    Step(
+# Each relaxation gives up its own term and those of the relaxations before it.
+RELAXATIONS = (
+    Relaxation(
         SoftTerm.GROWTH_SEATS,
         "seats for members above the minimum that are not created yet",
         _without_growth_seats,
     ),
-    Step(
+    Relaxation(
         SoftTerm.CPU_ANCHORS,
         "nearness to members without GPUs that run already, in a gang with GPUs",
         _without_cpu_anchors,
     ),
-    Step(
+    Relaxation(
         SoftTerm.NEIGHBOURS,
         "the leaf of the neighbours in the ring or mesh, for a member that returns or joins",
         _without_neighbours,
     ),
-    Step(
+    Relaxation(
         SoftTerm.NOMINATIONS,
         "the nodes for which members are nominated, or which the last plan gave them",
         _without_nominations,
     ),
-    Step(
+    Relaxation(
         SoftTerm.EVEN_SPREAD,
         "a hard spread constraint as the planner counts it: the scheduler's own filter still decides",
         _without_even_spread,
@@ -224,30 +229,30 @@ STEPS = (
 )
 
 
-def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[SoftTerm, ...]]]:
+def _relaxed_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[SoftTerm, ...]]]:
     """Yield (request, soft terms given up): first with all soft terms and (), then with one fewer each time.
 
     Terms that the request does not have are skipped.
     """
     released: tuple[SoftTerm, ...] = ()
     yield request, released
-    for step in STEPS:
-        if (fewer := step.give_up(request)) is not None:
-            request, released = fewer, (*released, step.term)
+    for relaxation in RELAXATIONS:
+        if (fewer := relaxation.give_up(request)) is not None:
+            request, released = fewer, (*released, relaxation.term)
             yield request, released
 
 
 def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work) -> GangPlan:
-    """Try the ways to place a request one after another; return the first plan without a refusal, else the best
+    """Try the strategies to place a request one after another; return the first plan without a refusal, else the best
     plan.
     """
     best: GangPlan | None = None
-    for way in _ways(request, batches):
-        plan = way(fabric, request, batches, room_of, work)
+    for strategy in _strategies(request, batches):
+        plan = strategy(fabric, request, batches, room_of, work)
         if plan is not None and plan.refusal is None:
             return plan
         best = best if plan is None else _better(fabric, best, plan)
-    assert best is not None  # at least one way gives a plan
+    assert best is not None  # at least one strategy gives a plan
     return best
 
 
@@ -260,7 +265,7 @@ def _better(fabric: Fabric, best: GangPlan | None, plan: GangPlan) -> GangPlan:
     return plan if best is None or is_better else best
 
 
-def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
+def _strategies(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[PlacementStrategy, ...]:
     """Return the functions that may place these batches, in the order in which they are tried.
 
     All keep every hard term.
@@ -277,9 +282,9 @@ def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
 def _place_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Return a plan without refusal whose pods are all in one domain, the lowest possible.
+    """Return a plan without refusal whose pods are all in one domain of the lowest possible tier.
 
-    None if no domain holds all batches, or no step of work is left. room_of: the room that the gang may use.
+    None if no domain holds all batches, or the work is spent. room_of: the room that the gang may use.
     """
     placed_hosts = [host for _, host in request.placed_members]
     counts = [batch.pods for batch in batches]
@@ -351,9 +356,9 @@ def _place_many_shapes_in_one_domain(
 def _place_groups_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Return a plan without refusal that has all groups in one domain, the lowest possible.
+    """Return a plan without refusal that has all groups in one domain of the lowest possible tier.
 
-    None if no domain holds all groups, or no step of work is left. room_of: the room that the gang may use.
+    None if no domain holds all groups, or the work is spent. room_of: the room that the gang may use.
     """
     placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     counts = [batch.pods for batch in batches]

@@ -97,7 +97,7 @@ class SharedDomains:
         self._full.clear()
 
     def take_steps(self) -> int:
-        """Return the steps of work since the last call."""
+        """Return the units of work since the last call, and begin to count anew."""
         steps, self._steps = self._steps, 0
         return steps
 
@@ -182,7 +182,10 @@ class SharedDomains:
 
 
 def _domain_of_rows(view: ClusterView, level: Level) -> NDArray[np.int32]:
-    """Return row -> number of its domain of a level; -1 for a row in no domain. An unknown level counts as a leaf."""
+    """Return row -> number of its domain of a level; -1 for a row in no domain. An unknown level counts as a leaf.
+
+    The array is shared: do not change it.
+    """
     if (domains := view.levels.label_domains((level,))) is not None:
         return domains.row_domains
     tier = view.levels.tier_of(level)
@@ -247,7 +250,7 @@ def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
 
 
 def _child_of(ancestor: Ancestor, gang: Gang) -> _Child:
-    """Return the child of an ancestor to which a gang belongs."""
+    """Return the child of an ancestor to which a gang belongs. Raises ValueError for a gang not below the ancestor."""
     names = [each.name for each in gang.ancestors]
     inner = gang.ancestors[names.index(ancestor.name) + 1 :]
     if inner:

@@ -23,10 +23,10 @@ from turnout.scheduler_ext.planner.answers import (
     answer_filter,
     answer_preempt,
     answer_prioritize,
+    broken_rules,
     gang_states,
     postpone,
     refuse_everywhere,
-    violations,
 )
 from turnout.scheduler_ext.planner.fabric_quality import excess_leaves, largest_gang_gpus, unmapped_hosts
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
@@ -250,7 +250,7 @@ class Extender:
             self.metrics.gangs.labels(state.value).set(gangs)
         self.metrics.set_violations(
             (key.namespace, key.name, rule.value, pods)
-            for key, (rule, pods) in violations(self.plans, self.rules).items()
+            for key, (rule, pods) in broken_rules(self.plans, self.rules).items()
         )
         self.metrics.set_excess(excess_leaves(self.view))
         gpus = self.rules.gpu_resources

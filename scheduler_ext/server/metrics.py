@@ -315,7 +315,7 @@ OTHER_GATE = "other_gate"  # the reason of pods that also wait for a gate that a
 
 
 def oldest(gate_waits: Iterable[GateWait], limit: int = MAX_GANGS) -> list[GateWait]:
-    """Return the gangs that have waited longest, the oldest first, at limit `most`; one for each namespace, name and
+    """Return the gangs that have waited longest, at most `limit`, the oldest first; one for each namespace, name and
     reason.
     """
     found: dict[tuple[str, str, str], GateWait] = {}

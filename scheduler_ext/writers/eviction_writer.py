@@ -279,7 +279,10 @@ class Repairer:
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
-        """Return the waiting gangs with a remedy, at most MAX_GANGS_PER_TICK; those of the last tick come last."""
+        """Return the waiting gangs with a remedy, at most MAX_GANGS_PER_TICK, and remember them for the next call.
+
+        The gangs of the last call come last.
+        """
         wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
         last = set(self._last_gangs)
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]

@@ -45,7 +45,7 @@ BACKOFF = Backoff(first_s=1.0, max_s=10.0)  # of a gang's writes, when the serve
 REPORT_AFTER_S = 10.0  # how long a gang waits for one reason before its owner gets a notice
 REPORT_INTERVAL_S = 1_800.0  # and repeats it, because an API server deletes Events after an hour
 
-_pods = msgspec.json.Decoder(Pod)
+_pod_decoder = msgspec.json.Decoder(Pod)
 
 
 @dataclass(slots=True)
@@ -82,8 +82,8 @@ class GateWriter:
             str, tuple[int, str]
         ] = {}  # uid -> resourceVersion and node, until the watch shows the pod bound
         self._waiting: dict[GangKey, _ReportedWait] = {}
-        self._dirty: dict[GangKey, None] = {}
-        self._single_pods: dict[str, None] = {}  # uids of gated pods without a gang
+        self._due_gangs: dict[GangKey, None] = {}
+        self._due_single_pods: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
         self._postponed: dict[GangKey, float] = {}  # gang -> since when it waits for a nomination of another gang
         self._pauses = RetryPauses[GangKey | str](BACKOFF)  # by gang or uid of a single pod
@@ -96,8 +96,10 @@ class GateWriter:
         watches.follow_pods(self.observe_pod, self.drop)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Store a pod that the watch shows and mark its gang as due, unless the response to a patch has shown a newer
-        state.
+        """Store a gated pod, and mark its gang (or the pod alone) as due.
+
+        A pod without our gate, or one that the view does not know, is dropped: update the view first. A version older
+        than the newest known state, which may come from our own patch, is ignored.
         """
         uid = pod.metadata.uid
         if _version_number(pod.metadata.resource_version) < self._newest_version(uid):
@@ -110,10 +112,10 @@ class GateWriter:
         if gated.nominated == self._view.unconfirmed_nominations.get(uid):
             del self._view.unconfirmed_nominations[uid]
         if member.membership.key.dialect == Dialect.ALONE.value:
-            self._single_pods[uid] = None
+            self._due_single_pods[uid] = None
             self._wake.set()
         else:
-            self._mark_dirty(member.membership.key)
+            self._mark_due(member.membership.key)
 
     def _newest_version(self, uid: str) -> int:
         """Return the resourceVersion of the newest known state of a pod; 0 for an unknown pod."""
@@ -129,15 +131,15 @@ class GateWriter:
         """
         uid = pod.metadata.uid
         known, lift, member = self._gated_pods.pop(uid, None), self._lifts.get(uid), self._view.pods.get(uid)
-        self._single_pods.pop(uid, None)
+        self._due_single_pods.pop(uid, None)
         if lift is not None and (pod.spec.node_name or member is None):
             self._note_binding(uid, lift[1], pod.spec.node_name)
         if member is not None and (known is not None or lift is not None):
-            self._mark_dirty(member.membership.key)
+            self._mark_due(member.membership.key)
 
     def drop(self, uid: str) -> None:
         """Forget a deleted pod."""
-        for table in (self._gated_pods, self._lifts, self._single_pods):
+        for table in (self._gated_pods, self._lifts, self._due_single_pods):
             table.pop(uid, None)
 
     async def run(self) -> None:
@@ -157,7 +159,7 @@ class GateWriter:
             await self._process_changes()
         finally:
             self._leads = False
-            self._dirty.clear()
+            self._due_gangs.clear()
 
     async def _process_changes(self) -> None:
         """Decide on due gangs and single pods until cancelled, and write for each in a task of its own."""
@@ -166,11 +168,11 @@ class GateWriter:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                single_pods, self._single_pods = [uid for uid in self._single_pods if uid not in self._busy], {}
+                single_pods, self._due_single_pods = [uid for uid in self._due_single_pods if uid not in self._busy], {}
                 for uid in single_pods:
                     self._busy.add(uid)
                     tasks.create_task(self._release_single_pod(uid))
-                due, self._dirty = self._sort_gangs(self._dirty), {}
+                due, self._due_gangs = self._sort_gangs(self._due_gangs), {}
                 while due:
                     for key, writes in self._decide(due):
                         self._busy.add(key)
@@ -180,9 +182,9 @@ class GateWriter:
 
     # Which gangs are due.
 
-    def _mark_dirty(self, key: GangKey) -> None:
+    def _mark_due(self, key: GangKey) -> None:
         if self._leads:  # otherwise the first tick of a term finds it
-            self._dirty[key] = None
+            self._due_gangs[key] = None
             self._wake.set()
 
     async def _tick(self) -> None:
@@ -200,9 +202,9 @@ class GateWriter:
                 for uid in self._gated_pods:
                     key = self._view.pods[uid].membership.key
                     if key.dialect == Dialect.ALONE.value:
-                        self._single_pods[uid] = None
+                        self._due_single_pods[uid] = None
                     else:
-                        self._dirty[key] = None
+                        self._due_gangs[key] = None
                 self._wake.set()
             await self._clock.sleep(ROOM_INTERVAL_S)
 
@@ -283,7 +285,7 @@ class GateWriter:
             if pod.nominated not in nodes or member is None or member.membership.key == key:
                 continue
             if self._planned_node(member) != pod.nominated:
-                self._dirty[member.membership.key] = None
+                self._due_gangs[member.membership.key] = None
                 self._wake.set()
                 return True
         return False
@@ -343,7 +345,7 @@ class GateWriter:
         finally:
             self._busy.discard(key)
             if self._postponed:
-                self._dirty.update(dict.fromkeys(self._postponed))
+                self._due_gangs.update(dict.fromkeys(self._postponed))
                 self._wake.set()
 
     async def _send(self, key: GangKey, writes: Writes) -> bool:
@@ -381,7 +383,7 @@ class GateWriter:
                 answer = await self._pods.patch(
                     path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
                 )
-                shown_pod = _pods.decode(answer)
+                shown_pod = _pod_decoder.decode(answer)
             except NotLeading:
                 return False
             except (CallError, msgspec.DecodeError) as error:

@@ -83,7 +83,7 @@ async def list_gated_pods(
 ) -> AsyncIterator[tuple[Pod, GatedPod]]:
     """Yield (pod, its gate state) for the waiting pods behind our gate that are old enough.
 
-    namespace: "" for all. older_s: the least age in seconds. wall_s: seconds since 1970. Raises CallError if pods
+    namespace: "" for all. older_s: the lowest age, in seconds. wall_s: seconds since 1970. Raises CallError if pods
     cannot be listed.
     """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"

@@ -63,9 +63,9 @@ class SwitchPathWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 uids, self._dirty = list(self._dirty), {}
-                for mark in self._decide(uids):
+                for annotation in self._decide(uids):
                     await self._patch_slots.acquire()
-                    tasks.create_task(self._write(mark, self._patch_slots))
+                    tasks.create_task(self._write(annotation, self._patch_slots))
 
     async def _tick(self) -> None:
         """Check the paths of all present pods every TICK_S seconds, and forget deleted pods. Runs without end."""
@@ -85,49 +85,53 @@ class SwitchPathWriter:
         if not self._pauses.may_try(None, now_s):
             return []
         return [
-            mark
-            for mark in plan_annotations(self._view, self._current_paths, uids, now_s)
-            if mark.uid not in self._given_up and not self._sent.is_unshown(mark.uid, mark.path, now_s)
+            annotation
+            for annotation in plan_annotations(self._view, self._current_paths, uids, now_s)
+            if annotation.uid not in self._given_up
+            and not self._sent.is_unshown(annotation.uid, annotation.path, now_s)
         ]
 
-    async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:
-        """Write the switch path of one pod, unless a pause has begun, and release the slot `room`.
+    async def _write(self, annotation: PathAnnotation, slots: asyncio.Semaphore) -> None:
+        """Write the switch path of one pod, unless a pause has begun, and release one of `slots`.
 
         A failure is noted.
         """
         now_s = self._clock.monotonic()
-        body = {"metadata": {"uid": mark.uid, "annotations": {labels.SWITCH_PATH: mark.path}}}
-        path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
+        body = {"metadata": {"uid": annotation.uid, "annotations": {labels.SWITCH_PATH: annotation.path}}}
+        path = f"/api/v1/namespaces/{annotation.namespace}/pods/{annotation.name}"
         try:
             if not self._pauses.may_try(None, now_s):
                 return
-            self._sent.note(mark.uid, mark.path, now_s)
+            self._sent.note(annotation.uid, annotation.path, now_s)
             await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
         except NotLeading:
-            self._sent.forget(mark.uid)
+            self._sent.forget(annotation.uid)
         except CallError as error:
-            self._note_failure(mark, error)
+            self._note_failure(annotation, error)
         else:
             self._pauses.note_success(None)
             self._metrics.switch_paths.inc()
-            log.debug("switch_path_written", extra={"pod": f"{mark.namespace}/{mark.name}", "path": mark.path})
+            log.debug(
+                "switch_path_written",
+                extra={"pod": f"{annotation.namespace}/{annotation.name}", "path": annotation.path},
+            )
         finally:
-            room.release()
+            slots.release()
 
-    def _note_failure(self, mark: PathAnnotation, error: CallError) -> None:
+    def _note_failure(self, annotation: PathAnnotation, error: CallError) -> None:
         """Count a failed write. A pod that changed, was deleted or is refused is given up until it changes.
 
         On other errors all patches pause, longer each time.
         """
         self._metrics.patch_failures.labels("switch_path", type(error).__name__).inc()
-        self._sent.forget(mark.uid)
+        self._sent.forget(annotation.uid)
         if isinstance(error, (Conflict, NotFound, Rejected)):
-            self._given_up.add(mark.uid)
+            self._given_up.add(annotation.uid)
             is_reported = isinstance(error, Rejected)
         else:
             is_reported = self._pauses.note_failure(None, self._clock.monotonic(), error.retry_after_s)
         if is_reported:
-            pod = f"{mark.namespace}/{mark.name}"
+            pod = f"{annotation.namespace}/{annotation.name}"
             log.warning("switch_path_failed", extra={"pod": pod, "why": str(error)})
 
     def _forget(self, uid: str) -> None:

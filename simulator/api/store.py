@@ -559,7 +559,7 @@ def _last_matching(change: StoreChange) -> Stored:
 
 
 def line(word: str, shown: bytes) -> bytes:
-    """Return one line of a watch."""
+    """Return one line of a watch. word: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR. shown: JSON of the object."""
     return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"
 
 

@@ -126,7 +126,8 @@ def _post(store: Store, call: Call) -> ApiAnswer:
 def _patch(store: Store, call: Call) -> ApiAnswer:
     """Patch an object, its status or its scale, and return it.
 
-    Raises ApiRefusal: 415 or 501 for an unsupported format.
+    Raises ApiRefusal: 405 for a path that cannot be updated, 415 or 501 for an unsupported format, 404 for a missing
+    object, 422 for a patch that leaves no object or changes the uid, and the refusals of an update.
     """
     target = call.target
     _check_writable(target)

@@ -15,7 +15,7 @@ from turnout.kube.pod_shape import PodShape, admits, amount, pod_requests, shape
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
-_MOST_SHAPES = 64  # whose fits are kept
+_MAX_SHAPES = 64  # whose fits are kept
 _UNSAID_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
 _UNSAID_MEMORY_BYTES = 200 * 2**20
 
@@ -224,7 +224,7 @@ class Cluster:
         order = self.order()
         known = self._fits.get(pod_info.shape)
         if known is None:
-            if len(self._fits) >= _MOST_SHAPES:
+            if len(self._fits) >= _MAX_SHAPES:
                 del self._fits[next(iter(self._fits))]
             known = self._fits[pod_info.shape] = _Fits([False] * len(order), set(range(len(order))))
         for number in known.stale:

@@ -13,7 +13,7 @@ from turnout.topology.model import Entry
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 HOSTS_PER_LEAF, LEAVES_PER_SPINE = 8, 4
-MOST_NODES = 5_000
+MAX_NODES = 5_000
 _CPUS_PER_GPU, _GIB_PER_GPU = 12, 120
 _ROOM_FOR_OTHERS = 2  # as many GPUs' worth of CPU and memory besides
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

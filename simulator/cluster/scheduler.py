@@ -186,8 +186,8 @@ def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Curso
 
 MAX_SCORE = 100
 _EXTENDER_SCALE = 10  # a point of an extender is worth ten of the scheduler's
-_LEAST_TO_FIND = 100
-_LEAST_PERCENT = 5
+_MIN_TO_FIND = 100
+_MIN_PERCENT = 5
 _WORKERS = 16
 _WEIGHTS = {"taints": 3, "spread": 2, "fit": 1, "balance": 1}
 _SPREAD = ((HOSTNAME, 3), (ZONE, 5))  # the system's default constraints: key and maxSkew
@@ -206,12 +206,12 @@ class Cursor:
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     """Return how many feasible nodes are enough, out of `nodes`.
 
-    percentage: percentageOfNodesToScore, 0 for the adaptive default. At least _LEAST_TO_FIND nodes are enough.
+    percentage: percentageOfNodesToScore, 0 for the adaptive default. At least _MIN_TO_FIND nodes are enough.
     """
-    if nodes < _LEAST_TO_FIND:
+    if nodes < _MIN_TO_FIND:
         return nodes
-    percent = percentage or max(50 - nodes // 125, _LEAST_PERCENT)
-    return max(nodes * percent // 100, _LEAST_TO_FIND)
+    percent = percentage or max(50 - nodes // 125, _MIN_PERCENT)
+    return max(nodes * percent // 100, _MIN_TO_FIND)
 
 
 def feasible(

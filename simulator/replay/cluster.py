@@ -184,9 +184,9 @@ class ReplayWorld:
         return Observation(tuple(jobs), {QUEUE: Queue(used={GPU: used})}, room)
 
     def visible_waiting_jobs(self) -> list[JobRun]:
-        """Return the waiting jobs that the autoscaler sees, in turn.
+        """Return the waiting jobs that the autoscaler sees, in turn. The list may be the world's own: do not change it.
 
-        A strict queue hides those behind the first that does not fit.
+        A strict queue hides the jobs behind the first that does not fit.
         """
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting

@@ -19,7 +19,7 @@ Decide = Callable[[Observation, Policy, float], list[Step]]
 Watch = Callable[[ReplayWorld], None]
 _INSTANT_S = 0.001
 _BUDGET_LOOK_S = 60.0  # a bank fills slowly
-_MOST_LOOKS = 1000  # at one instant: a plan that is never done is a fault
+_MAX_LOOKS = 1000  # at one instant: a plan that is never done is a fault
 
 
 def replay(
@@ -62,7 +62,7 @@ def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, i
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.observation(), now_s), policy, now_s)
     changed = world.carry_out(steps, policy)
-    for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
+    for _ in range(_MAX_LOOKS if tick_s == 0 and changed else 0):
         steps = decides(idle.update(world.observation(), now_s), policy, now_s)
         if not world.carry_out(steps, policy):
             break
@@ -133,8 +133,8 @@ class Compared:
     @property
     def harm(self) -> float:
         """The loss of the job that lost most, in units of two restarts and a grace."""
-        most_s = 2 * self.lent.rules.restart_s + self.lent.rules.grace_s
-        return max(self.losses_s) / most_s if most_s else 0.0
+        unit_s = 2 * self.lent.rules.restart_s + self.lent.rules.grace_s
+        return max(self.losses_s) / unit_s if unit_s else 0.0
 
     @property
     def worse(self) -> float:
@@ -155,8 +155,8 @@ class Compared:
 
     def capture(self, oracle: Tape) -> float:
         """Return the gain in mean completion time as a share of an oracle's gain; 1 if the oracle gains nothing."""
-        most_s = self.without.mean_took_s - oracle.mean_took_s
-        return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
+        unit_s = self.without.mean_took_s - oracle.mean_took_s
+        return (self.without.mean_took_s - self.lent.mean_took_s) / unit_s if unit_s > _SLACK_S else 1.0
 
     def _pairs(self) -> list[tuple[JobResult, JobResult]]:
         """Return the results of each job, without and with the autoscaler."""

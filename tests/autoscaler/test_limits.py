@@ -124,9 +124,9 @@ def test_a_job(gained_s, told):
 def test_a_step_of_growth_may_gain_as_little_as_the_policy_says():
     halves = ((1, 1.0), (2, 1.5), (4, 1.5))
     at = world([4], seen(job("a", curve=halves), [0]))
-    assert plan(at, replace(POLICY, least_gain=0.5))["a"].target == 2
-    assert why(at, replace(POLICY, least_gain=0.51)) == {"a": Reason.MARGINAL_GAIN}
-    assert plan(at, replace(POLICY, least_gain=0.51))["a"].detail == "50.0% faster by the next worker"
+    assert plan(at, replace(POLICY, min_gain=0.5))["a"].target == 2
+    assert why(at, replace(POLICY, min_gain=0.51)) == {"a": Reason.MARGINAL_GAIN}
+    assert plan(at, replace(POLICY, min_gain=0.51))["a"].detail == "50.0% faster by the next worker"
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def _honest(second: int) -> Iterator[FaultClaim]:
 
 
 def _claim(who: str, node: str, kind: CheckResult, second: int) -> FaultClaim:
-    verdict = NodeReport(kind, utc_datetime(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
-    return FaultClaim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, verdict)
+    report = NodeReport(kind, utc_datetime(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
+    return FaultClaim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, report)
 
 
 class _Over(Exception):

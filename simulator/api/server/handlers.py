@@ -36,7 +36,7 @@ def application(
 
     token: which every caller has to send. pod_logs: the output of pods; None for none.
     """
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
     return app
 
@@ -144,7 +144,7 @@ def first_namespaces(store: Store) -> None:
         store.create(NAMESPACES, "", {"metadata": {"name": name}})
 
 
-MOST_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
+MAX_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
 JSON = "application/json"
 
 

@@ -34,7 +34,7 @@ def as_kind(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
-    """Return the result of a write to the status subresource: the old object with the new status.
+    """Return the result of a write to the status subresource: the old object with the new status, {} if `new` has none.
 
     Of built-in kinds it may also change labels, annotations and finalizers.
     """
@@ -81,7 +81,7 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
     """Check the metadata of an update against the stored metadata.
 
     Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
-    for a missing version.
+    for a missing version of a kind that requires one.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:

@@ -332,7 +332,7 @@ async def test_a_shrink_is_not_sent_again_without_the_lease():
 async def test_what_was_written_is_told_to_who_reads_it_again():
     wrote = []
     doing = ScaleWriter(
-        Api(), KINDS, lambda: 7, lambda *_: None, False, wrote=lambda key, notes: wrote.append((key.name, notes))
+        Api(), KINDS, lambda: 7, lambda *_: None, False, on_written=lambda key, notes: wrote.append((key.name, notes))
     )
     await doing.carry_out([step("a", 4, 2)], raw("a"), noted, 0.0)
     assert wrote == [("a", {**noted(None), labels.TERM: "7"})]

@@ -39,7 +39,7 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        pytest.param({"text": "{}"}, "BadVerdict", id="nothing of a verdict"),
+        pytest.param({"text": "{}"}, "BadVerdict", id="nothing of a report"),
         pytest.param({"text": "no JSON"}, "BadVerdict", id="no JSON"),
         pytest.param({"text": garbage(kind="guilty")}, "BadVerdict", id="a kind that is none"),
         pytest.param({"text": garbage(at="yesterday")}, "BadVerdict", id="no moment"),
@@ -139,7 +139,7 @@ def test_what_a_person_frees_stays_free_until_it_fails_anew():
 
 
 def test_several_namespaces_have_to_say_it_where_an_admin_wants_that():
-    cluster = Cluster(verdicts=2).says("a-0", "n3", team="a")
+    cluster = Cluster(min_namespaces=2).says("a-0", "n3", team="a")
     cluster.look()
     assert (cluster.tainted, cluster.last()) == (set(), ("n3", "NodeSuspected"))
     cluster.now_s += 1
@@ -168,7 +168,7 @@ def test_nobody_takes_back_what_another_namespace_has_proven():
 @pytest.mark.parametrize("kind", [CheckResult.FINE, CheckResult.FAULTY, CheckResult.LINK])
 @pytest.mark.parametrize("ahead_s", [0, 3, 59, 3600])
 def test_nothing_that_one_namespace_says_makes_the_word_of_another_old(kind, ahead_s):
-    cluster = Cluster(verdicts=2).says("liar", "n3", kind, team="liars", ago_s=-ahead_s)
+    cluster = Cluster(min_namespaces=2).says("liar", "n3", kind, team="liars", ago_s=-ahead_s)
     cluster.look()
     cluster.says("honest", "n3", team="honest", ago_s=2.0)  # it was on its way
     cluster.look()
@@ -213,7 +213,7 @@ def test_of_many_namespaces_that_speak_of_a_node_the_last_are_remembered():
 
 
 def test_a_suspicion_ends_by_itself():
-    cluster = Cluster(verdicts=2).says("a-0", "n3")
+    cluster = Cluster(min_namespaces=2).says("a-0", "n3")
     cluster.look()
     cluster.look(after_s=HOUR_S)
     assert (cluster.tainted, cluster.notes["n3"]) == (set(), {})
@@ -319,20 +319,23 @@ def happen(cluster, event, proven):
 @given(
     events=st.lists(EVENTS, max_size=25),
     share=st.floats(0.01, 1),
-    verdicts=st.integers(1, 3),
+    min_namespaces=st.integers(1, 3),
     taint_s=st.sampled_from([10.0, 1000.0]),
 )
 @settings(max_examples=scaled(150), deadline=None)
-def test_laws_of_any_sequence(events, share, verdicts, taint_s):
+def test_laws_of_any_sequence(events, share, min_namespaces, taint_s):
     """The share is kept, none is tainted without a proof, none for ever, and a look at rest changes nothing."""
-    cluster, proven = Cluster(10, share=share, verdicts=verdicts, taint_s=taint_s, longest_s=4 * taint_s), set()
+    cluster, proven = (
+        Cluster(10, share=share, min_namespaces=min_namespaces, taint_s=taint_s, longest_s=4 * taint_s),
+        set(),
+    )
     for event in events:
         happen(cluster, event, proven)
         was = {name: cluster.record(name) for name in cluster.tainted}
         for step in cluster.look().steps:
             if step.taints and step.node not in was:
                 times, lasts_s = step.record.times, step.record.until.timestamp() - cluster.now_s
-                assert len(step.record.namespaces) >= verdicts or times > 1
+                assert len(step.record.namespaces) >= min_namespaces or times > 1
                 assert lasts_s == pytest.approx(min(taint_s * 2 ** (times - 1), 4 * taint_s))
         assert len(cluster.tainted) <= cluster.rules.max_tainted(10)
         assert cluster.tainted <= proven

@@ -243,4 +243,10 @@ def test_a_rule_that_cannot_be_kept_is_refused(wrong):
 
 def test_the_flags_make_the_rules():
     rules = read_settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
-    assert (rules.key, rules.share, rules.verdicts, rules.taint_s, rules.slow) == (labels.FAULTY, 0.2, 2, 60, True)
+    assert (rules.key, rules.share, rules.min_namespaces, rules.taint_s, rules.slow) == (
+        labels.FAULTY,
+        0.2,
+        2,
+        60,
+        True,
+    )

@@ -6,13 +6,13 @@ import json
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
-from turnout.autoscaler.controller.status_writer import MAX_MARKS, StatusWriter
+from turnout.autoscaler.controller.status_writer import MAX_ANNOTATED_PODS, StatusWriter
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.queue_status import (
     MAX_JOBS,
-    Mark,
+    PodAnnotations,
     configmap_name,
-    marks_of,
+    missing_annotations_of,
     pages,
     worker_annotations,
 )
@@ -71,10 +71,12 @@ def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
     made = seen(job("a", minimum=1, replicas=2), [0, 0])
     names = [worker.name for worker in made.workers]
     notes = {name: worker_annotations(at, 1) for at, name in enumerate(names)}
-    assert list(marks_of(made, notes)) == []
+    assert list(missing_annotations_of(made, notes)) == []
     del notes[names[1]][labels.SAFE_TO_EVICT]
-    assert list(marks_of(made, notes)) == [Mark("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))]
-    assert list(marks_of(seen(job("a", maximum=1), [0]), {})) == []
+    assert list(missing_annotations_of(made, notes)) == [
+        PodAnnotations("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))
+    ]
+    assert list(missing_annotations_of(seen(job("a", maximum=1), [0]), {})) == []
 
 
 class Store:
@@ -116,34 +118,36 @@ def writer(store, told, marks=()):
 async def test_a_page_is_written_when_it_changes_and_goes_with_its_queue():
     store, told = Store(), {"q": {"status": "1"}}
     pages = writer(store, told)
-    await pages.round()
+    await pages.write_changes()
     assert [body["data"] for body in store.there.values()] == [{"status": "1"}]
     calls = store.calls
-    await pages.round()
+    await pages.write_changes()
     assert store.calls == calls
     told["q"] = {"status": "2"}
-    await pages.round()
+    await pages.write_changes()
     assert [body["data"] for body in store.there.values()] == [{"status": "2"}]
     del told["q"]
-    await pages.round()
+    await pages.write_changes()
     assert store.there == {}
 
 
 @pytest.mark.asyncio
 async def test_what_is_refused_is_tried_again_and_stops_nobody(caplog):
     store, told = Store(), {"q": {"status": "1"}}
-    pages = writer(store, told, [Mark("ns", "gone", (("a", "b"),))])
+    pages = writer(store, told, [PodAnnotations("ns", "gone", (("a", "b"),))])
     store.refuses = Forbidden("PATCH", "/x", 403, "no right")
     with caplog.at_level("INFO"):
-        await pages.round()
+        await pages.write_changes()
     assert {"status_not_written", "pod_not_marked"} <= {record.msg for record in caplog.records}
     store.refuses = None
-    await pages.round()
+    await pages.write_changes()
     assert len(store.there) == 1
 
 
 @pytest.mark.asyncio
 async def test_of_many_marks_a_round_writes_only_so_many():
     store = Store()
-    await writer(store, {}, [Mark("ns", str(number), (("a", "b"),)) for number in range(3 * MAX_MARKS)]).round()
-    assert store.calls == MAX_MARKS
+    await writer(
+        store, {}, [PodAnnotations("ns", str(number), (("a", "b"),)) for number in range(3 * MAX_ANNOTATED_PODS)]
+    ).write_changes()
+    assert store.calls == MAX_ANNOTATED_PODS

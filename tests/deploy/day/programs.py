@@ -203,7 +203,7 @@ class AutoscalerProgram(Program):
         super().__init__(server, name)
         settings = AutoscalerSettings(cooldown_s=60.0, restart_s=5.0)
         self.view, clock, news = Cache(KINDS, GPUS), self.clock, asyncio.Event()
-        rules = TaintRules(verdicts=1, share=0.3)
+        rules = TaintRules(min_namespaces=1, share=0.3)
         reports = FaultReportCache(rules.key, GPUS, news.set)
         watched = WatchedConfigMaps(MAP, settings.orders, CONFIGMAP)
         self.informers = AutoscalerInformers(self.view, self.client, KINDS, clock, random.Random(1), watched, reports)

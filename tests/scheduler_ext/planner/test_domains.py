@@ -13,7 +13,7 @@ from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import member_of
-from turnout.scheduler_ext.planner.pack import assign_switches, domains_with_room, share_domain, take_nominated_hosts
+from turnout.scheduler_ext.planner.pack import assign_switches, domains_with_room, keep_nominated_hosts, share_domain
 from turnout.scheduler_ext.planner.ranks import missing_ranks, ranks_of, seating_order
 from turnout.scheduler_ext.planner.request import (
     GangRequest,
@@ -274,7 +274,7 @@ def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
     wished = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
     room = table(0, 1, 5)
-    kept = take_nominated_hosts(
+    kept = keep_nominated_hosts(
         GangRequest(gang, tuple(members), nominated_hosts=wished), PodBatch(members[0].shape, tuple(members), 0), room
     )
     assert (kept, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])

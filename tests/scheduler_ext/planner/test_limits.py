@@ -9,7 +9,7 @@ from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
 from turnout.scheduler_ext.model import EventReason, Rules
-from turnout.scheduler_ext.planner.answers import partial_gangs, postpone, violations
+from turnout.scheduler_ext.planner.answers import broken_rules, partial_gangs, postpone
 from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate
 from turnout.scheduler_ext.planner.ranks import ranks_of
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest
@@ -208,7 +208,7 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
 def test_bound_pods_against_the_rule_are_counted(pods, count):
     w = World(2, 2, 2, off_map=1).put(*pods)
     w.view.settle(w.now_s)
-    assert sum(pods for _, pods in violations(w.plans, Rules(hold_incomplete=True)).values()) == count
+    assert sum(pods for _, pods in broken_rules(w.plans, Rules(hold_incomplete=True)).values()) == count
 
 
 @pytest.mark.parametrize(

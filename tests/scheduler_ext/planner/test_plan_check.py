@@ -8,9 +8,9 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.wishes import kueue
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.plan_check import violations_of
+from turnout.scheduler_ext.planner.plan_check import broken_hard_terms
 from turnout.scheduler_ext.planner.request import GangPlan, HardTerm
-from turnout.scheduler_ext.planner.steps import checked
+from turnout.scheduler_ext.planner.steps import plan_or_rejection
 from turnout.topology.model import RefusalReason
 
 PART = "volcano.sh/partition-id"
@@ -71,8 +71,8 @@ CASES = [
 @pytest.mark.parametrize(("case", "nodes", "term"), CASES)
 def test_a_plan_that_breaks_a_term_is_told(case, nodes, term):
     w, fabric, request, plan = case
-    assert violations_of(fabric, request, plan) == ()
-    assert {each.term for each in violations_of(fabric, request, moved(w, plan, **nodes))} == {term}
+    assert broken_hard_terms(fabric, request, plan) == ()
+    assert {each.term for each in broken_hard_terms(fabric, request, moved(w, plan, **nodes))} == {term}
 
 
 def without(plan, count):
@@ -83,14 +83,14 @@ def without(plan, count):
 
 def test_a_plan_with_fewer_than_must_start_is_told():
     _, fabric, request, plan = volcano(4, minimum=3)
-    assert violations_of(fabric, request, without(plan, 1)) == ()
-    (found,) = violations_of(fabric, request, without(plan, 2))
+    assert broken_hard_terms(fabric, request, without(plan, 1)) == ()
+    (found,) = broken_hard_terms(fabric, request, without(plan, 2))
     assert (found.term, found.pods, found.observed, found.allowed) == (HardTerm.MIN_PODS, 1, 2, 3)
 
 
 def test_a_group_that_is_placed_in_part_is_told():
     _, fabric, request, plan = volcano(4, minimum=1, parts=[0, 0, 1, 1], **GROUPS)
-    assert [each.term for each in violations_of(fabric, request, without(plan, 1))] == [HardTerm.GROUP_WHOLE]
+    assert [each.term for each in broken_hard_terms(fabric, request, without(plan, 1))] == [HardTerm.GROUP_WHOLE]
 
 
 def test_a_host_that_is_ruled_out_is_told():
@@ -98,7 +98,7 @@ def test_a_host_that_is_ruled_out_is_told():
     excluded = fabric.mapped & False
     excluded[next(iter(plan.hosts.values()))] = True
     barred = replace(request, excluded_rows=excluded)
-    assert {each.term for each in violations_of(fabric, barred, plan)} == {HardTerm.BARRED_HOST}
+    assert {each.term for each in broken_hard_terms(fabric, barred, plan)} == {HardTerm.BARRED_HOST}
 
 
 def test_what_running_members_break_already_is_not_the_plans_fault():
@@ -109,13 +109,13 @@ def test_what_running_members_break_already_is_not_the_plans_fault():
     w.put(world.pod("p0", 4, at="a0", notes=notes), world.pod("p1", 4, at="b0", notes=notes))
     fabric, request, _ = plan_of(w, world.pod("p2", 4, notes=notes))
     plan = GangPlan(request.gang.key, hosts={"uid-p2": 0}, shapes={"uid-p2": request.waiting[0].shape})
-    assert violations_of(fabric, request, plan) == ()
+    assert broken_hard_terms(fabric, request, plan) == ()
 
 
 def test_a_plan_that_breaks_a_term_is_refused_and_names_it():
     w, fabric, request, plan = volcano(4, notes=REQUIRED)
-    assert checked(fabric, request, plan) is plan
-    refused = checked(fabric, request, moved(w, plan, p0="b0"))
+    assert plan_or_rejection(fabric, request, plan) is plan
+    refused = plan_or_rejection(fabric, request, moved(w, plan, p0="b0"))
     assert (refused.hosts, refused.broken_terms) == ({}, (HardTerm.LEVEL,))
     assert refused.refusal.reason is RefusalReason.PLAN_REJECTED
     assert "level" in refused.refusal.detail
@@ -123,4 +123,4 @@ def test_a_plan_that_breaks_a_term_is_refused_and_names_it():
 
 def test_a_plan_without_a_place_breaks_nothing():
     _, fabric, request, plan = volcano(4, notes=REQUIRED)
-    assert violations_of(fabric, request, replace(plan, hosts={})) == ()
+    assert broken_hard_terms(fabric, request, replace(plan, hosts={})) == ()

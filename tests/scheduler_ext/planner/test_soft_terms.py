@@ -6,7 +6,7 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.request import SoftTerm
-from turnout.scheduler_ext.planner.steps import STEPS
+from turnout.scheduler_ext.planner.steps import RELAXATIONS
 
 EVEN = {
     "topologySpreadConstraints": [
@@ -80,4 +80,4 @@ def test_what_a_plan_gives_up(scene, given_up):
 
 
 def test_each_soft_term_has_one_step():
-    assert [step.term for step in STEPS] == list(SoftTerm)
+    assert [step.term for step in RELAXATIONS] == list(SoftTerm)

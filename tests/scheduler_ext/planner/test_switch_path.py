@@ -5,7 +5,7 @@ import pytest
 from tests.kit import world
 from tests.kit.world import World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.nominations import path_above, plan_annotations
+from turnout.scheduler_ext.planner.nominations import plan_annotations, switch_path_of
 from turnout.topology.fabric import EMPTY, build
 from turnout.topology.model import Entry
 
@@ -61,4 +61,4 @@ def test_a_path_is_what_the_map_wrote_however_deep_its_branch():
     fabric = build(
         [Entry("a", ("r", "s", "l"), 1), Entry("b", ("r", "s"), 2), Entry("c", ("r", "m"), 3), Entry("d", ("q",), 4)]
     )
-    assert [path_above(fabric, host) for host in "abcdx"] == ["r/s/l", "r/s", "r/m", "q", ""]
+    assert [switch_path_of(fabric, host) for host in "abcdx"] == ["r/s/l", "r/s", "r/m", "q", ""]
