@@ -472,7 +472,9 @@ class Gang:
         ranks along it).
         """
         gpus = {member.gpus for member in self.members.values() if member.gpus}
-        return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
+        return (
+            not self.expected_pods or len(gpus) != 1 or prod(size for _, size in axes) == self.expected_pods * max(gpus)
+        )
 
     def known_tier(self, level: Level) -> int:
         """Return the tier of a level. An unknown level counts as a leaf."""
@@ -480,8 +482,10 @@ class Gang:
         return 1 if tier is None else tier
 
     @property
-    def announced(self) -> int:
-        """The number of members that the owner, PodGroup or pods announce; 0 when none of them does."""
+    def expected_pods(self) -> int:
+        """The number of members that the owner, PodGroup or pods announce, at least the min; 0 if none of them states a
+        number.
+        """
         total, floor = self._summary.total, self._summary.min_pods
         if self.sizing is not None and self.sizing.total:
             total = self.sizing.total
@@ -491,10 +495,10 @@ class Gang:
 
     @property
     def total(self) -> int:
-        """The number of members that the gang will have: the announced number, but at least the members that exist or
+        """The number of members that the gang will have: the expected number, but at least the members that exist or
         must start.
         """
-        return max(self.announced, len(self.living()))
+        return max(self.expected_pods, len(self.living()))
 
     @property
     def max_pods(self) -> int:

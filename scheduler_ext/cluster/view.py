@@ -358,7 +358,7 @@ class ClusterView:
         """
         for key in self._gangs_with_new_members:
             gang = self.gangs[key]
-            if 0 < gang.announced <= len(gang.living()):
+            if 0 < gang.expected_pods <= len(gang.living()):
                 self._wait_until_s.pop(key, None)
                 continue
             since_s = self._incomplete_since_s.setdefault(key, now_s)

@@ -52,12 +52,13 @@ ALL_STEPS = 1 << 60
 
 @dataclass(slots=True)
 class Work:
-    """A number of steps to spend, each of about a microsecond. A part that has begun is finished, so the sum may exceed
-    it.
+    """A number of steps of work to spend, each of about a microsecond.
+
+    A part that has begun is finished, so that more steps may be spent than the limit.
     """
 
-    max_steps: int = GANG_STEPS
-    spent_steps: int = 0
+    max_steps: int = GANG_STEPS  # the limit, >= 0
+    spent_steps: int = 0  # so far; may exceed the limit
 
     def limit(self, max_steps: int) -> None:
         """Lower the limit to `max_steps` steps in total. A lower limit stays."""
@@ -144,7 +145,7 @@ def place_batches(
     """Place the batches one after another, and return the plan. Later batches are placed near earlier ones.
 
     The plan has a refusal and no hosts if the min finds no place. room_of: the room that the gang may use. work: counts
-    the units; a gang of many shapes is refused when they are spent.
+    the steps; a gang of many shapes is refused when they are spent.
     """
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     progress = start_progress(request)
