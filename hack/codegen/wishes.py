@@ -20,7 +20,7 @@ from turnout.kube import labels
 from turnout.kube.objects import PodGroup
 from turnout.scheduler_ext.cluster.composites import CompositeGroups
 from turnout.scheduler_ext.cluster.gang import Sizing
-from turnout.scheduler_ext.planner.steps import RELAXATIONS
+from turnout.scheduler_ext.planner.place_gang import RELAXATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wishes.md"
 _RULE = {"labelSelector": {"matchLabelKeys": ["part"]}, "networkTopology": {"highestTierAllowed": 1}}

@@ -1,7 +1,7 @@
 """Order the gangs and their seats, and update a plan when its gang changes.
 
 Up to its min a gang has one place in the order of all gangs. Seats above the min come after the min of every gang.
-Gangs of one set are placed all or none, and may share one domain. `steps.py` decides which seats a plan has, and
+Gangs of one set are placed all or none, and may share one domain. `place_gang.py` decides which seats a plan has, and
 `plans.py` which gang gives way.
 """
 
@@ -24,10 +24,10 @@ from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.ranks import seating_order
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
 from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
-from turnout.scheduler_ext.planner.steps import place
 from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
 

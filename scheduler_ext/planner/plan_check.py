@@ -1,6 +1,6 @@
 """Check a plan against every hard term of its gang, whoever made the plan and however.
 
-This module shares no function with `steps.py`, `pack.py` and the packing of `topology/`: a fault there cannot hide
+This module shares no function with `place_gang.py`, `pack.py` and the packing of `topology/`: a fault there cannot hide
 here. It looks only at the request, at the hosts of the plan and at the tables of the fabric. Capacity is checked where
 a plan takes its seats (`plans.py`): the sums of the reserved resources may not exceed what is free on a row.
 

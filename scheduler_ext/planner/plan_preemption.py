@@ -19,10 +19,10 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.preemption import cheap_hosts, gang_loss
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, RoomOf, limit_per_host
-from turnout.scheduler_ext.planner.steps import place
 from turnout.scheduler_ext.planner.victims import run_time_s
 from turnout.topology.fabric import Fabric
 

@@ -9,8 +9,8 @@ Started gangs come first, because a gang that is half placed cannot run. Nominat
 same second, so that a new gang does not move a nomination. A plan stands until a fact breaks it: a member went
 elsewhere, its room was taken, or the gang changed. New members take the seats reserved for them.
 
-One question plans a limited amount (`steps.py`). If the gangs ahead need more, each of their namespaces gets an equal
-share, and the gang in question is planned beside the standing plans. `plan_some` continues between questions.
+One question plans a limited amount (`place_gang.py`). If the gangs ahead need more, each of their namespaces gets an
+equal share, and the gang in question is planned beside the standing plans. `plan_some` continues between questions.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from turnout.scheduler_ext.planner.order import (
     update_plan,
     waiting_partners,
 )
+from turnout.scheduler_ext.planner.place_gang import request_signature
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
@@ -61,7 +62,6 @@ from turnout.scheduler_ext.planner.reservations import KeptDomain, Reservations,
 from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
 from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.scheduler_ext.planner.seats_above_min import place_beside_plans, replace_lost_seats
-from turnout.scheduler_ext.planner.steps import request_signature
 from turnout.scheduler_ext.planner.trees import SharedDomains
 from turnout.topology.model import DistanceRule, Refusal
 
@@ -286,7 +286,7 @@ class Plans:
     def _update_gang(self, key: GangKey) -> None:
         """Update the plan of a changed gang, withdraw it if the gang needs none, or mark the gang to be planned."""
         gang, stored = self.view.gangs.get(key), self._plans.get(key)
-        if gang is not None and stored is not None and self._give_seats(gang, stored):
+        if gang is not None and stored is not None and self._release_taken_seats(gang, stored):
             return
         if gang is None or not self._wants_plan(gang):
             if stored is not None:
@@ -310,7 +310,7 @@ class Plans:
             self._withdraw(key)
         self._unplanned[key] = position_of(self.view, gang).first_order
 
-    def _give_seats(self, gang: Gang, stored: StandingPlan) -> bool:
+    def _release_taken_seats(self, gang: Gang, stored: StandingPlan) -> bool:
         """Remove from the plan the seats of members that now hold their planned hosts.
 
         Return False, with nothing changed, if anything else has changed, so that the gang must be planned or updated as
@@ -326,7 +326,7 @@ class Plans:
             return False
         if position.first_order != first_order and stored.pods_by_order.keys() != {first_order}:
             return False  # the gang starts, and its seats have several orders
-        self._plans.give_seats(gang.key, seated_uids, position)
+        self._plans.release_taken_seats(gang.key, seated_uids, position)
         self.steps += _SEAT_STEPS * len(uids)
         return True
 
@@ -433,7 +433,7 @@ class Plans:
         if key in moved:  # it took more than was free, though all gangs behind it made room
             self.rejected_plans[HardTerm.CAPACITY] += 1
         if plan.refusal is not None and not plan.hosts:
-            has_new_domain = self.strict_order.keep_for(self.view, gang)
+            has_new_domain = self.strict_order.keep_domain_for(self.view, gang)
         else:
             has_new_domain = self.strict_order.release(key)
         if has_new_domain:

@@ -47,7 +47,7 @@ class HardTerm(StrEnum):
 
 
 class SoftTerm(StrEnum):
-    """A term that a plan gives up if it cannot be kept. `steps.py` states the order."""
+    """A term that a plan gives up if it cannot be kept. `place_gang.py` states the order."""
 
     GROWTH_SEATS = "growth_seats"  # seats for members above the min that are not created yet
     CPU_ANCHORS = "cpu_anchors"  # the plan is near placed members without accelerators

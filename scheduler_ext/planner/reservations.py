@@ -142,7 +142,7 @@ class StrictOrder:
         """Return the queue of strict order that the gang is in; "" for none."""
         return self.queues.of(gang.key.namespace, gang.queue)
 
-    def keep_for(self, view: ClusterView, gang: Gang) -> bool:
+    def keep_domain_for(self, view: ClusterView, gang: Gang) -> bool:
         """Keep a domain for a gang that found no room, unless its queue keeps a domain for a gang ahead of it.
 
         Return True if the domain of the queue has changed: a first one, another one, or none any more. False for a

@@ -42,7 +42,7 @@ class StandingPlan:
         """Return the seat of a member. Raises KeyError if it has none."""
         return next(seat for seat in self.seats_by_row[self.plan.hosts[uid]] if seat.uid == uid)
 
-    def give(self, uids: Collection[str], position: GangPosition) -> None:
+    def release_taken_seats(self, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now. Raises KeyError if one has no seat.
 
         position: the gang's place in the order without these seats; if it differs, all other seats get its first order.
@@ -110,7 +110,7 @@ class StandingPlans:
         for row in before.seats_by_row.keys() - stored.seats_by_row.keys() if before else ():
             self._forget_row(row, key)
 
-    def give_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
+    def release_taken_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now from a plan, and release their room.
 
         position: the gang's place in the order without these seats. Raises KeyError if the gang has no plan, or a
@@ -118,7 +118,7 @@ class StandingPlans:
         """
         stored = self._by_gang[key]
         pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]
-        stored.give(uids, position)
+        stored.release_taken_seats(uids, position)
         self._room.release(pods)
         for row, _ in pods:
             if row not in stored.seats_by_row and key in self._gangs_by_row.get(row, ()):

@@ -13,10 +13,10 @@ from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import GangPosition, order_seats
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, drop_seats
 from turnout.scheduler_ext.planner.reserved_room import StandingPlans
 from turnout.scheduler_ext.planner.seat_units import seat_units
-from turnout.scheduler_ext.planner.steps import place
 from turnout.topology.fabric import Fabric
 
 

@@ -19,8 +19,8 @@ from turnout.scheduler_ext.cluster.gang import Gang, Sizing
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.request import GangPlan, RoomOf, build_request, union_rows
-from turnout.scheduler_ext.planner.steps import place
 
 PlanOf = Callable[[GangKey], GangPlan | None]
 MAX_MERGED_CHILDREN = 64  # children of a CompositePodGroup for all of which a domain is sought
@@ -97,7 +97,7 @@ class SharedDomains:
         self._full.clear()
 
     def take_steps(self) -> int:
-        """Return the units of work since the last call, and begin to count anew."""
+        """Return the steps of work since the last call, and begin to count anew."""
         steps, self._steps = self._steps, 0
         return steps
 

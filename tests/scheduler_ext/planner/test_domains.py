@@ -211,12 +211,12 @@ class TestStrictOrder:
         w.view.settle(w.now_s)
         large, small, elsewhere = w.view.gangs.values()
         order = StrictOrder(frozenset({"default/train"}))
-        assert (order.keep_for(w.view, large), order.keep_for(w.view, small)) == (True, False)
+        assert (order.keep_domain_for(w.view, large), order.keep_domain_for(w.view, small)) == (True, False)
         assert [order.domain_against(gang) for gang in (large, elsewhere)] == [None, None]
         assert order.domain_against(small).rows == slice(0, 2)
         assert (order.release(small.key), order.release(large.key), order.release(large.key)) == (False, True, False)
         assert order.domain_against(small) is None
-        assert not order.keep_for(w.view, elsewhere)
+        assert not order.keep_domain_for(w.view, elsewhere)
 
     @pytest.mark.parametrize(("size", "more", "taken", "kept"), [
         pytest.param(2, {}, [], (0, 2), id="the lowest tier that could hold it"),
@@ -232,7 +232,7 @@ class TestStrictOrder:
         order, small = StrictOrder(frozenset({"train"})), world.volcano("small", 1, marks={labels.KUEUE_QUEUE: "train"})
         w.put(*small)
         large = w.view.gangs[self.KEY]
-        assert order.keep_for(w.view, large) is (kept is not None)
+        assert order.keep_domain_for(w.view, large) is (kept is not None)
         found = order.domain_against(w.view.gangs[w.member(small[0]).membership.key])
         assert (None if found is None else (found.rows.start, found.rows.stop)) == kept
 

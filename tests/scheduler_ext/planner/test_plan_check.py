@@ -8,9 +8,9 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.wishes import kueue
 from turnout.kube import labels
+from turnout.scheduler_ext.planner.place_gang import plan_or_rejection
 from turnout.scheduler_ext.planner.plan_check import broken_hard_terms
 from turnout.scheduler_ext.planner.request import GangPlan, HardTerm
-from turnout.scheduler_ext.planner.steps import plan_or_rejection
 from turnout.topology.model import RefusalReason
 
 PART = "volcano.sh/partition-id"

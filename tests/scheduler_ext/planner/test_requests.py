@@ -16,8 +16,8 @@ from turnout.scheduler_ext.planner.order import (
     order_seats,
     position_of,
 )
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.request import GangPlan, build_request, count_lost, count_missing
-from turnout.scheduler_ext.planner.steps import place
 
 MOVE, EVAL = {labels.REPAIR: "move"}, {labels.TOGETHER: "eval"}
 

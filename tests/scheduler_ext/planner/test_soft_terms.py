@@ -5,8 +5,8 @@ import pytest
 from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
+from turnout.scheduler_ext.planner.place_gang import RELAXATIONS
 from turnout.scheduler_ext.planner.request import SoftTerm
-from turnout.scheduler_ext.planner.steps import RELAXATIONS
 
 EVEN = {
     "topologySpreadConstraints": [

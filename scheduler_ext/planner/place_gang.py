@@ -6,7 +6,7 @@ after another, the lowest first. A relaxation whose term the request does not ha
 
 In a gang with accelerators, members without accelerators are not placed here: they count towards the min of the gang.
 
-The work for one question is limited by a count of units, the same on every machine, fast, slow or busy. So every
+The work for one question is limited by a count of steps, the same on every machine, fast, slow or busy. So every
 replica makes the same plan.
 """
 
@@ -68,7 +68,7 @@ PlacementStrategy = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, W
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
     """Plan a whole gang, and check the plan against every hard term. Raises nothing.
 
-    room_of: gives the room that the gang may use. work: counts the units of work, and limits them; None for the usual
+    room_of: gives the room that the gang may use. work: counts the steps of work, and limits them; None for the usual
     limit of one gang. If the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard
     term: this is a fault of the planner, and nobody is bound by it.
     """
