@@ -31,8 +31,8 @@ from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, b
 from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
 
-# (SeatClass, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
-Order = tuple[int, int, bool, bool, str, int, str]
+# (SeatClass, -priority, above the min, not nominated, created, version, uid): the smallest is planned first.
+SeatOrder = tuple[int, int, bool, bool, str, int, str]
 
 
 class SeatClass(IntEnum):
@@ -47,7 +47,7 @@ class SeatClass(IntEnum):
 class OrderedSeat:
     """One seat of a plan with its place in the order."""
 
-    order: Order
+    order: SeatOrder
     host: int
     shape: PodShape
     uid: str = ""  # of the member that the seat is for; "" while that member is still to be created
@@ -59,8 +59,8 @@ class GangPosition:
     """The place of a gang among all gangs."""
 
     needed_pods: int  # how many more members need a host to reach its min
-    first_order: Order  # the order of the first seat that the gang needs
-    last_order: Order  # of the last seat for a member that exists: every gang up to this order is planned before
+    first_needed_key: SeatOrder  # the order of the first seat that the gang needs
+    last_key: SeatOrder  # of the last seat for a member that exists: every gang up to this order is planned before
 
 
 def position_of(view: ClusterView, gang: Gang) -> GangPosition:
@@ -117,16 +117,20 @@ def position_after(
     may_have_begun_units = position.needed_pods < len(plan.hosts) and has_units(gang)
     if ends or may_have_begun_units or gang.together_name or gang.min_by_role:
         return None
-    was_nominated = not position.first_order[3]
+    was_nominated = not position.first_needed_key[3]
     waiting_uids = (uid for uid in plan.hosts if uid not in seated_uids) if was_nominated else changed_uids
     is_nominated = any(gang.members[uid].is_waiting and view.our_nomination(gang.members[uid]) for uid in waiting_uids)
     if is_nominated != was_nominated:
         return None
     if len(member_uids) > len(plan.hosts):  # it had started before
         return replace(position, needed_pods=needed_pods)
-    if position.first_order != position.last_order or not needed_pods:
+    if position.first_needed_key != position.last_key or not needed_pods:
         return None
-    order = (int(SeatClass.STARTED), *position.first_order[1:]) if gang.min_pods_to_finish else position.first_order
+    order = (
+        (int(SeatClass.STARTED), *position.first_needed_key[1:])
+        if gang.min_pods_to_finish
+        else position.first_needed_key
+    )
     return GangPosition(needed_pods, order, order)
 
 
@@ -158,10 +162,10 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     this min on its hosts. Both count as the gang stated them when it started: its owner may state more at any time.
     Together at most one multiple for each pod of the min: another scheduler may have spread other pods over many hosts.
     """
-    has_started = position.first_order[0] == SeatClass.STARTED
+    has_started = position.first_needed_key[0] == SeatClass.STARTED
     units = seat_units(gang, plan, placed_members, only_multiples=has_started)
     seats = _rank_seats(gang, plan, position, SeatUnits() if has_started else units)
-    needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_order])
+    needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_needed_key])
     if has_started:
         if gang.multiple > gang.multiple_at_start:
             return seats
@@ -170,7 +174,7 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
             needed = completed
     if len(needed) <= position.needed_pods:
         return seats
-    first = position.first_order
+    first = position.first_needed_key
     return [replace(seat, order=first) if (seat.uid or seat.rank) in needed else seat for seat in seats]
 
 
@@ -178,16 +182,16 @@ def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatU
     """Return a plan's seats in order, each with its place in the order of all gangs: needed for the min, above it, or
     growth.
     """
-    above = (int(SeatClass.WAITING), position.first_order[1], True, *position.first_order[3:])
+    above = (int(SeatClass.WAITING), position.first_needed_key[1], True, *position.first_needed_key[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
     seats: list[OrderedSeat] = []
     bound_members = [member for member in gang.living() if member.node] if gang.min_by_role else []
     members = seating_order([gang.members[uid] for uid in plan.hosts], gang.min_by_role, bound_members)
     for member in sorted(members, key=lambda member: not units.has_begun(member.uid)):
-        order = position.first_order if len(seats) < position.needed_pods else above
+        order = position.first_needed_key if len(seats) < position.needed_pods else above
         seats.append(OrderedSeat(order, plan.hosts[member.uid], plan.shapes[member.uid], member.uid))
     for seat in sorted(plan.open_seats, key=lambda seat: seat.rank):
-        order = position.first_order if len(seats) < position.needed_pods else growth
+        order = position.first_needed_key if len(seats) < position.needed_pods else growth
         seats.append(OrderedSeat(order, seat.host, seat.shape, "", seat.rank))
     return seats
 

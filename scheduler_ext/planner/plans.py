@@ -30,8 +30,8 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.batches import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.scheduler_ext.planner.order import (
     GangPosition,
-    Order,
     SeatClass,
+    SeatOrder,
     can_start,
     gangs_of_set,
     has_started,
@@ -95,10 +95,10 @@ class Plans:
         self.reservations = Reservations()
         self._trees = SharedDomains(view)
         self._plans = StandingPlans(view.snapshot)
-        self._unplanned: dict[GangKey, Order] = {}
+        self._unplanned: dict[GangKey, SeatOrder] = {}
         self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
         # Signatures of requests without room, and the first order.
-        self._known_failures: dict[object, tuple[Order, Refusal]] = {}
+        self._known_failures: dict[object, tuple[SeatOrder, Refusal]] = {}
         self._gain_versions: tuple[int, int] | None = None  # of the snapshot and the reservations, at the last update
         self._layout_version: int | None = None
 
@@ -114,7 +114,7 @@ class Plans:
         gang = self.view.gangs.get(key)
         if gang is None:
             return None
-        self._plan_until((self.position_in_plan(key) or position_of(self.view, gang)).last_order, self._work())
+        self._plan_until((self.position_in_plan(key) or position_of(self.view, gang)).last_key, self._work())
         if key in self._unplanned:  # many gangs are ahead of it; the question does not wait for all of them
             self._plan_gangs_of_set(key)
         return self.current_plan(key)
@@ -147,7 +147,7 @@ class Plans:
 
     def current_plans(self) -> list[GangPlan]:
         """Return all stored plans in the order of their gangs, without applying new changes."""
-        return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_order)]
+        return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_needed_key)]
 
     def try_place(self, request: GangRequest, only_rows: Iterable[int] | None = None) -> GangPlan:
         """Place a gang beside all other plans, and return the plan without storing it.
@@ -179,9 +179,9 @@ class Plans:
 
         unplaced_uids: members that count as if they had no host and no nomination.
         """
-        return self._request_at(gang, position_of(self.view, gang).first_order, unplaced_uids)
+        return self._request_at(gang, position_of(self.view, gang).first_needed_key, unplaced_uids)
 
-    def _request_at(self, gang: Gang, order: Order, unplaced_uids: Iterable[str] = ()) -> GangRequest:
+    def _request_at(self, gang: Gang, order: SeatOrder, unplaced_uids: Iterable[str] = ()) -> GangRequest:
         """Build the planner's request for a gang at a place in the order. unplaced_uids: members that count as if they
         had no host.
         """
@@ -235,14 +235,18 @@ class Plans:
         domain = self.strict_order.domain_against(gang)
         if domain is None or (oldest := self.view.gangs.get(domain.reservation.holder)) is None:
             return None
-        return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
+        return (
+            domain
+            if position_of(self.view, oldest).first_needed_key < position_of(self.view, gang).first_needed_key
+            else None
+        )
 
-    def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
+    def _hosts_ahead(self, order: SeatOrder, key: GangKey) -> list[int]:
         """Return the hosts in the plan of a gang, one for each pod; [] if the gang comes after `order`."""
         stored = self._plans.get(key)
         return (
             []
-            if stored is None or stored.position.first_order > order
+            if stored is None or stored.position.first_needed_key > order
             else [host for host, _ in stored.plan.reserved_pods()]
         )
 
@@ -305,10 +309,10 @@ class Plans:
                 ):
                     self._requeue_refused()  # seats were given up, not taken
                 if key in self._unplanned:  # a seat above its min was taken away
-                    self._unplanned[key] = replaced.position.first_order
+                    self._unplanned[key] = replaced.position.first_needed_key
                 return
             self._withdraw(key)
-        self._unplanned[key] = position_of(self.view, gang).first_order
+        self._unplanned[key] = position_of(self.view, gang).first_needed_key
 
     def _release_taken_seats(self, gang: Gang, stored: StandingPlan) -> bool:
         """Remove from the plan the seats of members that now hold their planned hosts.
@@ -321,10 +325,10 @@ class Plans:
             return False
         seated_uids = uids & stored.plan.hosts.keys()
         position = position_after(self.view, gang, stored.plan, stored.position, uids, stored.member_uids)
-        first_order = stored.position.first_order
-        if position is None or any(stored.seat_of(uid).order != first_order for uid in seated_uids):
+        first_needed_key = stored.position.first_needed_key
+        if position is None or any(stored.seat_of(uid).order != first_needed_key for uid in seated_uids):
             return False
-        if position.first_order != first_order and stored.pods_by_order.keys() != {first_order}:
+        if position.first_needed_key != first_needed_key and stored.pods_by_order.keys() != {first_needed_key}:
             return False  # the gang starts, and its seats have several orders
         self._plans.release_taken_seats(gang.key, seated_uids, position)
         self.steps += _SEAT_STEPS * len(uids)
@@ -353,9 +357,9 @@ class Plans:
         if key in self.view.gangs:
             if self._plans.get(key) is not None:
                 self._withdraw(key)
-            self._unplanned[key] = position_of(self.view, self.view.gangs[key]).first_order
+            self._unplanned[key] = position_of(self.view, self.view.gangs[key]).first_needed_key
 
-    def _plan_until(self, last: Order | None, work: Work) -> None:
+    def _plan_until(self, last: SeatOrder | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
         If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them.
@@ -451,18 +455,18 @@ class Plans:
         """
         if detail := self._trees.delay_beyond_limit(gang, partial(can_start, self.view, self.current_plan)):
             return refuse_for_partner(gang.key, detail)
-        request = self._request_at(gang, position.first_order)
+        request = self._request_at(gang, position.first_needed_key)
         if seated:
             request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
         signature = None if has_own_room else request_signature(request)
-        if (failed := self._known_failures.get(signature)) is not None and failed[0] <= position.first_order:
+        if (failed := self._known_failures.get(signature)) is not None and failed[0] <= position.first_needed_key:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
-        fabric, plans, order = self.view.fabric, self._plans, position.first_order
+        fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
         plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
-        if any(stored.position.first_order < order for stored in plans.plans_with_growth_seats()):
+        if any(stored.position.first_needed_key < order for stored in plans.plans_with_growth_seats()):
             # Growth seats of gangs ahead are kept if that costs this gang nothing.
             beside_growth = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order))
             plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
@@ -507,14 +511,14 @@ class Plans:
             self._requeue_refused()
         for other in gangs_of_set(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
             if (stored := self._plans.get(other.key)) is not None:
-                self._unplanned[other.key] = stored.position.first_order
+                self._unplanned[other.key] = stored.position.first_needed_key
 
     def _requeue_refused(self) -> None:
         """Mark the refused gangs to be planned again, since room was given back."""
         self._known_failures.clear()
         for key in self._refused:
             if (stored := self._plans.get(key)) is not None:
-                self._unplanned[key] = stored.position.first_order
+                self._unplanned[key] = stored.position.first_needed_key
 
     def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
         """Take seats back from rows that cannot hold all of them, the last in order first.
@@ -539,7 +543,7 @@ class Plans:
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))
         of_rows = stored.seats_by_row.values()
-        first = stored.position.first_order
+        first = stored.position.first_needed_key
         needed = {seat.uid or seat.rank for seats in of_rows for seat in seats if seat.order == first}
         self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost) - (needed - set(lost))))
 
@@ -562,13 +566,13 @@ class Plans:
             is_planned = stored is not None and seat in stored.seats_by_row.get(row, ())
             if stored is None or not is_planned or not (is_overdrawn or seat.shape in refused_shapes):
                 continue
-            if seat.order == stored.position.first_order:
+            if seat.order == stored.position.first_needed_key:
                 self._withdraw(key)
             else:
                 self._drop_lost_seats(key, stored, {seat.uid or seat.rank})
             if seat.order[0] != SeatClass.GROWTH:
                 self.displaced += 1
-                self._unplanned[key] = stored.position.first_order
+                self._unplanned[key] = stored.position.first_needed_key
                 moved.append(key)
             is_overdrawn = self._plans.is_overdrawn(row)
         return moved

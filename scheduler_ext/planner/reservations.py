@@ -162,7 +162,9 @@ class StrictOrder:
         """Return True if a queue keeps a domain for a gang ahead of this one."""
         domain = self._domains.get(queue)
         oldest = None if domain is None else view.gangs.get(domain.reservation.holder)
-        return oldest is not None and position_of(view, oldest).first_order < position_of(view, gang).first_order
+        return (
+            oldest is not None and position_of(view, oldest).first_needed_key < position_of(view, gang).first_needed_key
+        )
 
     def choose_again(self, view: ClusterView) -> bool:
         """Choose every domain again if nodes have changed.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
-from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
+from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass, SeatOrder
 from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats
 
 PodOnRow = tuple[int, PodShape]
@@ -31,7 +31,7 @@ class StandingPlan:
     member_uids: frozenset[str]  # uids of the members that existed when the plan was made
     seats: InitVar[Sequence[OrderedSeat]]  # the seats of the plan
     seats_by_row: dict[int, list[OrderedSeat]] = field(default_factory=dict)  # the seats by row
-    pods_by_order: dict[Order, list[PodOnRow]] = field(default_factory=dict)  # the seats by order
+    pods_by_order: dict[SeatOrder, list[PodOnRow]] = field(default_factory=dict)  # the seats by order
 
     def __post_init__(self, seats: Sequence[OrderedSeat]) -> None:
         for seat in seats:
@@ -55,11 +55,11 @@ class StandingPlan:
             pods = self.pods_by_order[seat.order]
             del pods[next(at for at, (row, shape) in enumerate(pods) if row == seat.host and shape == seat.shape)]
         self.plan = drop_seats(self.plan, frozenset(uids))
-        if position.first_order != self.position.first_order:
-            self._move(position.first_order)
+        if position.first_needed_key != self.position.first_needed_key:
+            self._move(position.first_needed_key)
         self.position = position
 
-    def _move(self, order: Order) -> None:
+    def _move(self, order: SeatOrder) -> None:
         """Give all seats of the plan this order."""
         for row, seats in self.seats_by_row.items():
             self.seats_by_row[row] = [OrderedSeat(order, each.host, each.shape, each.uid, each.rank) for each in seats]
@@ -185,7 +185,7 @@ class StandingPlans:
         """Return the shapes for which a row has no room at all."""
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
-    def pods_behind(self, order: Order, with_growth_seats: bool = True) -> list[PodOnRow]:
+    def pods_behind(self, order: SeatOrder, with_growth_seats: bool = True) -> list[PodOnRow]:
         """Return the reserved pods whose room a gang with this order may use: the seats of a later order.
 
         with_growth_seats: True to use also growth seats of the gangs ahead.
@@ -194,7 +194,7 @@ class StandingPlans:
         for stored in self:
             for other, pods in stored.pods_by_order.items():
                 if other > order and (
-                    with_growth_seats or other[0] != SeatClass.GROWTH or stored.position.first_order > order
+                    with_growth_seats or other[0] != SeatClass.GROWTH or stored.position.first_needed_key > order
                 ):
                     found += pods
         return found

@@ -67,7 +67,7 @@ def replace_lost_seats(
         missing_pods=0,
         growth_pods=0,
     )
-    behind = standing_plans.pods_behind(position.last_order)
+    behind = standing_plans.pods_behind(position.last_key)
     extra_pods = remaining.reserved_pods()
     second_plan = place_beside_plans(fabric, standing_plans, lost_request, work, behind, extra_pods=extra_pods)
     return replace(
@@ -88,9 +88,9 @@ def _lost_seats(
     Other seats of their units are included, but no seat of the min.
     """
     seats = order_seats(request.gang, plan, position, request.placed_members)
-    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
+    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_needed_key]
     lost: set[str | int] = set()
-    for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
+    for order in sorted({seat.order for seat in seats if seat.order != position.first_needed_key}):
         room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
         rooms: dict[PodShape, Rows] = {}
         for seat in (seat for seat in seats if seat.order == order):
@@ -101,5 +101,5 @@ def _lost_seats(
                 certain_pods.append((seat.host, seat.shape))
             else:
                 lost.add(seat.uid or seat.rank)
-    needed = {seat.uid or seat.rank for seat in seats if seat.order == position.first_order}
+    needed = {seat.uid or seat.rank for seat in seats if seat.order == position.first_needed_key}
     return seat_units(request.gang, plan, request.placed_members).with_partners(lost) - needed

@@ -103,7 +103,7 @@ class TestStanding:
     def test_how_many_members_a_gang_still_needs(self, size, at, minimum, needed, level):
         w, gang = shown(*world.koordinator("bert", size, minimum=minimum, at=at))
         standing = position_of(w.view, gang)
-        assert (standing.needed_pods, standing.first_order[0]) == (needed, level)
+        assert (standing.needed_pods, standing.first_needed_key[0]) == (needed, level)
 
     def test_the_important_go_first_then_the_nominated_then_the_older(self):
         pods = [
@@ -113,21 +113,21 @@ class TestStanding:
             *world.volcano("high", 1, created=4, priority=5),
         ]
         w, _ = shown(*pods)
-        order = sorted(w.view.gangs.values(), key=lambda gang: position_of(w.view, gang).first_order)
+        order = sorted(w.view.gangs.values(), key=lambda gang: position_of(w.view, gang).first_needed_key)
         assert [gang.key.name for gang in order] == ["high", "sent", "old", "new"]
 
     def test_members_above_the_min_go_after_the_min_of_others(self):
         w, gang = shown(*world.koordinator("bert", 3, minimum=2, created=1), *world.volcano("late", 1, created=9))
         bert = position_of(w.view, gang)
         late = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "late")])
-        assert bert.first_order < late.first_order < bert.last_order
-        assert (bert.first_order[2], bert.last_order[2]) == (False, True)
+        assert bert.first_needed_key < late.first_needed_key < bert.last_key
+        assert (bert.first_needed_key[2], bert.last_key[2]) == (False, True)
 
     def test_members_above_the_min_of_an_important_gang_go_before_lesser_ones(self):
         high = world.koordinator("bert", 3, minimum=2, created=9, priority=5)
         w, gang = shown(*high, *world.volcano("low", 1, created=1))
         low = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "low")])
-        assert position_of(w.view, gang).last_order < low.first_order
+        assert position_of(w.view, gang).last_key < low.first_needed_key
 
     def test_a_role_that_lacks_members_is_needed_though_the_min_is_there(self):
         task = {labels.VOLCANO_TASK_SPEC: "worker"}
@@ -146,7 +146,7 @@ class TestStanding:
         w.put(*pods).view.settle(w.now_s)
         (gang,) = w.view.gangs.values()
         position = position_of(w.view, gang)
-        assert (position.needed_pods, position.first_order[0]) == (3, SeatClass.WAITING)
+        assert (position.needed_pods, position.first_needed_key[0]) == (3, SeatClass.WAITING)
 
     @pytest.mark.parametrize(("early", "late", "first"), [
         pytest.param("2", "2", 2, id="stated before the start: the min ends with a whole multiple"),
@@ -162,7 +162,7 @@ class TestStanding:
         w.view.settle(w.now_s)
         position, plan = position_of(w.view, gang), w.plans.plan_of(gang.key, w.now_s)
         seats = order_seats(gang, plan, position, hosted_members(w.view, gang))
-        assert (position.needed_pods, position.first_order[0]) == (1, SeatClass.STARTED)
+        assert (position.needed_pods, position.first_needed_key[0]) == (1, SeatClass.STARTED)
         assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
 
     @pytest.mark.parametrize(("hosts", "first"), [
@@ -181,7 +181,7 @@ class TestStanding:
         w.view.settle(w.now_s)
         position, plan = position_of(w.view, gang), w.plans.plan_of(gang.key, w.now_s)
         seats = order_seats(gang, plan, position, hosted_members(w.view, gang))
-        assert (position.needed_pods, position.first_order[0]) == (1, SeatClass.STARTED)
+        assert (position.needed_pods, position.first_needed_key[0]) == (1, SeatClass.STARTED)
         assert [seat.order[0] for seat in seats].count(SeatClass.STARTED) == first
 
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
@@ -194,10 +194,10 @@ class TestStanding:
         assert [claim.uid for claim in claims] == ["uid-bert-0", "uid-bert-1", "uid-bert-2", "", ""]
         assert [claim.order[0] for claim in claims] == [SeatClass.WAITING] * 3 + [SeatClass.GROWTH] * 2
         assert [claim.order[2] for claim in claims] == [False, False, True, True, True]
-        assert claims[0].order == standing.first_order
-        assert claims[2].order == standing.last_order
-        assert {claim.order[3:] for claim in claims} == {standing.first_order[3:]}
-        assert {claim.order[1] for claim in claims} == {standing.first_order[1]}
+        assert claims[0].order == standing.first_needed_key
+        assert claims[2].order == standing.last_key
+        assert {claim.order[3:] for claim in claims} == {standing.first_needed_key[3:]}
+        assert {claim.order[1] for claim in claims} == {standing.first_needed_key[1]}
         assert [claim.rank for claim in claims[3:]] == [3, 4]
 
 
