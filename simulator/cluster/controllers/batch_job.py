@@ -161,10 +161,10 @@ def _pod_writes(
     """
     spec = job["spec"]
     total, parallelism = spec.get("completions"), spec.get("parallelism", 1)
-    kept, surplus = _split_surplus(job, states)
+    kept_pods, surplus = _split_surplus(job, states)
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in surplus]
     left = parallelism if total is None else min(parallelism, total - states.succeeded)
-    missing = max(0, left - len(kept))
+    missing = max(0, left - len(kept_pods))
     if not missing:
         return writes, None
     pause_s = min(retry_s[0] * 2 ** (states.failed - 1), retry_s[1]) if states.failed else 0.0
@@ -172,7 +172,7 @@ def _pod_writes(
         return writes, states.last_failure_s + pause_s
     indexes: Iterable[int | None] = repeat(None)
     if is_indexed(job):
-        used_indexes = {index_of(pod) for pod in kept} | states.done
+        used_indexes = {index_of(pod) for pod in kept_pods} | states.done
         indexes = (index for index in range(total) if index not in used_indexes)
     return [*writes, *(CreateWrite("pods", _pod(job, index)) for index in islice(indexes, missing))], None
 
@@ -188,15 +188,15 @@ def _split_surplus(job: Object, states: _PodStates) -> tuple[list[Object], list[
         parallelism = spec.get("parallelism", 1)
         by_age = sorted(states.active, key=lambda pod: (not pod["spec"].get("nodeName"), pod["metadata"]["name"]))
         return by_age[:parallelism], by_age[parallelism:]
-    kept: dict[int, Object] = {}
+    kept_pods: dict[int, Object] = {}
     surplus = []
     for pod in sorted(states.active, key=lambda pod: (index_of(pod), pod["metadata"].get("creationTimestamp", ""))):
         index = index_of(pod)
-        if not 0 <= index < spec["completions"] or index in kept or index in states.done:
+        if not 0 <= index < spec["completions"] or index in kept_pods or index in states.done:
             surplus.append(pod)
         else:
-            kept[index] = pod
-    ordered = [kept[index] for index in sorted(kept)]
+            kept_pods[index] = pod
+    ordered = [kept_pods[index] for index in sorted(kept_pods)]
     parallelism = spec.get("parallelism", 1)
     return ordered[:parallelism], [*reversed(ordered[parallelism:]), *surplus]
 
