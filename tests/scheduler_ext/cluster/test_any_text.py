@@ -15,7 +15,7 @@ from turnout.jobs.wishes import kai
 from turnout.kube import labels
 from turnout.kube.objects import Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Rules, Victims
-from turnout.scheduler_ext.planner.answers import answer_preempt, partial_gangs, violations
+from turnout.scheduler_ext.planner.answers import answer_preempt, broken_rules, partial_gangs
 from turnout.scheduler_ext.planner.nominations import NominationChoices, nominate, plan_annotations
 from turnout.topology.switch_paths import BadPath, natural_key, read_path
 
@@ -74,7 +74,7 @@ def ask_everything(w, pods):
         answer_preempt(w.plans, member, {name: Victims(("v",)) for name in names}, w.now_s)
     w.plans.plan_some(w.now_s)
     partial_gangs(w.plans)
-    violations(w.plans, w.rules)
+    broken_rules(w.plans, w.rules)
     nominate(w.plans, list(w.view.gangs), CHOICES, {}, w.now_s)
     plan_annotations(w.view, {}, list(w.view.pods), w.now_s)
 

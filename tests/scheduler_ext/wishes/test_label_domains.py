@@ -8,7 +8,7 @@ from tests.kit import world
 from tests.kit.world import World
 from turnout.jobs.wishes import kueue
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.answers import violations
+from turnout.scheduler_ext.planner.answers import broken_rules
 
 ZONE = "example.com/zone-key"  # no word of a tier
 NOTES = {kueue.REQUIRED: ZONE}
@@ -79,11 +79,11 @@ def test_podsets_that_share_a_domain_share_the_zone():
 def test_a_gang_that_keeps_to_its_zone_breaks_no_rule():
     w, pods = zoned([2] * 6, "xxxxxxxxyyyy"), gang(6)
     assert len(w.put(*pods).schedule(*pods)) == 6
-    assert violations(w.plans, Rules()) == {}
+    assert broken_rules(w.plans, Rules()) == {}
     outside = gang(7)[6]
     w.put(outside)
     w.bind(outside, "e0")
-    assert next(iter(violations(w.plans, Rules()).values()))[1] == 7
+    assert next(iter(broken_rules(w.plans, Rules()).values()))[1] == 7
 
 
 def test_a_refusal_names_the_label():
