@@ -103,8 +103,20 @@ class Shares:
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
-    def count_min(self, state: JobState, times: int) -> None:
-        """Add a job's min, other roles included, to the demand of its queue. times: 1, or -1 to take it back."""
+    def replace_min(self, before: JobState | None, after: JobState | None) -> None:
+        """Replace a job's min, other roles included, in the demand of its queue.
+
+        before, after: the job's states; None for a job that did not exist before, or that is over.
+        """
+        if before is not None and after is not None and _have_same_min(before, after):
+            return
+        if before is not None:
+            self._count_min(before, -1)
+        if after is not None:
+            self._count_min(after, 1)
+
+    def _count_min(self, state: JobState, times: int) -> None:
+        """Add a job's min to the demand of its queue. times: 1, or -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         minimum = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
@@ -157,6 +169,18 @@ class Shares:
         """Compute `queue_of_namespace` again. Return True if it has changed."""
         before, self.queue_of_namespace = self.queue_of_namespace, koordinator.quota_of_namespace(self._specs.values())
         return before != self.queue_of_namespace
+
+
+def _have_same_min(state: JobState, other: JobState) -> bool:
+    """Return True if two states of a job add the same to the demand of the same queue."""
+    job, other_job = state.job, other.job
+    return (
+        state.is_waiting == other.is_waiting
+        and job.queue == other_job.queue
+        and job.bounds.minimum == other_job.bounds.minimum
+        and job.shape == other_job.shape
+        and job.other_roles == other_job.other_roles
+    )
 
 
 def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
