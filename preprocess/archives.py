@@ -24,6 +24,7 @@ MAX_ZSTD_WINDOW_BYTES = 1 << 27  # of a frame, as in the reference decompressor
 DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
 READ_BYTES = 1 << 20  # decompressed bytes that are read at once
 GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
+MAX_READ_BYTES = 1 << 30  # of a text that are read at once: Python allocates as much for one read
 
 
 class ArchiveLimits(NamedTuple):
@@ -226,10 +227,13 @@ def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
 
 def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
     """Return the rest of a stream. Raises ArchiveFault if it has more than `limit` bytes."""
-    raw = stream.read(limit + 1)
-    if len(raw) > limit:
+    parts, bytes_left = [], limit + 1
+    while bytes_left and (part := stream.read(min(bytes_left, MAX_READ_BYTES))):
+        parts.append(part)
+        bytes_left -= len(part)
+    if not bytes_left:
         raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of more than {limit} bytes")
-    return raw
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _max_decompressed_bytes(size_bytes: int, limits: ArchiveLimits) -> int:

@@ -338,11 +338,10 @@ def _domains(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[
     for tier in range(common_tier(fabric, anchor_hosts), widest + 1):
         units, total = (np.add.reduceat(each, fabric.starts[tier]) for each in (room // request.multiple, room))
         fits = np.flatnonzero((units >= request.pods // request.multiple) & (total >= request.pods))
-        fits = fits[np.argsort(total[fits], kind="stable")][:_MAX_DOMAINS]
-        for switch in fits.tolist():
-            first, end = fabric.span(tier, switch)
-            if all(first <= host < end for host in anchor_hosts):
-                yield first, end
+        if anchor_hosts:
+            fits = fits[fits == fabric.switch_of[tier][anchor_hosts[0]]]
+        for switch in fits[np.argsort(total[fits], kind="stable")][:_MAX_DOMAINS].tolist():
+            yield fabric.span(tier, switch)
 
 
 def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:

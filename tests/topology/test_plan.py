@@ -266,6 +266,16 @@ def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
     assert (sorted(answer.slots) if isinstance(answer, Placement) else None) == pods
 
 
+def test_a_rest_joins_its_members_among_many_tighter_domains():
+    """More spines than are tried hold the gang in less room, but its member runs under the last one."""
+    tree = fabric(*[[2]] * 70, [1, 3])
+    rooms = room(*[2, 1] * 70, 0, 2, 1, 1)
+    answer = place_in_multiples(
+        tree, rooms, request(3, multiple=2, anchors=((140, 1),), rule=DistanceRule.LEAF_ONLY)
+    )
+    assert (answer.slots, answer.tier) == (((141, 2), (142, 1)), 2)
+
+
 @pytest.mark.parametrize(
     ("rooms", "anchors", "reason"),
     [
