@@ -334,7 +334,7 @@ def build_job(
     gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = job_fields.get("refused") or _owner_refusal(fields) or _gang_refusal(pod_notes, gang_min)
     job_fields |= (
-        {"life": JobLifecycle.DONE} if fields.is_deleted else {}
+        {"lifecycle": JobLifecycle.DONE} if fields.is_deleted else {}
     )  # a job that is being deleted gets no more pods
     return Job(
         fields.key,

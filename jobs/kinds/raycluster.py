@@ -33,7 +33,7 @@ def read(raw: Object) -> Job:
     shared_fields: dict[str, Any] = {
         "queue": fields.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         "priority_class": fields.labels.get("ray.io/priority-class-name", ""),
-        "life": JobLifecycle.SUSPENDED if fields.spec.flag("suspend") else JobLifecycle.LIVE,
+        "lifecycle": JobLifecycle.SUSPENDED if fields.spec.flag("suspend") else JobLifecycle.LIVE,
     }
     if not groups:
         why = "it has no group of workers at work"
