@@ -9,8 +9,8 @@ from typing import Any
 
 from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.scaling_curve import DEFAULT_POWER, capped
-from turnout.jobs.wishes.merge import wish_of
-from turnout.jobs.wishes.model import by_name
+from turnout.jobs.wishes.merge import wish_of_pod
+from turnout.jobs.wishes.model import tier_of_level
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 
@@ -238,5 +238,5 @@ def spread(annotations: Annotations) -> Spread:
     The tier of the result is that of the narrowest required level, None without one. A level whose name is unknown
     counts as a leaf, because only the extender reads the labels of nodes. Unreadable terms count as absent.
     """
-    terms = wish_of(annotations, [])
-    return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)
+    terms = wish_of_pod(annotations, [])
+    return Spread(min(map(tier_of_level, terms.levels), default=None), terms.multiple)

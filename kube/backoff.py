@@ -86,7 +86,7 @@ class RetryPauses(Generic[K]):
         self._pauses.clear()
 
 
-class UnshownWrites(Generic[K, V]):
+class PendingWrites(Generic[K, V]):
     """The newest write of each key. It is not repeated before the watch shows its value or some time has passed."""
 
     def __init__(self, repeat_after_s: float) -> None:
@@ -95,15 +95,15 @@ class UnshownWrites(Generic[K, V]):
         self._writes: dict[K, tuple[V, float]] = {}  # (value, time of the write) by key
 
     def note(self, key: K, value: V, now_s: float) -> None:
-        """Note that a write of a value begins. now_s: on the clock of `is_unshown`, seconds."""
+        """Note that a write of a value begins. now_s: on the clock of `is_pending`, seconds."""
         self._writes[key] = value, now_s
 
-    def is_unshown(self, key: K, value: V, now_s: float) -> bool:
+    def is_pending(self, key: K, value: V, now_s: float) -> bool:
         """Return True if this value was written less than `repeat_after_s` ago and the watch has not shown it yet."""
         write = self._writes.get(key)
         return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
 
-    def note_shown(self, key: K, value: V) -> bool:
+    def confirm(self, key: K, value: V) -> bool:
         """Forget the write of a key if the watch shows its value.
 
         Return True if the newest write of the key had this value, False if it had another one or if there is none.

@@ -37,7 +37,7 @@ def check_url(text: str, flag: str) -> None:
         raise BadSetting(f"{flag} is {text!r}: it must be an http or https address, of 200 characters at most")
 
 
-def add_reporting(parser: argparse.ArgumentParser) -> None:
+def add_log_and_docs_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags --log-level and --docs-base-url to a parser."""
     parser.add_argument(
         "--docs-base-url",

@@ -200,7 +200,9 @@ class ClusterSnapshot:
         fits: Rows = np.clip((remaining // [requested for _, requested in shape.requests]).min(axis=1), 0, MAX_ROOM)
         return fits.astype(np.int32)
 
-    def room_above(self, shape: PodShape, priority: int, other_pods: Sequence[tuple[int, PodShape]] = ()) -> Rows:
+    def room_after_preemption(
+        self, shape: PodShape, priority: int, other_pods: Sequence[tuple[int, PodShape]] = ()
+    ) -> Rows:
         """Return the room as if every pod of a lower priority were deleted: the room that preemption could make.
 
         shape, priority: of the pod that would preempt. other_pods: (row, shape) of pods that use room in addition. Host
@@ -212,13 +214,13 @@ class ClusterSnapshot:
             row = self.row_of.get(charge.node)
             if charge.priority < priority and row is not None:
                 if charge.shape not in vectors:
-                    vectors[charge.shape] = self.vector(charge.shape)
+                    vectors[charge.shape] = self.pod_amounts(charge.shape)
                 free[row] += vectors[charge.shape]
         for row, other_shape in other_pods:
-            free[row] -= self.vector(other_shape)
+            free[row] -= self.pod_amounts(other_shape)
         return self._count_room(shape, free)
 
-    def capacity(self, shape: PodShape) -> Rows:
+    def room_when_empty(self, shape: PodShape) -> Rows:
         """Return the room for a shape as if every node were empty: int32[rows], at most MAX_ROOM. It may be changed.
 
         Host ports stay in use.
@@ -288,11 +290,11 @@ class ClusterSnapshot:
         return tuple(self._column_of)
 
     @property
-    def width(self) -> int:
+    def column_count(self) -> int:
         """Return the number of known resources, which is the length of a vector of amounts."""
         return len(self._column_of)
 
-    def vector(self, shape: PodShape) -> NDArray[np.int64]:
+    def pod_amounts(self, shape: PodShape) -> NDArray[np.int64]:
         """Return the amounts that one pod of this shape uses, in the order of `columns`: int64[resources].
 
         Adds the resources that the shape requests and nodes offer as columns first, so older vectors may be shorter.

@@ -29,7 +29,7 @@ _LookupRequirement = tuple[str, str, Collection[str]]  # a Requirement with a se
 _LookupTerm = tuple[tuple[_LookupRequirement, ...], tuple[_LookupRequirement, ...]]
 
 MAX_AMOUNT = 1 << 52  # 4 PiB: more than any node has; sums over a node's pods do not overflow 64 bits
-MAX_RULES = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
+MAX_ITEMS = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
 MAX_VALUES = 1_024  # of all expressions together
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -91,7 +91,7 @@ def shape_of(pod: Pod) -> PodShape:
         return _intern(shape)
     if not spec.node_name:
         raise fault
-    return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
+    return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_ITEMS]))
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
@@ -111,19 +111,19 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
     """Return the first bound that a shape exceeds as an error; None within the bounds."""
-    rules, values = _count_rules(shape.terms or ())
+    rules, values = _count_expressions(shape.terms or ())
     counts = (
-        ("terms and expressions of node affinity", rules, MAX_RULES),
+        ("terms and expressions of node affinity", rules, MAX_ITEMS),
         ("values of node affinity", values, MAX_VALUES),
-        ("labels in its nodeSelector", len(shape.selector), MAX_RULES),
-        ("tolerations", len(shape.tolerations), MAX_RULES),
-        ("resources", len(shape.requests), MAX_RULES),
-        ("host ports", len(shape.host_ports), MAX_RULES),
+        ("labels in its nodeSelector", len(shape.selector), MAX_ITEMS),
+        ("tolerations", len(shape.tolerations), MAX_ITEMS),
+        ("resources", len(shape.requests), MAX_ITEMS),
+        ("host ports", len(shape.host_ports), MAX_ITEMS),
     )
     return next((TooComplex(noun, count, max_count) for noun, count, max_count in counts if count > max_count), None)
 
 
-def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
+def _count_expressions(terms: Iterable[Term]) -> tuple[int, int]:
     """Return (number of expressions, at least one for each term; number of their values)."""
     rules = values = 0
     for on_labels, on_fields in terms:
@@ -266,14 +266,14 @@ def preference(
 def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
     """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
 
-    () without any. Preferences are optional: if they have more than MAX_RULES expressions or MAX_VALUES values, the
+    () without any. Preferences are optional: if they have more than MAX_ITEMS expressions or MAX_VALUES values, the
     result is () too.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
     preferences = tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
-    rules, values = _count_rules(term for _, term in preferences)
-    return preferences if rules <= MAX_RULES and values <= MAX_VALUES else ()
+    rules, values = _count_expressions(term for _, term in preferences)
+    return preferences if rules <= MAX_ITEMS and values <= MAX_VALUES else ()
 
 
 def _is_ready(node: Node) -> bool:

@@ -587,7 +587,7 @@ def without_pointer(message: str, word: str) -> str:
     return re.sub(where, "", message)
 
 
-def explained(word: str) -> list[str]:
+def explain(word: str) -> list[str]:
     """Return the explanation of a reason as lines of text; [] for a word that no program uses. Case does not matter."""
     lines: list[str] = []
     for group in GROUPS:

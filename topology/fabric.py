@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.model import BadFabric, Cost, DistanceRule, Entry, Fault
+from turnout.topology.model import BadFabric, Cost, DistanceRule, MapEntry, MapFault
 from turnout.topology.switch_paths import Key, Path, natural_key, switches_above, tiers_of_switches, top_tier
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Fabric:
         return int(first[switch]), end
 
 
-def build(entries: Iterable[Entry]) -> Fabric:
+def build(entries: Iterable[MapEntry]) -> Fabric:
     """Build the tables of a map. The order of the entries makes no difference.
 
     Raises BadFabric with one fault for each host that is named several times, and for each entry whose path is empty or
@@ -121,7 +121,7 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
     )
 
 
-def fabric_above(fabric: Fabric, tier: int) -> Fabric:
+def fabric_of_switches(fabric: Fabric, tier: int) -> Fabric:
     """Return the fabric whose hosts are the switches of a tier, named by number.
 
     tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
@@ -168,7 +168,7 @@ def moved_share(old: Fabric, new: Fabric) -> float:
     return sum(new.paths.get(host) != path for host, path in old.paths.items()) / len(old.paths)
 
 
-def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
+def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     """Return the switches of a map as a tree of their paths, whose root is the empty path.
 
     Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
@@ -182,7 +182,7 @@ def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
     for entry in entries:
         lines.setdefault(entry.host, []).append(entry.line)
         if not entry.path or "" in entry.path:
-            faults.append(Fault(entry.line, f"host {entry.host} hangs from no switch"))
+            faults.append(MapFault(entry.line, f"host {entry.host} hangs from no switch"))
             continue
         for depth in range(len(entry.path), 0, -1):
             path = entry.path[:depth]
@@ -191,14 +191,14 @@ def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
             if parent_exists:
                 break
     faults += [
-        Fault(sorted(numbers)[1], f"host {host} is named {len(numbers)} times")
+        MapFault(sorted(numbers)[1], f"host {host} is named {len(numbers)} times")
         for host, numbers in lines.items()
         if len(numbers) > 1
     ]
     if faults:
         raise BadFabric(sorted(faults, key=lambda fault: (fault.line, fault.text)))
     if not nx.is_arborescence(tree):
-        raise BadFabric([Fault(0, "the switches make no tree")])
+        raise BadFabric([MapFault(0, "the switches make no tree")])
     return tree
 
 

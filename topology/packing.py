@@ -7,7 +7,7 @@ placed near them. The room of a tier is summed on first use. `place.py` chooses 
 
 A hole is the free room of a child of a switch: of a host under a leaf, or of a leaf under a spine. Few holes are used,
 so that large holes stay free. Holes of equal room are compared further: by the number of hosts that the pods use, then
-by the merits of the PlacementRequest.
+by the preferences of the PlacementRequest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ Counts = npt.NDArray[np.signedinteger]  # whole numbers: pods of hosts or switch
 class RoomByTier:
     """The free room of every host and switch, in pods of one shape. The room of a tier is summed on first use."""
 
-    __slots__ = ("_has_deep_hosts", "_merits", "_tiers", "fabric")
+    __slots__ = ("_has_deep_hosts", "_preferences", "_tiers", "fabric")
 
-    def __init__(self, fabric: Fabric, room: Counts, merits: Iterable[Counts] = ()) -> None:
-        """Take the free room of each host id, in pods, and the merits of a PlacementRequest, which decide among equal
-        switches.
+    def __init__(self, fabric: Fabric, room: Counts, preferences: Iterable[Counts] = ()) -> None:
+        """Take the free room of each host id, in pods, and the preferences of a PlacementRequest, which decide among
+        equal switches.
         """
         self.fabric = fabric
-        self._merits: list[list[Counts]] = [[np.where(room > 0, merit, 0)] for merit in merits]  # by table and tier
+        self._preferences: list[list[Counts]] = [
+            [np.where(room > 0, preference, 0)] for preference in preferences
+        ]  # by table and tier
         self._tiers: list[Counts] = [room]
         self._has_deep_hosts: bool | None = None
 
@@ -46,16 +48,17 @@ class RoomByTier:
             self._tiers.append(room)
         return self._tiers[tier]
 
-    def merits(self, tier: int) -> list[Counts]:
-        """Return the tables of merits for the switches of a tier, the more important table first; [] without merits.
+    def preferences(self, tier: int) -> list[Counts]:
+        """Return the tables of preferences for the switches of a tier, the more important table first; [] without
+        preferences.
 
         Each table has one number for each switch, summed over its hosts with room; a larger number is better.
         """
-        for sums in self._merits:
+        for sums in self._preferences:
             while len(sums) <= tier:
-                merit: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])
-                sums.append(merit)
-        return [sums[tier] for sums in self._merits]
+                preference: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])
+                sums.append(preference)
+        return [sums[tier] for sums in self._preferences]
 
     @property
     def has_deep_hosts(self) -> bool:
@@ -98,8 +101,8 @@ class RoomByTier:
         domains: numbers of switches, at least one. max_pods: pods that the gang may grow to. First come domains that
         have room for `max_pods` pods, alone or together with the rest of a switch above them, at the lowest tier at
         which any domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with
-        the greatest merits is chosen. Ties: the domain whose parent switch has the least room, then whose grandparent
-        has the least room, and so on; then the first one.
+        the greatest preferences is chosen. Ties: the domain whose parent switch has the least room, then whose
+        grandparent has the least room, and so on; then the first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= max_pods]
@@ -110,8 +113,8 @@ class RoomByTier:
         domains = domains[room == room.min()]
         if tier == 1 and len(domains) > 1 and self.has_deep_hosts:
             domains = self._leaves_with_fewest_hosts(domains, need)
-        for merit in self.merits(tier) if len(domains) > 1 else ():
-            domains = domains[merit[domains] == merit[domains].max()]
+        for preference in self.preferences(tier) if len(domains) > 1 else ():
+            domains = domains[preference[domains] == preference[domains].max()]
         parents = self.ancestors(tier, domains, tier)
         for higher_tier in range(tier, self.fabric.tiers):
             room = self.at_tier(higher_tier)[parents]
@@ -356,16 +359,18 @@ class DomainPacker:
         tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of different room keep
         their order.
         """
-        merits = [merit[first:end] for merit in self._room.merits(tier - 1)]
+        preferences = [preference[first:end] for preference in self._room.preferences(tier - 1)]
         if tier == 2 and self._room.has_deep_hosts:
             host_counts = (self._room.rooms_of_hosts(np.arange(first, end)) > 0).sum(axis=1)
-            merits = [-host_counts, *merits]
-        if not merits:
+            preferences = [-host_counts, *preferences]
+        if not preferences:
             return list(range(end - first))
         room = self._room.at_tier(tier - 1)[first:end]
         order = np.empty(len(room), np.intp)
         # Children of different room keep their places: choose_holes() decides among them.
-        order[np.argsort(room, kind="stable")] = np.lexsort([*(-merit for merit in reversed(merits)), room])
+        order[np.argsort(room, kind="stable")] = np.lexsort(
+            [*(-preference for preference in reversed(preferences)), room]
+        )
         positions: list[int] = order.tolist()
         return positions
 

@@ -9,8 +9,8 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to `PlacementRequest.max_pods`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `PlacementRequest.merits`: the scheduler extender prefers hosts that pods prefer, then
-   hosts with the least room besides whole pods;
+8. the hosts with the greatest `PlacementRequest.host_preferences`: the scheduler extender prefers hosts that pods
+   prefer, then hosts with the least room besides whole pods;
 9. the least room of the switches above the domain;
 10. fabric order.
 
@@ -130,10 +130,10 @@ def _search(
     )
     if not len(fabric.hosts) or not 0 < units >= min_units:
         return []
-    room_by_tier = RoomByTier(fabric, rooms[0], request.merits)
+    room_by_tier = RoomByTier(fabric, rooms[0], request.host_preferences)
     slots = _place_all(room_by_tier, units, max_units, widest, anchors)
     if slots is None and len(rooms) > 1:
-        room_by_tier = RoomByTier(fabric, rooms[1], request.merits)
+        room_by_tier = RoomByTier(fabric, rooms[1], request.host_preferences)
         slots = _place_on_unmapped_hosts(room_by_tier, units, max_units, anchors)
     if slots is not None:
         return slots
@@ -199,9 +199,9 @@ def _place_on_unmapped_hosts(room_by_tier: RoomByTier, units: int, max_units: in
     slots = [(host, int(room[host])) for host in np.flatnonzero(room[:mapped_count]).tolist()]
     anchor_hosts = sorted({host for host in anchors if host >= mapped_count})
     other_hosts = [host for host in range(mapped_count, len(fabric.hosts)) if host not in anchor_hosts]
-    merits = room_by_tier.merits(0)
+    preferences = room_by_tier.preferences(0)
     for hosts in (anchor_hosts, other_hosts):
-        hosts.sort(key=lambda host: [-int(merit[host]) for merit in merits])
+        hosts.sort(key=lambda host: [-int(preference[host]) for preference in preferences])
         holes = room[hosts].tolist()
         share = min(remaining, sum(holes))
         slots += [(hosts[index], pods_taken) for index, pods_taken in choose_holes(holes, share)]
@@ -241,7 +241,7 @@ def place_in_smallest_holes(
     if fewer fit.
     """
     usable = room // request.multiple * request.multiple
-    order = np.lexsort([*(-merit for merit in reversed(request.merits)), usable])
+    order = np.lexsort([*(-preference for preference in reversed(request.host_preferences)), usable])
     slots: list[tuple[int, int]] = []
     remaining = request.pods
     for host in order[np.searchsorted(usable[order], 1) :].tolist():
@@ -317,7 +317,7 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
 
     None if nothing does. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
-    for first, end in _domains(fabric, room, request):
+    for first, end in _domains_with_rest(fabric, room, request):
         inside = np.zeros_like(room)
         inside[first:end] = room[first:end]
         if (placement := _place_rest(fabric, inside, request, rest)) is not None:
@@ -325,7 +325,7 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
     return _place_rest(fabric, room, request, rest)
 
 
-def _domains(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
+def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
     """Yield the host ids (first, last + 1) of domains with room for all pods and for the whole multiples.
 
     room: as for plan(). The lowest domains come first, of one tier those with the least room, at most _MAX_DOMAINS of a
@@ -363,7 +363,9 @@ def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int
     rest_placement = plan(
         fabric,
         (room_left // rest).clip(0, 1),
-        PlacementRequest(1, 1, 1, 1, request.widest_tier, members, request.rule, merits=request.merits),
+        PlacementRequest(
+            1, 1, 1, 1, request.widest_tier, members, request.rule, host_preferences=request.host_preferences
+        ),
     )
     if isinstance(rest_placement, Refusal):
         return None
@@ -427,7 +429,7 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, plac
     for host, pods in placement.slots:
         pods_under[int(fabric.switch_of[1][host])] += pods
     spread = DomainPacker(
-        RoomByTier(fabric, room // request.multiple, request.merits), [host for host, _ in request.anchors]
+        RoomByTier(fabric, room // request.multiple, request.host_preferences), [host for host, _ in request.anchors]
     )
     slots = [
         (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % request.multiple

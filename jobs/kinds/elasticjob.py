@@ -194,7 +194,7 @@ def read(raw: Object) -> Job:
         role=WORKER,
         other_roles=tuple(
             (job_kind.worker_shape(role.part("template")), role.count("replicas", 1))
-            for name, role in sorted(fields.spec.by_name("replicaSpecs").items())
+            for name, role in sorted(fields.spec.parts_by_name("replicaSpecs").items())
             if name != WORKER
         ),
         lifecycle=_lifecycle(fields, spec.suspend or not replicas),

@@ -309,8 +309,8 @@ def read_head(raw: Object, kind: str) -> JobFields:
         meta.text("uid"),
         meta.text("resourceVersion"),
         meta.text("creationTimestamp"),
-        meta.words("annotations"),
-        meta.words("labels"),
+        meta.text_map("annotations"),
+        meta.text_map("labels"),
         object_part.part("spec"),
         object_part.part("status"),
         owner_kind=owners[0].text("kind") if owners else "",
@@ -329,7 +329,7 @@ def build_job(
     """
     annotations, sizes = fields.annotations, _sizes(fields.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
-    pod_notes = sized.template.part("metadata").words("annotations")
+    pod_notes = sized.template.part("metadata").text_map("annotations")
     bounds = job_annotations.bounds(annotations, sized.minimum, sized.maximum, sizes, sized.fixed_field)
     gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = job_fields.get("refused") or _owner_refusal(fields) or _gang_refusal(pod_notes, gang_min)

@@ -148,14 +148,15 @@ def sum_subtrees(
 class QueueClaim(NamedTuple):
     """A claim on a shared amount, by the water level of weighted sharing.
 
-    Between the levels `begins` and `ends` the claim has least + weight * (level - begins).
+    Between the levels `begins` and `ends` the claim gets minimum + weight * (level - begins).
     """
 
     minimum: int  # the amount at every level up to `begins`, >= 0
     weight: int  # the amount that it gains with each unit of the level, >= 0
     begins: float  # the level from which it grows, >= 0
     ends: float  # the level at which its request is satisfied, >= begins
-    own: int  # the amount at `begins` if it requested everything: `minimum` and the part that it leaves to others now
+    # Its amount at `begins` if it requested everything; above `minimum` if it leaves a part to other claims now.
+    entitled: int
 
     def at(self, level: float) -> float:
         """Return the amount that the claim has at this water level."""
@@ -206,10 +207,10 @@ def _max_share(
     after each of these levels. sums: the amount of all claims at each of these levels. total: the amount to divide.
     level: the level at which the total is used up.
     """
-    minimum, weight, begins, ends, own = claim
-    if level <= ends and own == minimum:
+    minimum, weight, begins, ends, entitled = claim
+    if level <= ends and entitled == minimum:
         return claim.at(level)  # its request is not satisfied now, so a larger one changes nothing
-    offset = own - weight * begins
+    offset = entitled - weight * begins
     extra_at_0 = offset - minimum - weight * (ends - begins)  # from `ends` on it has all that it requests now
     first = low = bisect_left(levels, ends)
     high = len(levels)
@@ -221,7 +222,7 @@ def _max_share(
             high = middle
     last = low - 1
     if last < first or not weight:
-        return own
+        return entitled
     rest = total - (sums[last] + extra_at_0 + weight * levels[last])
     return offset + weight * (levels[last] + rest / (slopes[last] + weight))
 

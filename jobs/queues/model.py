@@ -80,7 +80,7 @@ class QueueSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueShare:
     """The limits and the use of one queue at one moment, or of a parent or cohort that limits several queues."""
 
     limit: Amounts = field(default_factory=dict)  # the largest use of all its pods together; absent for no limit

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, by_name, nested
+from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, nested, tier_of_level
 
 MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
@@ -98,7 +98,7 @@ def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
     levels = [level for level in (rule.level, other_rule.level) if level is not None]
     return replace(
         rule,
-        level=min(levels, key=by_name, default=None),
+        level=min(levels, key=tier_of_level, default=None),
         exclusive=rule.exclusive or other_rule.exclusive,
         min_groups=max(rule.min_groups, other_rule.min_groups),
         pods=max(rule.pods, other_rule.pods),

@@ -66,7 +66,7 @@ class MinimalTransport:
         Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was
         sent.
         """
-        head = self._head(request)
+        head = self._encode_head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
         while self._idle and request.method == "GET":
             connection = self._idle.pop()
@@ -76,7 +76,7 @@ class MinimalTransport:
                 continue  # the server has closed it since the last answer
         return await self._exchange(await self._connect(), head, body)
 
-    def _head(self, request: Request) -> bytes:
+    def _encode_head(self, request: Request) -> bytes:
         """Return the request line and the headers, with the token, as bytes.
 
         Raises UnreadableCredentials if a header would span two lines.

@@ -32,7 +32,7 @@ UNSERVED_RETRY_S = 30.0  # the interval of retries for a kind that is not served
 _LINES_PER_YIELD = 32  # lines that are decoded before other tasks run: about a millisecond of work
 
 
-class Source(Protocol):
+class ListerWatcher(Protocol):
     """The calls of a Client that a Reflector needs."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
@@ -69,7 +69,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        client: Source,
+        client: ListerWatcher,
         path: str,
         kind: type[T],
         sink: Sink[T],

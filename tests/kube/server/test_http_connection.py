@@ -75,4 +75,5 @@ async def test_an_open_request_is_answered_before_the_end():
         asyncio.get_running_loop().call_soon(is_closing.set)
         answer = await reader.read()
         await closing
-    assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"answer")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"answer")

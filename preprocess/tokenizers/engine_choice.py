@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     reason: str  # a phrase for the log and the run's record
 
 
-def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
+def choose_engine(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
     """Return the engine for these settings: gigatoken only if all its tokens equal those of the reference library.
 
     texts: a sample of the documents. If gigatoken is not installed or cannot read the vocabulary, the reference is the
