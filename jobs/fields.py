@@ -101,7 +101,7 @@ class ObjectPart:
         return tuple(parts)
 
     def parts_by_name(self, key: str) -> dict[str, ObjectPart]:
-        """Return the objects inside the object in the field `key`, by their names.
+        """Return the objects inside the object in the field `key`, by their names, as parts.
 
         {} if the field is absent or no object. A null is left out. A value that is no object is a fault, and an empty
         part.

@@ -52,10 +52,10 @@ class Reservation:
     place_text: str = ""  # where the nodes are, for the sentence about strict order; "" for other reasons
 
     def excludes(self, key: GangKey, priority: int) -> bool:
-        """Return True if a gang may not use the nodes: it is not the holder, and its priority is no higher than the
-        holder's.
+        """Return True if the reservation keeps a gang from the nodes: the gang is not the holder, and its priority is
+        not higher than the holder's.
 
-        key, priority: of that gang.
+        key, priority: of that gang. The end of the reservation is not checked.
         """
         return self.holder != key and self.priority >= priority
 

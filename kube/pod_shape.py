@@ -73,10 +73,10 @@ class PodShape:
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Return the shape of a pod: one object for equal shapes.
+    """Return the shape of a pod. Equal shapes are usually one object, from a cache.
 
-    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node needs no placement.
-    If it is too complex, its shape has only its requests and host ports.
+    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node needs no placement:
+    if it is too complex, its shape has only its requests and its first MAX_ITEMS host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
@@ -110,7 +110,7 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
-    """Return the first bound that a shape exceeds as an error; None within the bounds."""
+    """Return an error about the first bound that a shape exceeds, without raising it; None if it exceeds none."""
     rules, values = _count_expressions(shape.terms or ())
     counts = (
         ("terms and expressions of node affinity", rules, MAX_ITEMS),
@@ -124,7 +124,7 @@ def _complexity_error(shape: PodShape) -> TooComplex | None:
 
 
 def _count_expressions(terms: Iterable[Term]) -> tuple[int, int]:
-    """Return (number of expressions, at least one for each term; number of their values)."""
+    """Return (number of expressions, number of their values). A term without expressions counts as one expression."""
     rules = values = 0
     for on_labels, on_fields in terms:
         rules += max(1, len(on_labels) + len(on_fields))
@@ -213,7 +213,8 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """Return True if a node admits pods of a shape by readiness, cordon, taints, selector and required node affinity.
+    """Return True if a node admits pods of a shape: it is not NotReady, and its cordon (unschedulable), taints, labels
+    and fields allow the shape.
 
     Free room and host ports are not checked.
     """
@@ -342,7 +343,7 @@ def _compare_numbers(value: str | None, operator: str, values: Collection[str]) 
 
 @lru_cache(maxsize=4096)
 def _integer(text: str | None) -> int | None:
-    """Return the integer in a text of up to 19 digits; None for any other text and for None."""
+    """Return the integer in a text of up to 19 digits, with or without a sign; None for any other text and for None."""
     return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
@@ -363,9 +364,10 @@ def label_keys(shape: PodShape) -> Iterable[str]:
 
 
 def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    """Return the part of a node that `admits` reads. Nodes with equal views are admitted or refused alike.
+    """Return the part of a node that admits() reads, as a hashable value: nodes with equal views get the same result.
 
-    keys: the label keys that the shape reads. by_name: True if the shape reads the name of the node.
+    keys: the label keys in the nodeSelector and the required node affinity of the shape. by_name: True if its affinity
+    reads metadata.name.
     """
     node_labels = node.metadata.labels or {}
     taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())

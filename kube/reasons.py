@@ -588,7 +588,10 @@ def without_pointer(message: str, word: str) -> str:
 
 
 def explain(word: str) -> list[str]:
-    """Return the explanation of a reason as lines of text; [] for a word that no program uses. Case does not matter."""
+    """Return the lines that explain a reason, for each program that uses it; [] if the word is no reason.
+
+    word: in upper or lower case.
+    """
     lines: list[str] = []
     for group in GROUPS:
         for each, meaning in group.meanings.items():

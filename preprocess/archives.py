@@ -30,9 +30,10 @@ MAX_READ_BYTES = 1 << 30  # of a text that are read at once: Python allocates as
 class ArchiveLimits(NamedTuple):
     """The bounds for reading one archive."""
 
-    block_bytes: int  # bytes of the lines of one block, about, >= 1
+    block_bytes: int  # the approximate size of a block of lines, in bytes, >= 1
     max_document_bytes: int  # bytes of one document, >= 1
-    max_expansion: int  # decompressed bytes for each compressed byte, >= 1
+    # The most decompressed bytes for each compressed byte, >= 1; FREE_EXPANSION_BYTES are always allowed.
+    max_expansion: int
 
 
 class Block(NamedTuple):
@@ -155,7 +156,10 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield each file of a gzipped tar as one text. Other entries of the tar are skipped."""
+    """Yield each regular file in a gzipped tar as one text. Other entries of the tar are skipped.
+
+    Raises ArchiveFault for a text above the limit, or too many decompressed bytes.
+    """
     with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -182,6 +186,8 @@ def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
         yield Block(raw, is_text=True)
 
 
+# Each reader takes (file, its size in bytes, limits). It raises ArchiveFault above a limit; for a damaged archive also
+# EOFError and the errors of tarfile, zipfile and zlib, which blocks() converts.
 _READERS: dict[InputFormat, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]] = {
     InputFormat.GZIP_JSON_LINES: _gzip_lines,
     InputFormat.ZSTD_JSON_LINES: _zstd_lines,

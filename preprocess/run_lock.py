@@ -108,13 +108,16 @@ def renew(path: str, holder: LockHolder) -> None:
 
 
 def _write_holder(path: str, holder: LockHolder) -> None:
-    """Write the holder into the lock file."""
+    """Write the holder into the lock file, which is replaced. Raises any error of the storage."""
     with storage.atomic_file(path) as file:
         storage.write_all(file, msgspec.json.encode(holder))
 
 
 def _holder_name(content: bytes) -> str:
-    """Return a text about the holder in the content of a lock file."""
+    """Return a phrase that names the holder of a lock, for an error message; a general phrase if it is unreadable.
+
+    content: of the lock file.
+    """
     try:
         return _holder_decoder.decode(content).description()
     except msgspec.MsgspecError:

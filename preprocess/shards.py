@@ -311,7 +311,10 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 
 
 def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
-    """Return a text about a fault: file, line in the file, reason and detail. Reads the file up to the line."""
+    """Return a text about a fault: file, line in the file, reason and detail.
+
+    The file is read up to the line, to count lines. Raises OSError.
+    """
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]
     line = fault.line + _lines_before(source, piece.start)

@@ -122,7 +122,8 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
 
 def fabric_of_switches(fabric: Fabric, tier: int) -> Fabric:
-    """Return the fabric whose hosts are the switches of a tier, named by number.
+    """Return the fabric whose hosts are the switches of a tier: a host's id is the switch's number, its name "0", "1"
+    ...
 
     tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
     gang costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.
@@ -144,8 +145,8 @@ def fabric_of_switches(fabric: Fabric, tier: int) -> Fabric:
 def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
     """Return the fabric under one switch. Host ids count from the switch's first host.
 
-    tier, switch: the tier and the number of the switch. The result has the tiers up to `tier`, and no names of
-    switches, no `index` and no `paths`.
+    tier, switch: the tier and the number of the switch. The result has the tiers 0..`tier` and the names in
+    `hosts`; `names`, `index` and `paths` are empty.
     """
     first, end = fabric.span(tier, switch)
     rows = fabric.switch_of[: tier + 1, first:end]
@@ -353,10 +354,10 @@ def scores(
 
 
 def _score_by_distance(tiers: int) -> npt.NDArray[np.int8]:
-    """Return the score, 0..9, of a host that is not planned, for each distance 0..T+1. tiers: T.
+    """Return the score, 0..9, of a host that the plan does not use, by its distance 0..T+1 from the nearest member.
 
-    Up to nine tiers each tier below T has a lower score than the tier before it; with more, far tiers share the score
-    1. The distances T and T+1 have the score 0.
+    tiers: T. If T is at most 9, a greater distance below T always has a lower score; if T is larger, all distances from
+    8 to T-1 have the score 1. The distances T and T+1 have the score 0.
     """
     largest = TOP - 1
     if tiers <= largest:

@@ -30,8 +30,9 @@ _MAX_TRIES = 6  # for one domain
 def place_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | None:
     """Place all pods of a gang without anchors in whole runs, in the lowest domain; None if no such place is found.
 
-    room: as for plan(). request: with at least one layer. Of domains of one tier the one with the fewest used switches
-    is chosen. A domain of the innermost layer's tier or below, such as one host, keeps every run under one switch.
+    room: as for plan(). request: with at least one layer that has an effect, and without anchors. Domains up to the
+    innermost layer's tier are tried first: in them every run is under one switch anyway. Then higher tiers, up to the
+    widest allowed; of one tier, the domain in which the gang uses the fewest switches is chosen.
     """
     widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
     innermost = min(request.layers[-1][0], widest)
@@ -131,7 +132,10 @@ def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[
 
 
 def _limit_room(room: Room, max_pods: int) -> Room:
-    """Return the room of the first places only, `max_pods` pods together. room: of each place, in pods."""
+    """Return the room of the first places, `max_pods` pods together, and 0 for the places after them: a new array.
+
+    room: of each place (host or switch), in pods.
+    """
     before = np.cumsum(room) - room
     limited: Room = np.clip(max_pods - before, 0, room).astype(np.int32)
     return limited
@@ -217,9 +221,10 @@ def placements_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) 
 
 
 def room_of_outer_switches(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
-    """Return how many pods each switch of the outermost layer's tier holds in whole runs of the inner layers.
+    """Return how many pods each switch of the outermost layer's tier holds, by switch number.
 
-    room: as for plan(). request: with at least one layer.
+    Only whole multiples on each host and whole runs of the inner layers, if there are any, are counted; an incomplete
+    last multiple or run is not. room: as for plan(). request: with at least one layer that has an effect.
     """
     pods, lower_tier = room // request.multiple * request.multiple, 0
     for tier, size in reversed(request.layers[1:]):
@@ -241,8 +246,8 @@ def _with_effective_layers(fabric: Fabric, request: PlacementRequest) -> Placeme
 
 
 def _results_of_all_ways(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[Placement | Refusal]:
-    """Yield the result, a Placement or a Refusal, of each way to place a gang: in its layers if it has any, else in
-    multiples.
+    """Yield the result, a Placement or a Refusal, of each way to place a gang: in those of its layers that have an
+    effect, or in multiples if there are none.
 
     room: as for plan(). At least one result is yielded.
     """

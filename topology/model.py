@@ -75,8 +75,8 @@ class PlacementRequest:
     # (tier, size in pods) of runs of consecutive ranks: each run stays under one switch of the tier. The outermost
     # layer is first: tiers descend, and each size divides the size before it.
     layers: tuple[tuple[int, int], ...] = ()
-    # Tables by host id that decide among equally good hosts, the more important table first; a larger number is
-    # better. For switches, the numbers of the hosts with room are added.
+    # Tie-breakers among equally good hosts: tables by host id, the more important first; a larger number is better. The
+    # number of a switch is the sum over its hosts with room.
     host_preferences: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest)
     rooms = [_mapped_only(fabric, units)]
     if not required and fabric.mapped_count < len(fabric.hosts):
         rooms.append(units)
-    slots = _search(_by_distance_rule(fabric, request), rooms, request, anchors)
+    slots = _search(*_by_distance_rule(fabric, request), rooms, request, anchors)
     if not slots:
         return _refusal(rooms[-1], request)
     slots = [(host, pods * request.multiple) for host, pods in slots]
@@ -84,7 +84,10 @@ def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int
 
 
 def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the room with 0 on hosts that are not in the map. units: room of each host id, in units."""
+    """Return the room with 0 on hosts that are not in the map: a copy, or `units` itself if all hosts are.
+
+    units: room of each host id, in units.
+    """
     if fabric.mapped_count == len(fabric.hosts):
         return units
     units = units.copy()
@@ -109,7 +112,8 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 
 
 def _search(
-    fabric_and_widest: tuple[Fabric, int],
+    fabric: Fabric,
+    widest: int,
     rooms: list[npt.NDArray[np.int32]],
     request: PlacementRequest,
     anchors: list[int],
@@ -118,11 +122,10 @@ def _search(
 
     If none does and the request allows it, all units are placed on any hosts, also unmapped ones. If that fails, too,
     the result has as many units as the roomiest domain of the widest tier holds (with anchors: as their domain holds).
-    [] if these are fewer than `request.min_pods` needs. fabric_and_widest: the fabric after the distance rule, and the
-    widest tier allowed in it. rooms: units of each host id, first on mapped hosts only, then on all hosts if the
-    request allows them. anchors: host ids of placed members.
+    [] if these are fewer than `request.min_pods` needs. fabric, widest: as _by_distance_rule() returns them. rooms:
+    units of each host id, first on mapped hosts only, then on all hosts if the request allows them. anchors: host ids
+    of placed members.
     """
-    fabric, widest = fabric_and_widest
     units, min_units, max_units = (
         request.pods // request.multiple,
         -(-request.min_pods // request.multiple),
@@ -287,8 +290,8 @@ def place_in_multiples(fabric: Fabric, room: Room, request: PlacementRequest) ->
 def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
     """Return the host ids of pods that complete the multiples that members have begun, one entry for each pod.
 
-    member_hosts: the host id of each member that has a host. multiple: pods. pods: the largest number of entries. room:
-    as for plan(); the room of the result is subtracted from it.
+    member_hosts: the host id of each member that has a host. multiple: pods of one multiple, >= 1. pods: the largest
+    number of entries. room: as for plan(); it is changed: the pods of the result are subtracted.
     """
     hosts: list[int] = []
     for host, count in sorted(Counter(member_hosts).items()):
@@ -326,10 +329,11 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
 
 
 def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
-    """Yield the host ids (first, last + 1) of domains with room for all pods and for the whole multiples.
+    """Yield (first host id, last host id + 1) of each domain that has room for all pods, and room in whole units for
+    the whole units of the request, up to the widest tier allowed.
 
-    room: as for plan(). The lowest domains come first, of one tier those with the least room, at most _MAX_DOMAINS of a
-    tier. Each domain contains the anchors; nothing is yielded if an anchor is off the map.
+    room: as for plan(). Lower tiers come first; of one tier, the domains with the least room, at most _MAX_DOMAINS.
+    Only domains that contain all anchors are yielded; nothing if an anchor is off the map.
     """
     anchor_hosts = [host for host, _ in request.anchors]
     widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
@@ -390,12 +394,12 @@ _SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only ever
 
 
 def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
-    """Place a gang.
+    """Place a gang; if it needs several leaves, keep the largest number of its pods under one leaf as small as
+    possible.
 
-    If it needs several leaves, keep the largest number of its pods under one leaf as small as possible. room: as for
-    plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of all tiers,
-    than the placement without balance, which is the result if no other is found. Of domains of one tier, the one that
-    allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
+    room: as for plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of
+    all tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the
+    one that allows the smallest such number is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
     unbalanced = place_in_multiples(fabric, room, request)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:
@@ -404,10 +408,10 @@ def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Pla
     span = fabric.span(unbalanced.tier, int(fabric.switch_of[unbalanced.tier][unbalanced.slots[0][0]]))
     max_pods = max(request.max_pods, unbalanced.pods)
     exact_request = replace(request, pods=unbalanced.pods, min_pods=unbalanced.pods, max_pods=max_pods)
-    for share in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
+    for max_pods_of_leaf in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
         for first, end in dict.fromkeys((span, (0, len(room)))):
             limited = np.zeros_like(room)
-            limited[first:end] = _limit_leaves(fabric, room, exact_request, share)[first:end]
+            limited[first:end] = _limit_leaves(fabric, room, exact_request, max_pods_of_leaf)[first:end]
             balanced_placement = place_in_multiples(fabric, limited, exact_request)
             if isinstance(balanced_placement, Refusal) or (balanced_placement.pods, balanced_placement.tier) != (
                 unbalanced.pods,
@@ -496,15 +500,15 @@ def _leaf_limits_to_try(
     return possible[:: -(-len(possible) // _SHARE_TRIES) or 1]
 
 
-def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, share: int) -> Room:
-    """Return the room in which no leaf can get more pods of the gang than `share`, the pods of its anchors included.
+def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, max_pods_of_leaf: int) -> Room:
+    """Return the room in which no leaf can get more pods of the gang than `max_pods_of_leaf`, its anchors included.
 
-    room: as for plan(). In the result the room of each host is whole multiples. If the limit allows, one host of each
-    leaf also has room for the rest.
+    room: as for plan(). The result is a new array. The room of each host is rounded down to whole units. If there is a
+    rest, one host of each leaf gets room for it in addition, where room and limit allow.
     """
     unit, rest, leaf_of = request.multiple, request.pods % request.multiple, fabric.switch_of[1]
     anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
-    max_pods = (share - anchored).clip(0)
+    max_pods = (max_pods_of_leaf - anchored).clip(0)
     usable = room // unit * unit
     before = np.cumsum(usable, dtype=np.int64) - usable
     before -= before[fabric.starts[1]][leaf_of]

@@ -197,10 +197,11 @@ def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str
 
 
 def _share(node: _TreeNode, demand: Demand, exposed: bool) -> QueueShare:
-    """Return the share of a ClusterQueue or cohort: of a ClusterQueue by resource, of a cohort by Flavor.key.
+    """Return the share of a ClusterQueue or cohort. Its amounts are by resource for a ClusterQueue, by Flavor.key for a
+    cohort.
 
-    demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to take borrowed quota back; then
-    elastic workers leave the borrowed GPUs free.
+    node: with all its fields computed. demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to
+    take borrowed quota back; then elastic workers leave the borrowed GPUs free.
     """
     spec = node.spec
     if spec.name.startswith(COHORT):

@@ -39,7 +39,7 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, QueueShare]
 
 
 def _drop_foreign_parents(by_name: dict[str, QueueShare]) -> dict[str, QueueShare]:
-    """Return the shares without parents that are not among them. by_name: the shares of one dialect."""
+    """Return all shares; a parent that is not among them becomes "". by_name: the shares of one dialect."""
     return {
         name: replace(share, parent="") if share.parent and share.parent not in by_name else share
         for name, share in by_name.items()
@@ -167,9 +167,9 @@ class StrictQueues:
         self._by_namespace: dict[str, str] = {}  # unique names, by the namespace of pods that name no queue
 
     def put(self, object_path: str, strict_queue: StrictQueue | None) -> bool:
-        """Add or replace the queue of one object; None removes it. Return True if the table has changed.
+        """Add or replace the strict queue of one object; None removes it. Return True if the table has changed.
 
-        place: the path of the object.
+        object_path: the URL path of the object, by which a later call replaces or removes the queue.
         """
         if self._by_path.get(object_path) == strict_queue:
             return False
@@ -184,7 +184,11 @@ class StrictQueues:
         return True
 
     def set_cluster_queue(self, local_queue: str, cluster_queue: str) -> bool:
-        """Set the ClusterQueue of a LocalQueue (namespace/name); "" removes it. Return True if it changed."""
+        """Set the ClusterQueue to which a LocalQueue leads, and return True if it changed.
+
+        local_queue: namespace/name. cluster_queue: the name of the ClusterQueue, which need not be strict; "" removes
+        the LocalQueue.
+        """
         queue = f"{QueueDialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
         if self._local.get(local_queue, "") == queue:
             return False

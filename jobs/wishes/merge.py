@@ -44,7 +44,7 @@ def wish_of_pod(annotations: Mapping[str, str], faults: list[str]) -> Wish:
 
 
 def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
-    """Return (first terms with the group of gangs that another dialect names, other terms that must still be merged).
+    """Return (`first` with the group of gangs that another dialect names, terms that must still be merged).
 
     first: the terms that win a conflict. rest: the terms of the other dialects. If `first` takes over a group, those
     terms of `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of
@@ -223,7 +223,7 @@ MAX_ROLES = 64  # roles with a minimum in one PodGroup
 
 
 def wish_of_pod_group(topology: object, policies: object, constraints: object, annotations: Mapping[str, str]) -> Wish:
-    """Return the placement terms of a PodGroup; NOTHING without any.
+    """Return the placement terms of a PodGroup: those of its spec, else those of its annotations; NOTHING without any.
 
     Every argument but `annotations` may have any type. topology: Volcano's networkTopology. constraints: the
     schedulingConstraints of Kubernetes, which count without a topology. policies: Volcano's subGroupPolicy.
@@ -244,7 +244,10 @@ def wish_of_pod_group(topology: object, policies: object, constraints: object, a
 
 
 def wish_of_pod_group_annotations(annotations: Mapping[str, str]) -> Wish:
-    """Return the placement terms in the annotations of a PodGroup. Unreadable values are listed in `ignored`."""
+    """Return the placement terms in the annotations of a PodGroup, merged over all dialects; NOTHING without any.
+
+    `ignored` of the result has a sentence for each unreadable value, too.
+    """
     faults: list[str] = []
     wish = wish_of_pod(annotations, faults)
     return replace(wish, ignored=(*wish.ignored, *faults)) if faults else wish or NOTHING

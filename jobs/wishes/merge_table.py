@@ -30,10 +30,11 @@ class MergeRule:
 
 
 def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one.
+    """Return the terms of two statements about one gang, merged by the rules in RULES.
 
-    `ignored` of the result has a sentence for each term that is not kept. first: the statement that comes first in the
-    order of sources. Of two terms that contradict each other, its term is kept. other: the other statement.
+    first: the statement that comes first in the order of sources. Of two terms that contradict each other, its term is
+    kept, and so is its `source`. other: the other statement. `ignored` of the result has the sentences of both, and one
+    for each term that is not kept.
     """
     ignored: list[str] = []
     values: dict[str, Any] = {}

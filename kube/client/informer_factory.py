@@ -160,7 +160,7 @@ class InformerFactory:
         return None if self.has_synced else "no whole list yet"
 
     async def wait_for_sync(self) -> None:
-        """Wait until every first list is complete."""
+        """Wait until every first list is complete and each followed ConfigMap was read."""
         while not self.has_synced:
             await self._clock.sleep(SYNC_CHECK_S)
 
