@@ -588,10 +588,7 @@ def without_pointer(message: str, word: str) -> str:
 
 
 def explain(word: str) -> list[str]:
-    """Return the lines that explain a reason, for each program that uses it; [] if the word is no reason.
-
-    word: in upper or lower case.
-    """
+    """Return the lines that explain a reason, in any case, for each program that uses it; [] if it is no reason."""
     lines: list[str] = []
     for group in GROUPS:
         for each, meaning in group.meanings.items():
