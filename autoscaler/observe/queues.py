@@ -16,7 +16,7 @@ from turnout.autoscaler.observe.unmanaged_gangs import PodGroupState
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Queue, QueueDialect, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, QueueDialect, QueueShare, QueueSpec
 from turnout.jobs.queues.registry import shares
 from turnout.kube import labels
 from turnout.kube.objects import Pod
@@ -147,7 +147,7 @@ class Shares:
                     sums[resource] += amount * times
         return demand
 
-    def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
+    def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, QueueShare]:
         """Return every queue by name, with its share of the current demand.
 
         used: queue -> requests of pods on nodes. bare: the part of these pods without a job. total: what all nodes
@@ -162,7 +162,7 @@ class Shares:
         demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
         queues = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
         for name, cluster_queue in self._stopped.items():
-            queues[name] = Queue(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
+            queues[name] = QueueShare(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
     def _update_namespaces(self) -> bool:
@@ -193,7 +193,7 @@ def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amount
     )
 
 
-def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
+def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, QueueShare]) -> Iterable[JobState]:
     """Return the jobs; each job of a queue in which no resize is safe gets the queue's reason as `refused`.
 
     queues: by name. A job that is refused already keeps its own reason. If no queue is unsafe, `jobs` itself is
@@ -203,7 +203,7 @@ def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> It
     return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
 
 
-def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, QueueShare]) -> Iterator[JobState]:
     """Yield the jobs, with the reason of their unsafe queue as `refused`. unsafe: by name."""
     for each in jobs:
         queue = unsafe.get(each.job.queue)

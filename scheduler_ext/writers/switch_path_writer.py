@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from turnout.kube import labels
-from turnout.kube.backoff import Backoff, RetryPauses, UnshownWrites
+from turnout.kube.backoff import Backoff, PendingWrites, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading, Rejected
@@ -35,7 +35,7 @@ class SwitchPathWriter:
         self._view, self._pods, self._clock = watches.plans.view, pods, clock
         self._metrics = metrics
         self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
-        self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the path
+        self._sent = PendingWrites[str, str](SENT_S)  # by uid, the path
         self._given_up: set[str] = set()  # until they change
         self._pauses = RetryPauses[None](PAUSE)  # of all patches together
         self._dirty: dict[str, None] = {}
@@ -87,7 +87,7 @@ class SwitchPathWriter:
         return [
             mark
             for mark in plan_annotations(self._view, self._current_paths, uids, now_s)
-            if mark.uid not in self._given_up and not self._sent.is_unshown(mark.uid, mark.path, now_s)
+            if mark.uid not in self._given_up and not self._sent.is_pending(mark.uid, mark.path, now_s)
         ]
 
     async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -40,7 +40,7 @@ def places(count: int) -> list[Place]:
     return found
 
 
-def places_of(entries: Iterable[Entry]) -> list[Place]:
+def places_of(entries: Iterable[MapEntry]) -> list[Place]:
     """Return a node for every host of a map.
 
     A host that is an IP address gets a name, one that is a name gets an address.

@@ -187,12 +187,12 @@ def test_a_volcano_job_keeps_its_min_and_remembers_its_most():
 
 def test_a_size_that_a_person_sets_by_hand_is_the_new_wish():
     untouched = read("Job", indexed())
-    assert (untouched.wish, untouched.maximum) == (None, 8)
+    assert (untouched.wanted_workers, untouched.maximum) == (None, 8)
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6"}
     by_us = read("Job", indexed(6, notes))
-    assert (by_us.wish, by_us.maximum) == (None, 8)
+    assert (by_us.wanted_workers, by_us.maximum) == (None, 8)
     by_hand = indexed(4, notes)
-    assert (read("Job", by_hand).wish, read("Job", by_hand).maximum) == (4, 4)
+    assert (read("Job", by_hand).wanted_workers, read("Job", by_hand).maximum) == (4, 4)
     shrunk = KINDS["Job"].resize(by_hand, 2).body["metadata"]["annotations"]
     assert read("Job", indexed(2, {**notes, **shrunk})).maximum == 4
 
@@ -220,20 +220,24 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
             notes |= body["metadata"]["annotations"]
             now = applied_again(submitted, notes)
             again = read(kind, now)
-            assert (again.wish, again.maximum, again.replicas) == (None, before.bounds.maximum, before.replicas)
+            assert (again.wanted_workers, again.maximum, again.replicas) == (
+                None,
+                before.bounds.maximum,
+                before.replicas,
+            )
             assert again.reapplied_size == (None if size == before.replicas else size)
     by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
-    assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wish == 3
+    assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wanted_workers == 3
 
 
 def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6", labels.SUBMITTED_WORKERS: "2"}
     by_hand = indexed(4, notes)
-    assert (read("Job", by_hand).wish, read("Job", by_hand).reapplied_size) == (4, None)
+    assert (read("Job", by_hand).wanted_workers, read("Job", by_hand).reapplied_size) == (4, None)
     noted = {**notes, **KINDS["Job"].resize(by_hand, 3).body["metadata"]["annotations"]}
     assert (noted[labels.WISH_WORKERS], noted[labels.SUBMITTED_WORKERS]) == ("4", "2")
     again = read("Job", indexed(2, noted))
-    assert (again.wish, again.maximum) == (4, 4)
+    assert (again.wanted_workers, again.maximum) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_its_size_is_what_we_asked_for_last():
     assert KIND.read(raw).replicas == 4
     asked = merged(raw, KIND.change(raw, 6).body)
     job = KIND.read(asked)
-    assert (job.replicas, job.wish, asked["spec"]["replicaSpecs"]["worker"]["replicas"]) == (6, None, 4)
+    assert (job.replicas, job.wanted_workers, asked["spec"]["replicaSpecs"]["worker"]["replicas"]) == (6, None, 4)
 
 
 def test_a_plan_that_was_lost_is_written_again_under_its_name():
@@ -80,24 +80,24 @@ def test_under_our_job_controller_a_plan_changes_the_size_alone(command, notes):
     raw = elastic(notes=notes, command=command)
     minimum = KIND.read(raw).bounds.minimum
     job = KIND.read(followed(raw, 6))
-    assert (job.replicas, job.bounds, job.wish, job.reapplied_size) == (6, Bounds(minimum, 8), None, None)
+    assert (job.replicas, job.bounds, job.wanted_workers, job.reapplied_size) == (6, Bounds(minimum, 8), None, None)
     assert KIND.recreate(followed(raw, 6)) is None
     back = KIND.read(followed(followed(raw, 6), 4))
-    assert (back.replicas, back.bounds, back.wish) == (4, Bounds(minimum, 8), None)
+    assert (back.replicas, back.bounds, back.wanted_workers) == (4, Bounds(minimum, 8), None)
 
 
 def test_a_size_set_by_hand_under_our_job_controller_is_a_wish():
     raw = followed(elastic(), 6)
     raw["spec"]["replicaSpecs"]["worker"]["replicas"] = 3
     job = KIND.read(raw)
-    assert (job.replicas, job.wish) == (3, 3)
+    assert (job.replicas, job.wanted_workers) == (3, 3)
 
 
 def test_an_object_applied_again_under_our_job_controller_is_put_back():
     raw = followed(elastic(), 6)
     raw["spec"]["replicaSpecs"]["worker"]["replicas"] = 4
     job = KIND.read(raw)
-    assert (job.replicas, job.wish, job.reapplied_size) == (4, None, 6)
+    assert (job.replicas, job.wanted_workers, job.reapplied_size) == (4, None, 6)
 
 
 def test_a_plan_that_is_not_carried_out_yet_is_still_our_word():

@@ -58,7 +58,7 @@ def test_every_kind_yields_the_same_noun(kind):  # XD-02
 def test_a_resize_is_read_back_and_keeps_the_bounds(kind, workers):
     before = copy.deepcopy(SAMPLES[kind])
     job = KINDS[kind].read(obeyed(kind, SAMPLES[kind], workers))
-    assert (job.replicas, job.bounds, job.wish, job.refused) == (workers, Bounds(2, 8), None, "")
+    assert (job.replicas, job.bounds, job.wanted_workers, job.refused) == (workers, Bounds(2, 8), None, "")
     assert SAMPLES[kind] == before
 
 

@@ -86,7 +86,7 @@ async def test_the_server_takes_each_change_once_and_shows_the_new_size(api, kin
     change = KINDS[kind].change(raw, 2, ("w-c", "w-d"))
     after = await api.call("PATCH", change.path + STRICT, change.body, MERGE)
     job = KINDS[kind].read(after)
-    assert (job.replicas, job.bounds, job.wish, job.refused) == (2, Bounds(2, 8), None, "")
+    assert (job.replicas, job.bounds, job.wanted_workers, job.refused) == (2, Bounds(2, 8), None, "")
     with pytest.raises(ApiError, match="the object has been modified"):
         await api.call("PATCH", change.path, change.body, MERGE)
 
