@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, JobLifecycle, Pause
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
@@ -266,7 +266,7 @@ class Observation:
     """The facts of one moment on which a decision is made."""
 
     jobs: tuple[JobState, ...]  # sorted by ORDER if `is_sorted`
-    queues: Mapping[str, Queue]  # by name
+    queues: Mapping[str, QueueShare]  # by name
     room: Capacity  # the free room of the nodes
     age_s: float = 0.0  # time since the last event of the oldest list in it, >= 0
     complete: bool = True  # False when some list failed

@@ -12,7 +12,14 @@ from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MAX_PROOFS, TaintRules
 from turnout.autoscaler.observe.job_pods import SCHEDULERS
 from turnout.jobs.reservation import CONFIGMAP
-from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
+from turnout.kube.cli_flags import (
+    BadSetting,
+    add_log_and_docs_flags,
+    check_name,
+    check_url,
+    parse_address,
+    parse_settings,
+)
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
@@ -165,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     _add_policy(parser, default)
     _add_taints(parser, default)
     _add_accounting(parser, default)
-    add_reporting(parser)
+    add_log_and_docs_flags(parser)
     return parser
 
 

@@ -10,10 +10,10 @@ import yaml
 from turnout.topology import names
 from turnout.topology.fabric import build
 from turnout.topology.map_formats import read_map
-from turnout.topology.model import BadFabric, Reading
+from turnout.topology.model import BadFabric, ParsedMap
 
 
-def check(text: str) -> Reading:
+def check(text: str) -> ParsedMap:
     """Read the map in any of its forms and build the fabric, so that the faults are those that an extender finds."""
     reading = read_map(data_of(text))
     if reading.faults:
@@ -21,11 +21,11 @@ def check(text: str) -> Reading:
     try:
         build(reading.entries)
     except BadFabric as error:
-        return Reading(reading.entries, tuple(error.faults))
+        return ParsedMap(reading.entries, tuple(error.faults))
     return reading
 
 
-def report_lines(name: str, reading: Reading) -> list[str]:
+def report_lines(name: str, reading: ParsedMap) -> list[str]:
     """Return lines for a person. Faults have the form `file:line: text`, so that an editor can jump to them."""
     if reading.faults:
         lines = [

@@ -93,7 +93,7 @@ def _read_workers(spec: ObjectPart) -> tuple[int, str]:
     for name in _OTHER_FIELDS:
         if spec.value.get(name):
             raise BadJob(f"{spec.at(name)} is not carried out: pods follow from the number of workers")
-    roles = spec.by_name("replicaResourceSpecs")
+    roles = spec.parts_by_name("replicaResourceSpecs")
     if set(roles) != {"worker"}:
         raise BadJob(f"{spec.at('replicaResourceSpecs')} must name worker, and no other role")
     worker = roles["worker"]

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import GangDialect, GangSettings
-from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
+from turnout.kube.cli_flags import (
+    BadSetting,
+    add_log_and_docs_flags,
+    check_name,
+    check_url,
+    parse_address,
+    parse_settings,
+)
 from turnout.kube.version import add_version
 
 
@@ -85,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="IMAGE",
         help="of an ElasticJob's master, where the job names none (its workers')",
     )
-    add_reporting(parser)
+    add_log_and_docs_flags(parser)
     return parser
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.scaling_curve import DEFAULT_POWER, capped
-from turnout.jobs.wishes.merge import wish_of
-from turnout.jobs.wishes.model import by_name
+from turnout.jobs.wishes.merge import wish_of_pod
+from turnout.jobs.wishes.model import tier_of_level
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 
@@ -126,9 +126,10 @@ def sizes(annotations: Annotations) -> Sizes:
 def manual_size(annotations: Annotations, replicas: int) -> int | None:
     """Return the size that a person set by hand, in workers; None if nobody did since the job was created.
 
-    replicas: the size in the job's object now, in workers. It was set by hand if it is neither the size that we wrote
-    nor the submitted size: GitOps applies the unchanged object again every few minutes. Else the manual size is the one
-    that an annotation remembers. Raises BadJob if one of these annotations is unreadable.
+    annotations: of the job. replicas: the size in the job's object now, in workers. It is the manual size if it is
+    above 0 and neither the size that we wrote last nor the submitted size, which GitOps applies again every few
+    minutes. Otherwise the manual size in our annotation is returned. Raises BadJob if one of these annotations is
+    unreadable.
     """
     written_size, submitted_size = (
         count(annotations, labels.WROTE_WORKERS),
@@ -140,9 +141,11 @@ def manual_size(annotations: Annotations, replicas: int) -> int | None:
 
 
 def reapplied_size(annotations: Annotations, replicas: int) -> int | None:
-    """Return the size that we wrote last, in workers, if the object was applied again with its submitted size since.
+    """Return the size that we wrote last, in workers, if the object has its submitted size again; else None.
 
-    Else None. replicas: the size in the job's object now, in workers. Raises BadJob if an annotation is unreadable.
+    The submitted size returns when the unchanged object is applied again. None also if both sizes are equal.
+    annotations: of the job. replicas: the size in the job's object now, in workers. Raises BadJob if an annotation is
+    unreadable.
     """
     written_size, submitted_size = (
         count(annotations, labels.WROTE_WORKERS),
@@ -152,7 +155,7 @@ def reapplied_size(annotations: Annotations, replicas: int) -> int | None:
 
 
 def pause(annotations: Annotations) -> tuple[Pause, float | None]:
-    """Return (changes of size that the owner has forbidden, end of the pause).
+    """Return (changes of size that the owner has forbidden, end of the pause). annotations: of the job.
 
     The end is in seconds since 1970, None for no end. An end without a kind of pause forbids all changes. The end may
     be past; Job.paused() compares it with the time. Raises BadJob if an annotation is unreadable.
@@ -181,8 +184,8 @@ def order(annotations: Annotations, priority: Any = None) -> Order:
 
 
 def resize_budget(annotations: Annotations) -> ResizeBudget:
-    """Return the gain and the time of the last change of size, which our own annotations hold, and the cost of a
-    restart.
+    """Return what changes of size have gained and cost a job: the gain and time in annotations of ours, the cost of a
+    restart in one of the owner.
 
     A gain or time that is unreadable or absent counts as 0, because somebody changed what we wrote. Raises BadJob if
     the cost of a restart, which the owner may set, is unreadable.
@@ -238,5 +241,5 @@ def spread(annotations: Annotations) -> Spread:
     The tier of the result is that of the narrowest required level, None without one. A level whose name is unknown
     counts as a leaf, because only the extender reads the labels of nodes. Unreadable terms count as absent.
     """
-    terms = wish_of(annotations, [])
-    return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)
+    terms = wish_of_pod(annotations, [])
+    return Spread(min(map(tier_of_level, terms.levels), default=None), terms.multiple)

@@ -31,7 +31,7 @@ class FieldStruct(msgspec.Struct, frozen=True, rename="camel"):
 
 
 Fields = TypeVar("Fields", bound=FieldStruct)
-Word = TypeVar("Word", bound=Enum)
+Member = TypeVar("Member", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class ObjectPart:
                 self.fault(name, each, "it must be an object")
         return tuple(parts)
 
-    def by_name(self, key: str) -> dict[str, ObjectPart]:
-        """Return the objects inside the object in the field `key`, by their names.
+    def parts_by_name(self, key: str) -> dict[str, ObjectPart]:
+        """Return the objects inside the object in the field `key`, by their names, as parts.
 
         {} if the field is absent or no object. A null is left out. A value that is no object is a fault, and an empty
         part.
@@ -125,7 +125,7 @@ class ObjectPart:
             self.fault(key, listed, "it must be a list of texts")
         return texts
 
-    def words(self, key: str) -> dict[str, str]:
+    def text_map(self, key: str) -> dict[str, str]:
         """Return the object of texts in the field `key`, such as labels; {} if it is absent.
 
         A null is left out. A value of another type is a fault, and becomes "".
@@ -137,15 +137,15 @@ class ObjectPart:
         """Return a boolean, False if it is absent or wrong."""
         return bool(self._typed(key, bool, "true or false"))
 
-    def word(self, key: str, words: type[Word], default: Word) -> Word:
-        """Return the member of the Enum `words` whose value is the text in the field `key`.
+    def enum_member(self, key: str, enum: type[Member], default: Member) -> Member:
+        """Return the member of `enum` whose value is the text in the field `key`.
 
         Return the default if the field is absent, empty, or a fault: no text, or the value of no member.
         """
         text = self.text(key)
-        if not text or text in _words(words):
-            return words(text) if text else default
-        self.fault(key, text, f"it must be one of {', '.join(_words(words))}")
+        if not text or text in _words(enum):
+            return enum(text) if text else default
+        self.fault(key, text, f"it must be one of {', '.join(_words(enum))}")
         return default
 
     def count(self, key: str, default: int, minimum: int = 0, maximum: int = MAX_PODS) -> int:

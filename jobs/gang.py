@@ -12,7 +12,7 @@ from enum import Enum
 
 from turnout.jobs.fields import annotation_count
 from turnout.jobs.wishes import kai, koordinator, sets
-from turnout.jobs.wishes.merge import wish_of
+from turnout.jobs.wishes.merge import wish_of_pod
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity, TooComplex
@@ -101,7 +101,7 @@ def membership(pod: Pod) -> Membership:
         env_min, env_total, env_max = _sizes_in_env(pod)
         total = annotation_count(annotations, labels.LWS_SIZE, faults)
         min_members, total, max_size = min_members or env_min, total or env_total, max_size or env_max
-    wish = wish_of(annotations, faults)
+    wish = wish_of_pod(annotations, faults)
     return Membership(
         key=key,
         rank=_rank(pod),

@@ -49,13 +49,13 @@ class Reservation:
     reason: ReservationReason
     priority: int = 0  # the priority of the holder; a gang of a higher priority may use the nodes
     until_s: float = math.inf  # its end, in seconds since 1970; inf: until the program that computes it removes it
-    place: str = ""  # where the nodes are, for the sentence about strict order; "" for other reasons
+    place_text: str = ""  # where the nodes are, for the sentence about strict order; "" for other reasons
 
     def excludes(self, key: GangKey, priority: int) -> bool:
-        """Return True if a gang may not use the nodes: it is not the holder, and its priority is no higher than the
-        holder's.
+        """Return True if the reservation keeps a gang from the nodes: the gang is not the holder, and its priority is
+        not higher than the holder's.
 
-        key, priority: of that gang.
+        key, priority: of that gang. The end of the reservation is not checked.
         """
         return self.holder != key and self.priority >= priority
 
@@ -66,7 +66,7 @@ class Reservation:
         Holders in other namespaces are private.
         """
         if self.reason is ReservationReason.STRICT_ORDER:
-            return f"room {self.place} is kept for {self.holder}, the oldest that waits in this queue"
+            return f"room {self.place_text} is kept for {self.holder}, the oldest that waits in this queue"
         count = f"{len(self.nodes)} {'host is' if len(self.nodes) == 1 else 'hosts are'}"
         holder = str(self.holder) if self.holder.namespace == namespace else "a gang of another namespace"
         return f"{count} reserved for {holder} until {rfc3339(self.until_s)} ({self.reason})"

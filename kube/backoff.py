@@ -86,8 +86,11 @@ class RetryPauses(Generic[K]):
         self._pauses.clear()
 
 
-class UnshownWrites(Generic[K, V]):
-    """The newest write of each key. It is not repeated before the watch shows its value or some time has passed."""
+class PendingWrites(Generic[K, V]):
+    """The newest write of each key until the watch shows its value, or until some time has passed.
+
+    A caller asks it, so as not to repeat a write that is only not visible yet (client-go: expectations).
+    """
 
     def __init__(self, repeat_after_s: float) -> None:
         """Start without writes. repeat_after_s: after this time a write that the watch does not show is repeated."""
@@ -95,18 +98,22 @@ class UnshownWrites(Generic[K, V]):
         self._writes: dict[K, tuple[V, float]] = {}  # (value, time of the write) by key
 
     def note(self, key: K, value: V, now_s: float) -> None:
-        """Note that a write of a value begins. now_s: on the clock of `is_unshown`, seconds."""
+        """Note that a write of a value begins; it replaces an earlier write of the key. now_s: as for `is_pending`."""
         self._writes[key] = value, now_s
 
-    def is_unshown(self, key: K, value: V, now_s: float) -> bool:
-        """Return True if this value was written less than `repeat_after_s` ago and the watch has not shown it yet."""
+    def is_pending(self, key: K, value: V, now_s: float) -> bool:
+        """Return True if the newest write of a key has this value, is younger than `repeat_after_s` and not confirmed.
+
+        now_s: seconds on any clock, the same for all calls.
+        """
         write = self._writes.get(key)
         return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
 
-    def note_shown(self, key: K, value: V) -> bool:
-        """Forget the write of a key if the watch shows its value.
+    def confirm(self, key: K, value: V) -> bool:
+        """Forget the write of a key, because the watch shows its value.
 
-        Return True if the newest write of the key had this value, False if it had another one or if there is none.
+        value: the value that the watch shows; the write stays if it has another one. Return True if the newest write of
+        the key had this value, False if it had another one or if there is none.
         """
         if (write := self._writes.get(key)) is None or write[0] != value:
             return False

@@ -37,13 +37,13 @@ def check_url(text: str, flag: str) -> None:
         raise BadSetting(f"{flag} is {text!r}: it must be an http or https address, of 200 characters at most")
 
 
-def add_reporting(parser: argparse.ArgumentParser) -> None:
+def add_log_and_docs_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags --log-level and --docs-base-url to a parser."""
     parser.add_argument(
         "--docs-base-url",
         default="",
         metavar="URL",
-        help="of the docs site: Events link to it; where it is empty they name `turnout explain REASON`",
+        help="URL of the docs site, to which Events link; if it is empty, Events name `turnout explain REASON`",
     )
     parser.add_argument(
         "--log-level",
@@ -54,10 +54,11 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_settings(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
-    """Return the settings of a command line. Prints the fault and exits with code 2 if the command line is invalid.
+    """Return the settings of a command line. If it is invalid, print the fault to stderr and exit with code 2.
 
-    kind: the class of the settings, whose fields are the destinations of the flags. A flag that is not given keeps the
-    default of the class. argv: the arguments, None for those of the process.
+    kind: the class of the settings, which has a field for the destination of each flag and raises BadSetting for a
+    wrong value. A flag that is not given has the parser's default, or that of the class if the parser's is None. Lists
+    become tuples. argv: the arguments, None for those of the process.
     """
     values = vars(parser.parse_args(argv))
     for key in [key for key, value in values.items() if isinstance(value, list)]:

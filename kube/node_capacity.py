@@ -183,12 +183,11 @@ class ClusterSnapshot:
         return cached
 
     def fits_at(self, rows: NDArray[np.intp], shape: PodShape, additional_use: NDArray[np.int64]) -> Rows:
-        """Return how many pods of this shape the given rows hold by their resources alone: int32[len(rows)], at most
-        MAX_ROOM.
+        """Return how many more pods of this shape the given rows hold by their free resources alone: int32[len(rows)].
 
-        Whether the node admits the shape, and host ports, are not checked. 0 if no node has offered a resource of the
-        shape. additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts
-        first.
+        At most MAX_ROOM. Whether the node admits the shape, and host ports, are not checked. 0 if no node has offered a
+        resource of the shape. rows: numbers of rows, as in `row_of`. additional_use: int64[len(rows), resources] in the
+        order of `columns`, subtracted from the free amounts first.
         """
         if not shape.requests:
             return np.full(len(rows), MAX_ROOM, np.int32)
@@ -200,11 +199,14 @@ class ClusterSnapshot:
         fits: Rows = np.clip((remaining // [requested for _, requested in shape.requests]).min(axis=1), 0, MAX_ROOM)
         return fits.astype(np.int32)
 
-    def room_above(self, shape: PodShape, priority: int, other_pods: Sequence[tuple[int, PodShape]] = ()) -> Rows:
-        """Return the room as if every pod of a lower priority were deleted: the room that preemption could make.
+    def room_after_preemption(
+        self, shape: PodShape, priority: int, other_pods: Sequence[tuple[int, PodShape]] = ()
+    ) -> Rows:
+        """Return the room for a shape as if every pod of a lower priority were deleted, as preemption could do.
 
-        shape, priority: of the pod that would preempt. other_pods: (row, shape) of pods that use room in addition. Host
-        ports stay in use. The result is int32[rows], at most MAX_ROOM, and may be changed.
+        shape, priority: of the pod that would preempt. other_pods: (row, shape) of pods that are not charged and use
+        room in addition. Host ports stay in use. The result is a new array, int32[rows], at most MAX_ROOM, 0 where the
+        node does not admit the shape.
         """
         self._add_columns(shape)
         free, vectors = self.free(), dict[PodShape, NDArray[np.int64]]()
@@ -212,16 +214,16 @@ class ClusterSnapshot:
             row = self.row_of.get(charge.node)
             if charge.priority < priority and row is not None:
                 if charge.shape not in vectors:
-                    vectors[charge.shape] = self.vector(charge.shape)
+                    vectors[charge.shape] = self.pod_amounts(charge.shape)
                 free[row] += vectors[charge.shape]
         for row, other_shape in other_pods:
-            free[row] -= self.vector(other_shape)
+            free[row] -= self.pod_amounts(other_shape)
         return self._count_room(shape, free)
 
-    def capacity(self, shape: PodShape) -> Rows:
-        """Return the room for a shape as if every node were empty: int32[rows], at most MAX_ROOM. It may be changed.
+    def room_when_empty(self, shape: PodShape) -> Rows:
+        """Return the room for a shape as if every node were empty: a new array, int32[rows], at most MAX_ROOM.
 
-        Host ports stay in use.
+        0 where the node does not admit the shape. Host ports stay in use.
         """
         self._add_columns(shape)
         return self._count_room(shape, self._allocatable)
@@ -254,7 +256,9 @@ class ClusterSnapshot:
         return holders
 
     def free(self) -> NDArray[np.int64]:
-        """Return allocatable less used amounts: int64[rows, resources]. Negative where too much is charged."""
+        """Return allocatable less used amounts: a new array, int64[rows, resources]. Negative where too much is
+        charged.
+        """
         free: NDArray[np.int64] = self._allocatable - self._used
         return free
 
@@ -274,11 +278,17 @@ class ClusterSnapshot:
         return self._free_sizes
 
     def free_sizes_at(self, rows: NDArray[np.intp], additional_use: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the free sizes of the given rows. additional_use: as for `fits_at`."""
+        """Return the free sizes of the given rows, as free_sizes() defines them: int64[len(rows)].
+
+        additional_use: as for `fits_at`.
+        """
         return self._sizes(self._allocatable[rows] - self._used[rows] - additional_use)
 
     def free_at(self, row: int) -> NDArray[np.int64]:
-        """Return the free amounts of one row, in the order of `columns`. Negative where too much is charged."""
+        """Return the free amounts of one row, in the order of `columns`: a new array, int64[resources].
+
+        Negative where too much is charged.
+        """
         free: NDArray[np.int64] = self._allocatable[row] - self._used[row]
         return free
 
@@ -288,15 +298,16 @@ class ClusterSnapshot:
         return tuple(self._column_of)
 
     @property
-    def width(self) -> int:
-        """Return the number of known resources, which is the length of a vector of amounts."""
+    def column_count(self) -> int:
+        """Return the number of known resources: the columns of all tables, and the length of pod_amounts()."""
         return len(self._column_of)
 
-    def vector(self, shape: PodShape) -> NDArray[np.int64]:
+    def pod_amounts(self, shape: PodShape) -> NDArray[np.int64]:
         """Return the amounts that one pod of this shape uses, in the order of `columns`: int64[resources].
 
-        Adds the resources that the shape requests and nodes offer as columns first, so older vectors may be shorter.
-        Resources that no node offers are left out.
+        Resources that the shape requests and some node offers become columns first. A new column makes tables and
+        vectors of earlier calls invalid. A resource that no node offers is left out, so check with room() that the pod
+        fits.
         """
         self._add_columns(shape)
         vector = np.zeros(len(self._column_of), np.int64)

@@ -29,7 +29,7 @@ _LookupRequirement = tuple[str, str, Collection[str]]  # a Requirement with a se
 _LookupTerm = tuple[tuple[_LookupRequirement, ...], tuple[_LookupRequirement, ...]]
 
 MAX_AMOUNT = 1 << 52  # 4 PiB: more than any node has; sums over a node's pods do not overflow 64 bits
-MAX_RULES = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
+MAX_ITEMS = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
 MAX_VALUES = 1_024  # of all expressions together
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -73,10 +73,10 @@ class PodShape:
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Return the shape of a pod: one object for equal shapes.
+    """Return the shape of a pod. Equal shapes are usually one object, from a cache.
 
-    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node needs no placement.
-    If it is too complex, its shape has only its requests and host ports.
+    Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node needs no placement:
+    if it is too complex, its shape has only its requests and its first MAX_ITEMS host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
@@ -91,7 +91,7 @@ def shape_of(pod: Pod) -> PodShape:
         return _intern(shape)
     if not spec.node_name:
         raise fault
-    return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
+    return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_ITEMS]))
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
@@ -110,21 +110,21 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
-    """Return the first bound that a shape exceeds as an error; None within the bounds."""
-    rules, values = _count_rules(shape.terms or ())
+    """Return an error about the first bound that a shape exceeds, without raising it; None if it exceeds none."""
+    rules, values = _count_expressions(shape.terms or ())
     counts = (
-        ("terms and expressions of node affinity", rules, MAX_RULES),
+        ("terms and expressions of node affinity", rules, MAX_ITEMS),
         ("values of node affinity", values, MAX_VALUES),
-        ("labels in its nodeSelector", len(shape.selector), MAX_RULES),
-        ("tolerations", len(shape.tolerations), MAX_RULES),
-        ("resources", len(shape.requests), MAX_RULES),
-        ("host ports", len(shape.host_ports), MAX_RULES),
+        ("labels in its nodeSelector", len(shape.selector), MAX_ITEMS),
+        ("tolerations", len(shape.tolerations), MAX_ITEMS),
+        ("resources", len(shape.requests), MAX_ITEMS),
+        ("host ports", len(shape.host_ports), MAX_ITEMS),
     )
     return next((TooComplex(noun, count, max_count) for noun, count, max_count in counts if count > max_count), None)
 
 
-def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
-    """Return (number of expressions, at least one for each term; number of their values)."""
+def _count_expressions(terms: Iterable[Term]) -> tuple[int, int]:
+    """Return (number of expressions, number of their values). A term without expressions counts as one expression."""
     rules = values = 0
     for on_labels, on_fields in terms:
         rules += max(1, len(on_labels) + len(on_fields))
@@ -213,7 +213,8 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """Return True if a node admits pods of a shape by readiness, cordon, taints, selector and required node affinity.
+    """Return True if a node admits pods of a shape: it is not NotReady, and its cordon (unschedulable), taints, labels
+    and fields allow the shape.
 
     Free room and host ports are not checked.
     """
@@ -266,14 +267,14 @@ def preference(
 def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
     """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
 
-    () without any. Preferences are optional: if they have more than MAX_RULES expressions or MAX_VALUES values, the
+    () without any. Preferences are optional: if they have more than MAX_ITEMS expressions or MAX_VALUES values, the
     result is () too.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
     preferences = tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
-    rules, values = _count_rules(term for _, term in preferences)
-    return preferences if rules <= MAX_RULES and values <= MAX_VALUES else ()
+    rules, values = _count_expressions(term for _, term in preferences)
+    return preferences if rules <= MAX_ITEMS and values <= MAX_VALUES else ()
 
 
 def _is_ready(node: Node) -> bool:
@@ -342,7 +343,7 @@ def _compare_numbers(value: str | None, operator: str, values: Collection[str]) 
 
 @lru_cache(maxsize=4096)
 def _integer(text: str | None) -> int | None:
-    """Return the integer in a text of up to 19 digits; None for any other text and for None."""
+    """Return the integer in a text of up to 19 digits, with or without a sign; None for any other text and for None."""
     return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
@@ -363,9 +364,10 @@ def label_keys(shape: PodShape) -> Iterable[str]:
 
 
 def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    """Return the part of a node that `admits` reads. Nodes with equal views are admitted or refused alike.
+    """Return the part of a node that admits() reads, as a hashable value: nodes with equal views get the same result.
 
-    keys: the label keys that the shape reads. by_name: True if the shape reads the name of the node.
+    keys: the label keys in the nodeSelector and the required node affinity of the shape. by_name: True if its affinity
+    reads metadata.name.
     """
     node_labels = node.metadata.labels or {}
     taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())

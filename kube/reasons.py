@@ -587,8 +587,8 @@ def without_pointer(message: str, word: str) -> str:
     return re.sub(where, "", message)
 
 
-def explained(word: str) -> list[str]:
-    """Return the explanation of a reason as lines of text; [] for a word that no program uses. Case does not matter."""
+def explain(word: str) -> list[str]:
+    """Return the lines that explain a reason, in any case, for each program that uses it; [] if it is no reason."""
     lines: list[str] = []
     for group in GROUPS:
         for each, meaning in group.meanings.items():

@@ -24,14 +24,16 @@ MAX_ZSTD_WINDOW_BYTES = 1 << 27  # of a frame, as in the reference decompressor
 DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
 READ_BYTES = 1 << 20  # decompressed bytes that are read at once
 GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
+MAX_READ_BYTES = 1 << 30  # of a text that are read at once: Python allocates as much for one read
 
 
 class ArchiveLimits(NamedTuple):
     """The bounds for reading one archive."""
 
-    block_bytes: int  # bytes of the lines of one block, about, >= 1
+    block_bytes: int  # the approximate size of a block of lines, in bytes, >= 1
     max_document_bytes: int  # bytes of one document, >= 1
-    max_expansion: int  # decompressed bytes for each compressed byte, >= 1
+    # The most decompressed bytes for each compressed byte, >= 1; FREE_EXPANSION_BYTES are always allowed.
+    max_expansion: int
 
 
 class Block(NamedTuple):
@@ -154,7 +156,10 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield each file of a gzipped tar as one text. Other entries of the tar are skipped."""
+    """Yield each regular file in a gzipped tar as one text. Other entries of the tar are skipped.
+
+    Raises ArchiveFault for a text above the limit, or too many decompressed bytes.
+    """
     with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -181,6 +186,8 @@ def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
         yield Block(raw, is_text=True)
 
 
+# Each reader takes (file, its size in bytes, limits). It raises ArchiveFault above a limit; for a damaged archive also
+# EOFError and the errors of tarfile, zipfile and zlib, which blocks() converts.
 _READERS: dict[InputFormat, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]] = {
     InputFormat.GZIP_JSON_LINES: _gzip_lines,
     InputFormat.ZSTD_JSON_LINES: _zstd_lines,
@@ -226,10 +233,13 @@ def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
 
 def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
     """Return the rest of a stream. Raises ArchiveFault if it has more than `limit` bytes."""
-    raw = stream.read(limit + 1)
-    if len(raw) > limit:
+    parts, bytes_left = [], limit + 1
+    while bytes_left and (part := stream.read(min(bytes_left, MAX_READ_BYTES))):
+        parts.append(part)
+        bytes_left -= len(part)
+    if not bytes_left:
         raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of more than {limit} bytes")
-    return raw
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _max_decompressed_bytes(size_bytes: int, limits: ArchiveLimits) -> int:

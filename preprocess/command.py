@@ -98,22 +98,24 @@ def _report_failure(program: str, message: str, status: int) -> int:
 
 
 def _summary(run_options: Options, totals: Totals | None) -> str:
-    """Return the last line of a run: documents, tokens and rejected documents.
+    """Return the last line of a run's output: documents, tokens, the datasets, and the documents that were left out.
 
     totals: None if other processes of the run have not finished; then the line names this process's share of the work.
     """
     if totals is None:
-        return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
-    left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())
+        share = f"share {run_options.share_index} of {run_options.share_count}"
+        return f"{share} is done; the last share to end merges the dataset"
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.left_out.items())
     datasets = ", ".join(f"{run_options.output_prefix}_{key}_document" for key in run_options.keys)
     summary = f"{totals.documents:,} documents, {totals.tokens:,} tokens in {datasets}"
     return f"{summary}; left out: {left_out}" if left_out else summary
 
 
-def _check(prefix: str, form: str, program: str) -> int:
+def _check(prefix: str, output_format: str, program: str) -> int:
     """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code, 0 or 1.
 
-    prefix: the path of the dataset without suffix. form: text or json. program: the name of the command, for messages.
+    prefix: the path of the dataset without suffix. output_format: text or json. program: the name of the command, for
+    messages.
     """
     from turnout.preprocess import dataset
 
@@ -121,7 +123,7 @@ def _check(prefix: str, form: str, program: str) -> int:
         summary = dataset.check(prefix)
     except (BrokenDataset, OSError) as error:
         return _report_failure(program, str(error), 1)
-    print(summary.text() if form == "text" else json.dumps(dataclasses.asdict(summary)))
+    print(summary.text() if output_format == "text" else json.dumps(dataclasses.asdict(summary)))
     return 0
 
 

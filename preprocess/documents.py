@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from turnout.preprocess.model import DocumentFault, FaultReason, RejectedDocument
+from turnout.preprocess.model import DocumentFault, FaultReason, FaultyDocument
 
 PARAGRAPH_BREAK = "\n\n"  # between the texts of a list. Source: lm_dataformat 0.0.20, `handle_jsonl`
 MAX_DETAIL_CHARACTERS = 200  # of the detail of a fault
@@ -26,7 +26,7 @@ class Documents:
     """The documents of one block of input."""
 
     texts: tuple[Sequence[str], ...]  # for each key the texts of all documents, in order; equal lengths
-    rejected: tuple[RejectedDocument, ...]  # the faulty documents
+    rejected: tuple[FaultyDocument, ...]  # the faulty documents
     lines: int  # lines in the block, empty ones included, >= 0
     line_numbers: Sequence[int]  # the line of each document within its piece, from 1
 
@@ -81,7 +81,7 @@ class LineReader:
                     column.append(text)
             else:
                 fault = DocumentFault(texts.reason, piece, number, texts.detail)
-                rejected.append(RejectedDocument(fault, line[: self._max_document_bytes]))
+                rejected.append(FaultyDocument(fault, line[: self._max_document_bytes]))
         return Documents(columns, tuple(rejected), lines, numbers)
 
     def _read_line(self, line: bytes) -> tuple[str, ...] | DocumentFault:
@@ -136,7 +136,7 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
         return Documents(([raw.decode()],), (), 1, (number,))
     except UnicodeDecodeError as error:
         fault = DocumentFault(FaultReason.BAD_UTF8, piece, number, str(error)[:MAX_DETAIL_CHARACTERS])
-        return Documents(([],), (RejectedDocument(fault, raw),), 1, ())
+        return Documents(([],), (FaultyDocument(fault, raw),), 1, ())
 
 
 def has_lone_surrogate(text: str) -> bool:

@@ -95,7 +95,7 @@ class InputFile(msgspec.Struct, frozen=True):
     """An input file as it was when the run was planned."""
 
     path: str  # a path or an fsspec URL
-    form: InputFormat  # its format
+    input_format: InputFormat  # its format
     size_bytes: int  # >= 0
 
 
@@ -133,7 +133,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
 shard_record_decoder = msgspec.json.Decoder(ShardRecord)
 
 
-class RejectedDocument(NamedTuple):
+class FaultyDocument(NamedTuple):
     """A faulty document with its raw bytes, as `--on-error quarantine` keeps it."""
 
     fault: DocumentFault

@@ -65,8 +65,8 @@ class Options:
     chunk_bytes: int = 16 * MIB  # input of one shard, >= 1
     max_document_bytes: int = 1024 * MIB  # raw bytes of one document, >= 1
     max_expansion: int = 200  # decompressed bytes for each compressed byte of an archive, >= 1
-    index: int = 0  # which share of the chunks this process makes, 0 <= index < indexes
-    indexes: int = 1  # processes that share the work and the storage, >= 1
+    share_index: int = 0  # which share of the chunks this process makes, 0 <= share_index < share_count
+    share_count: int = 1  # processes that share the work and the storage, >= 1
     partitions: int = 200  # of Spark, 1 to MAX_PARTITIONS
 
     def __post_init__(self) -> None:
@@ -77,8 +77,8 @@ class Options:
             ("chunk-bytes", self.chunk_bytes, 1, 1 << 40),
             ("max-document-bytes", self.max_document_bytes, 1, 1 << 40),
             ("max-expansion", self.max_expansion, 1, 1 << 40),
-            ("indexes", self.indexes, 1, 1 << 20),
-            ("index", self.index, 0, self.indexes - 1),
+            ("indexes", self.share_count, 1, 1 << 20),
+            ("index", self.share_index, 0, self.share_count - 1),
             ("partitions", self.partitions, 1, MAX_PARTITIONS),
         ):
             if not minimum <= value <= maximum:
@@ -173,15 +173,18 @@ def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tiktoken-pattern", metavar="NAME", help="split rule of a .tiktoken file: gpt2, cl100k or o200k"
     )
-    for name, text in (
-        ("chunk-bytes", "input of one shard"),
-        ("max-document-bytes", "raw bytes of one document"),
-        ("max-expansion", "decompressed bytes for each byte of an archive"),
-        ("index", "which share of the work this process does, with --indexes"),
-        ("indexes", "processes that share the work on one storage, such as the pods of an Indexed Job"),
-        ("partitions", "partitions of the work under Spark"),
+    for name, value, text in (
+        ("chunk-bytes", default.chunk_bytes, "input of one shard"),
+        ("max-document-bytes", default.max_document_bytes, "raw bytes of one document"),
+        ("max-expansion", default.max_expansion, "decompressed bytes for each byte of an archive"),
+        ("index", default.share_index, "which share of the work this process does, with --indexes"),
+        (
+            "indexes",
+            default.share_count,
+            "processes that share the work on one storage, such as the pods of an Indexed Job",
+        ),
+        ("partitions", default.partitions, "partitions of the work under Spark"),
     ):
-        value = getattr(default, name.replace("-", "_"))
         group.add_argument(f"--{name}", type=int, default=value, metavar="N", help=f"{text} (default: {value})")
 
 
@@ -212,7 +215,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
         chunk_bytes=arguments.chunk_bytes,
         max_document_bytes=arguments.max_document_bytes,
         max_expansion=arguments.max_expansion,
-        index=arguments.index,
-        indexes=arguments.indexes,
+        share_index=arguments.index,
+        share_count=arguments.indexes,
         partitions=arguments.partitions,
     )

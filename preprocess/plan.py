@@ -45,7 +45,7 @@ def find_sources(options: Options) -> tuple[InputFile, ...]:
         raise BadOption(f"--input names {len(paths)} files, at most {MAX_SOURCES} are read")
     sources = tuple(_input_file(path) for path in paths)
     for source in sources:
-        if len(options.keys) > 1 and not source.form.has_fields:
+        if len(options.keys) > 1 and not source.input_format.has_fields:
             raise BadOption(f"--input {source.path}: its documents have no fields, so only one key can be read")
     return sources
 
@@ -114,7 +114,7 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
 
     for source_index, source in enumerate(sources):
         for piece, parts in _pieces(source_index, source, division):
-            size = (piece.end - piece.start) * (1 if source.form.is_splittable else ARCHIVE_EXPANSION)
+            size = (piece.end - piece.start) * (1 if source.input_format.is_splittable else ARCHIVE_EXPANSION)
             if parts or estimated_bytes + size > division.chunk_bytes:
                 close_chunk()
             for piece_of_part, part in parts:
@@ -136,7 +136,7 @@ def _pieces(source_index: int, source: InputFile, division: Division) -> Iterato
     """
     if not source.size_bytes:
         return
-    if not source.form.is_splittable or source.size_bytes <= division.chunk_bytes:
+    if not source.input_format.is_splittable or source.size_bytes <= division.chunk_bytes:
         yield Piece(source_index, 0, source.size_bytes), ()
         return
     start = 0

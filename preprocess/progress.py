@@ -17,7 +17,7 @@ class ProgressLine:
     log_interval: int  # documents between two lines, >= 1
     started_s: float  # the start of the run, on the clock of now_s
     expected_documents: int | None = None  # documents of the whole input that the user expects, None if unknown
-    done_bytes: int = 0  # input of the finished chunks; at the start of those that an earlier run finished
+    done_bytes: int = 0  # bytes of input in finished chunks, those that an earlier run finished included
     documents: int = 0  # documents of this run
     fault_count: int = 0  # documents that this run left out
     _read_bytes: int = field(default=0, init=False)

@@ -43,7 +43,7 @@ from turnout.preprocess.shards import (
     record_path,
     shard_path,
 )
-from turnout.preprocess.tokenizers.agreement import SAMPLE_DOCUMENTS, Choice, choose
+from turnout.preprocess.tokenizers.engine_choice import SAMPLE_DOCUMENTS, Choice, choose_engine
 from turnout.preprocess.tokenizers.load import load
 from turnout.preprocess.tokenizers.settings import EncoderSettings, is_splittable
 
@@ -88,7 +88,8 @@ class Totals(msgspec.Struct, frozen=True):
 
     documents: int  # documents in the datasets
     tokens: int  # tokens of all keys together
-    faults: dict[str, int]  # the number of documents that were left out, by reason
+    # The number of documents that were left out, by the value of a FaultReason; `faults` in the record of a run.
+    left_out: dict[str, int] = msgspec.field(name="faults")
 
 
 def shards_folder(prefix: str) -> str:
@@ -120,7 +121,7 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
         yield totals
         return
     storage.make_folder(folder)
-    with run_lock(f"{folder}/run-{options.index}.lock"):
+    with run_lock(f"{folder}/run-{options.share_index}.lock"):
         if (totals := _complete_output(options, identity)) is not None:  # by another process
             yield totals
             return
@@ -196,7 +197,7 @@ def _resume_or_plan(
         max_document_bytes=options.max_document_bytes,
         max_expansion=options.max_expansion,
     )
-    share = tuple(chunk for chunk in plan.chunks if chunk.index % options.indexes == options.index)
+    share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share_count == options.share_index)
     return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share))
 
 
@@ -219,7 +220,7 @@ def _new_plan(
     choice = Choice(options.engine, "asked for")
     if options.engine is Engine.AUTO:
         reader = LineReader(options.keys, options.max_document_bytes)
-        choice = choose(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
+        choice = choose_engine(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
     return RunPlan(identity, choice.engine.value, choice.reason, all_chunks)
 
 
@@ -269,7 +270,7 @@ def finish(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
     process merges now. Raises ResumeRefused if an input has changed its size during the run.
     """
     by_index = run.finished | {record.index: record for record in records}
-    if run.options.indexes > 1:
+    if run.options.share_count > 1:
         for chunk in run.plan.chunks:
             path = record_path(run.settings.folder, chunk.index)
             if chunk.index not in by_index:
@@ -297,10 +298,11 @@ def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> Shard
 
 
 def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
-    """Merge the shards into one dataset for each key, write the run's record and its faults, and remove the shards.
+    """Merge the shards into one dataset for each JSON key, write the run's record and the lists of documents that were
+    left out, remove the folder of the shards, and return the totals.
 
-    by_index: the record of every chunk of the run, by its index. Return the totals. Raises ResumeRefused if an input
-    has changed its size.
+    by_index: the record of every chunk of the run, by its index. Raises ResumeRefused if an input has changed its size,
+    and OSError if storage fails.
     """
     options, settings = run.options, run.settings
     for source in settings.sources:
@@ -315,7 +317,7 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
     totals = Totals(
         documents=sum(record.documents for _, record in complete_shards),
         tokens=sum(totals.tokens for _, record in complete_shards for totals in record.keys),
-        faults=fault_counts(shards),
+        left_out=fault_counts(shards),
     )
     _write_left_out(run, shards)
     sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}

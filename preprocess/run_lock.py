@@ -34,13 +34,13 @@ class LockHolder(msgspec.Struct, frozen=True):
     started: float  # Unix time in seconds
     renewed: float  # Unix time in seconds
 
-    def name(self) -> str:
-        """Return a text about the process for people."""
+    def description(self) -> str:
+        """Return a phrase about the process, for a message."""
         began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started))
         return f"process {self.process} on {self.host}, started {began}"
 
 
-_holder = msgspec.json.Decoder(LockHolder)
+_holder_decoder = msgspec.json.Decoder(LockHolder)
 
 
 @contextmanager
@@ -108,15 +108,18 @@ def renew(path: str, holder: LockHolder) -> None:
 
 
 def _write_holder(path: str, holder: LockHolder) -> None:
-    """Write the holder into the lock file."""
+    """Write the holder into the lock file, which is replaced. Raises any error of the storage."""
     with storage.atomic_file(path) as file:
         storage.write_all(file, msgspec.json.encode(holder))
 
 
 def _holder_name(content: bytes) -> str:
-    """Return a text about the holder in the content of a lock file."""
+    """Return a phrase that names the holder of a lock, for an error message; a general phrase if it is unreadable.
+
+    content: of the lock file.
+    """
     try:
-        return _holder.decode(content).name()
+        return _holder_decoder.decode(content).description()
     except msgspec.MsgspecError:
         return "a run that has not written its name yet"
 
@@ -124,6 +127,6 @@ def _holder_name(content: bytes) -> str:
 def _renewal_time(content: bytes) -> float:
     """Return the time of the last renewal in the content of a lock file, in seconds since 1970; 0 if unreadable."""
     try:
-        return _holder.decode(content).renewed
+        return _holder_decoder.decode(content).renewed
     except msgspec.MsgspecError:
         return 0.0

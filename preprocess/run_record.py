@@ -38,7 +38,7 @@ class RunIdentity(msgspec.Struct, frozen=True):
 def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings) -> RunIdentity:
     """Return the identity of a run's output. sources: the input files in their order."""
     return RunIdentity(
-        inputs=tuple((source.path, source.form.value, source.size_bytes) for source in sources),
+        inputs=tuple((source.path, source.input_format.value, source.size_bytes) for source in sources),
         keys=options.keys,
         tokenizer_type=options.tokenizer_type.value,
         vocabulary_xxh3=xxhash.xxh3_128_hexdigest(tokenizer.content),
@@ -47,7 +47,7 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
         ftfy=options.ftfy,
         max_document_bytes=options.max_document_bytes,
         max_expansion=options.max_expansion,
-        indexes=options.indexes,
+        indexes=options.share_count,
     )
 
 

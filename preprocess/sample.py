@@ -35,7 +35,7 @@ def sample_texts(
 
 def _has_lines(sources: Sequence[InputFile], piece: Piece) -> bool:
     """Return True if the piece is plain JSON lines, so that reading may begin at any byte of it."""
-    return sources[piece.source].form is InputFormat.JSON_LINES
+    return sources[piece.source].input_format is InputFormat.JSON_LINES
 
 
 def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
@@ -68,6 +68,6 @@ def _archive_blocks(source: InputFile) -> Iterator[archives.Block]:
     """Yield the blocks of an archive up to its first fault. The fault is reported when the archive is processed."""
     with storage.open_input(source.path) as file:
         try:
-            yield from archives.blocks(file, source.form, source.size_bytes, ARCHIVE_LIMITS)
+            yield from archives.blocks(file, source.input_format, source.size_bytes, ARCHIVE_LIMITS)
         except archives.ArchiveFault:
             return

@@ -23,11 +23,11 @@ from turnout.preprocess.model import (
     MAX_LISTED_FAULTS,
     DocumentFault,
     FaultReason,
+    FaultyDocument,
     InputFile,
     InputFormat,
     KeyTotals,
     Piece,
-    RejectedDocument,
     ShardRecord,
     TextChunk,
     TextPart,
@@ -201,7 +201,7 @@ class _Shard:
         format without lines the number of documents is returned.
         """
         source = self._settings.sources[piece.source]
-        if source.form is not InputFormat.JSON_LINES:
+        if source.input_format is not InputFormat.JSON_LINES:
             return self._append_archive(number, piece, source)
         raw = storage.read_range(source.path, piece.start, piece.end)
         self._digests.append(xxhash.xxh3_128_hexdigest(raw))
@@ -227,7 +227,7 @@ class _Shard:
         limits = archives.ArchiveLimits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
         with storage.open_input(source.path) as file:
             try:
-                for block in archives.blocks(file, source.form, source.size_bytes, limits):
+                for block in archives.blocks(file, source.input_format, source.size_bytes, limits):
                     if block.is_text:
                         documents = read_text(block.raw, number, lines + 1)
                     else:
@@ -235,7 +235,7 @@ class _Shard:
                     self._append_documents(documents, number)
                     lines += documents.lines
             except archives.ArchiveFault as error:
-                self._reject([RejectedDocument(DocumentFault(error.reason, number, lines + 1, str(error)[:200]), b"")])
+                self._reject([FaultyDocument(DocumentFault(error.reason, number, lines + 1, str(error)[:200]), b"")])
         self._digests.append(_digest(source.path, 0, source.size_bytes))
         return lines
 
@@ -251,7 +251,7 @@ class _Shard:
             left_out |= self._append(output, texts, eod)
         self._documents += len(documents.texts[0]) - len(left_out)
         for position, reason in sorted(left_out.items()):
-            self._reject([RejectedDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
+            self._reject([FaultyDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
 
     def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> dict[int, FaultReason]:
         """Repair, tokenize and write texts. Return position -> reason for the texts that were left out.
@@ -277,16 +277,16 @@ class _Shard:
         try:
             value: str = msgspec.json.decode(b'"' + text + b'"', type=str)
         except UnicodeDecodeError as error:
-            return self._reject([RejectedDocument(DocumentFault(FaultReason.BAD_UTF8, 0, 1, str(error)[:200]), raw)])
+            return self._reject([FaultyDocument(DocumentFault(FaultReason.BAD_UTF8, 0, 1, str(error)[:200]), raw)])
         except msgspec.MsgspecError as error:
-            return self._reject([RejectedDocument(DocumentFault(FaultReason.BAD_JSON, 0, 1, str(error)[:200]), raw)])
+            return self._reject([FaultyDocument(DocumentFault(FaultReason.BAD_JSON, 0, 1, str(error)[:200]), raw)])
         eod = self._settings.tokenizer.eod if self._settings.append_eod and part.is_last else None
         for reason in self._append(self._outputs[0], [value], eod).values():
-            self._reject([RejectedDocument(DocumentFault(reason, 0, 1), raw)])
+            self._reject([FaultyDocument(DocumentFault(reason, 0, 1), raw)])
         self._documents += part.is_last
         return None
 
-    def _reject(self, rejected: Sequence[RejectedDocument]) -> None:
+    def _reject(self, rejected: Sequence[FaultyDocument]) -> None:
         """Count and list faulty documents, and with --on-error quarantine keep their raw bytes.
 
         Raises BadDocument for the first one if --on-error is `stop`.
@@ -311,7 +311,10 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 
 
 def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
-    """Return a text about a fault: file, line in the file, reason and detail. Reads the file up to the line."""
+    """Return a text about a fault: file, line in the file, reason and detail.
+
+    The file is read up to the line, to count lines. Raises OSError.
+    """
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]
     line = fault.line + _lines_before(source, piece.start)

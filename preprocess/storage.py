@@ -19,9 +19,9 @@ def is_remote(path: str) -> bool:
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Return a file that is open for reading and can seek; the caller closes it. path: a path or a URL.
+    """Open a file for reading, in binary form and with seek(); the caller closes it. path: a path or a URL.
 
-    Raises OSError.
+    A local file is unbuffered: read(n) may return fewer than n bytes before the end. Raises OSError.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
@@ -39,12 +39,12 @@ def read_range(path: str, start: int, end: int) -> bytes:
             parts.append(part)
             missing -= len(part)
     if missing:
-        raise OSError(f"{path}: {missing} bytes before byte {end} are not there any more")
+        raise OSError(f"{path}: the file ends {missing} bytes before offset {end}; it has become shorter")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the bytes of a whole file. Raises OSError."""
+    """Return the bytes of a whole file. path: a path or a URL. Raises OSError."""
     if is_remote(path):
         filesystem, name = _remote(path)
         content: bytes = filesystem.cat_file(name)
@@ -138,7 +138,7 @@ def write_all(file: IO[bytes], content: Any) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it."""
+    """Make a folder and those above it; do nothing if it exists."""
     if is_remote(path):
         filesystem, name = _remote(path)
         filesystem.makedirs(name, exist_ok=True)
@@ -169,7 +169,8 @@ def remove_folder(path: str) -> None:
 def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
     """Append the first `size_bytes` bytes of a file to an open file. Raises OSError if the file is shorter.
 
-    path: of the file to read, a path or a URL. Between local files the kernel copies, which is fast.
+    path: of the file to read, a path or a URL. target: written at its position. Between local files the kernel copies,
+    which is fast.
     """
     with open_input(path) as source:
         copied = size_bytes - _copy_by_kernel(source, target, size_bytes)
@@ -184,8 +185,8 @@ def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
 def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> int:
     """Copy with copy_file_range as many bytes as it can, and return how many of `size_bytes` are still missing.
 
-    source: must be at its start; afterwards it is at the first byte that is missing. All are missing for files that the
-    kernel cannot copy.
+    All are missing for files that the kernel cannot copy. source: must be at its start; afterwards it is at the first
+    byte that is missing. target: the bytes are written at its position, which moves.
     """
     try:
         source_number, target_number = source.fileno(), target.fileno()

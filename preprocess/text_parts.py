@@ -76,10 +76,10 @@ def _strings(read: ReadRange, start: int, end: int) -> Iterator[tuple[int, int]]
 
 
 def _string_end(window: bytes, start: int) -> int:
-    """Return the index of the quote that ends a string, -1 if the string does not end in the window.
+    """Return the index in `window` of the quote that ends a JSON string; -1 if the window ends first.
 
-    start: an index in the string, not inside an escape. A quote after an odd number of backslashes is escaped. Strings
-    may have hundreds of megabytes, so each step is one search for a byte.
+    start: an index in `window` inside the string, not inside an escape sequence. A quote after an odd number of
+    backslashes is escaped. Strings may be hundreds of megabytes long, so each step is one search for a byte.
     """
     quote = window.find(_QUOTE, start)
     while quote >= 0:
@@ -93,6 +93,9 @@ def _string_end(window: bytes, start: int) -> int:
 
 
 def _open_escape(window: bytes, position: int) -> int:
-    """Return 1 if the window ends inside an escape, after its backslash, else 0. position: where to begin."""
+    """Return 1 if the window ends inside an escape, after its backslash, else 0.
+
+    position: the index in `window` from which backslashes count, not inside an escape.
+    """
     tail = window[position:]
     return (len(tail) - len(tail.rstrip(b"\\"))) % 2

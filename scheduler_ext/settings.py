@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.jobs.reservation import CONFIGMAP
-from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
+from turnout.kube.cli_flags import (
+    BadSetting,
+    add_log_and_docs_flags,
+    check_name,
+    check_url,
+    parse_address,
+    parse_settings,
+)
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Rules
@@ -123,4 +130,4 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         action="store_true",
         help="take the order of queues from the cluster: Kueue's StrictFIFO, turnout.dev/strict-order on others",
     )
-    add_reporting(parser)
+    add_log_and_docs_flags(parser)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.model import BadFabric, Cost, DistanceRule, Entry, Fault
+from turnout.topology.model import BadFabric, Cost, DistanceRule, MapEntry, MapFault
 from turnout.topology.switch_paths import Key, Path, natural_key, switches_above, tiers_of_switches, top_tier
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Fabric:
         return int(first[switch]), end
 
 
-def build(entries: Iterable[Entry]) -> Fabric:
+def build(entries: Iterable[MapEntry]) -> Fabric:
     """Build the tables of a map. The order of the entries makes no difference.
 
     Raises BadFabric with one fault for each host that is named several times, and for each entry whose path is empty or
@@ -121,8 +121,9 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
     )
 
 
-def fabric_above(fabric: Fabric, tier: int) -> Fabric:
-    """Return the fabric whose hosts are the switches of a tier, named by number.
+def fabric_of_switches(fabric: Fabric, tier: int) -> Fabric:
+    """Return the fabric whose hosts are the switches of a tier: a host's id is the switch's number, its name "0", "1"
+    ...
 
     tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
     gang costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.
@@ -144,8 +145,8 @@ def fabric_above(fabric: Fabric, tier: int) -> Fabric:
 def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
     """Return the fabric under one switch. Host ids count from the switch's first host.
 
-    tier, switch: the tier and the number of the switch. The result has the tiers up to `tier`, and no names of
-    switches, no `index` and no `paths`.
+    tier, switch: the tier and the number of the switch. The result has the tiers 0..`tier` and the names in
+    `hosts`; `names`, `index` and `paths` are empty.
     """
     first, end = fabric.span(tier, switch)
     rows = fabric.switch_of[: tier + 1, first:end]
@@ -168,7 +169,7 @@ def moved_share(old: Fabric, new: Fabric) -> float:
     return sum(new.paths.get(host) != path for host, path in old.paths.items()) / len(old.paths)
 
 
-def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
+def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     """Return the switches of a map as a tree of their paths, whose root is the empty path.
 
     Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
@@ -182,7 +183,7 @@ def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
     for entry in entries:
         lines.setdefault(entry.host, []).append(entry.line)
         if not entry.path or "" in entry.path:
-            faults.append(Fault(entry.line, f"host {entry.host} hangs from no switch"))
+            faults.append(MapFault(entry.line, f"host {entry.host} hangs from no switch"))
             continue
         for depth in range(len(entry.path), 0, -1):
             path = entry.path[:depth]
@@ -191,14 +192,14 @@ def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
             if parent_exists:
                 break
     faults += [
-        Fault(sorted(numbers)[1], f"host {host} is named {len(numbers)} times")
+        MapFault(sorted(numbers)[1], f"host {host} is named {len(numbers)} times")
         for host, numbers in lines.items()
         if len(numbers) > 1
     ]
     if faults:
         raise BadFabric(sorted(faults, key=lambda fault: (fault.line, fault.text)))
     if not nx.is_arborescence(tree):
-        raise BadFabric([Fault(0, "the switches make no tree")])
+        raise BadFabric([MapFault(0, "the switches make no tree")])
     return tree
 
 
@@ -353,10 +354,10 @@ def scores(
 
 
 def _score_by_distance(tiers: int) -> npt.NDArray[np.int8]:
-    """Return the score, 0..9, of a host that is not planned, for each distance 0..T+1. tiers: T.
+    """Return the score, 0..9, of a host that the plan does not use, by its distance 0..T+1 from the nearest member.
 
-    Up to nine tiers each tier below T has a lower score than the tier before it; with more, far tiers share the score
-    1. The distances T and T+1 have the score 0.
+    tiers: T. If T is at most 9, a greater distance below T always has a lower score; if T is larger, all distances from
+    8 to T-1 have the score 1. The distances T and T+1 have the score 0.
     """
     largest = TOP - 1
     if tiers <= largest:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import yaml
 
-from turnout.topology.model import Entry, Fault, Reading
+from turnout.topology.model import MapEntry, MapFault, ParsedMap
 from turnout.topology.names import (
     MAX_HOSTS,
     MAX_TEXT_BYTES,
@@ -180,7 +180,7 @@ class ListedSwitch:
     hosts: tuple[tuple[int, str], ...] = ()  # (line, name or range) of its hosts
 
 
-def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, ...]], list[MapFault]]:
     """Return (path from the root of each switch by name, faults). If there are faults, there are no paths.
 
     listed: the switches of a list, with distinct names. Faults are a switch that is not listed, a switch that is named
@@ -198,11 +198,11 @@ def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, 
         parents_path = [paths[parent] for parent in graph.predecessors(name)]
         paths[name] = (*parents_path[0], name) if parents_path else (name,)
         if len(paths[name]) > MAX_TIERS:
-            return {}, [Fault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {quote_text(name)}")]
+            return {}, [MapFault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {quote_text(name)}")]
     return paths, []
 
 
-def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mapping[str, int]) -> Iterator[Fault]:
+def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mapping[str, int]) -> Iterator[MapFault]:
     """Add to the graph an edge from each switch to each switch directly below it, and yield the faults of the list.
 
     lines: the line of each switch by name. A switch that is not listed, or that is named twice under another one, is a
@@ -211,14 +211,14 @@ def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mappin
     for switch in listed:
         for line, child in switch.switches:
             if child not in lines:
-                yield Fault(line, f"switch {quote_text(child)} under {quote_text(switch.name)} is not in the list")
+                yield MapFault(line, f"switch {quote_text(child)} under {quote_text(switch.name)} is not in the list")
             elif graph.has_edge(switch.name, child):
-                yield Fault(line, f"switch {quote_text(child)} stands twice under {quote_text(switch.name)}")
+                yield MapFault(line, f"switch {quote_text(child)} stands twice under {quote_text(switch.name)}")
             else:
                 graph.add_edge(switch.name, child)
 
 
-def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[Fault]:
+def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[MapFault]:
     """Yield a fault for each cycle of the graph, and for each switch with several parents.
 
     lines: the line of each switch by name.
@@ -229,40 +229,40 @@ def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[
         names = sorted(ring, key=lambda name: lines[name])
         if len(ring) > 1 or graph.has_edge(names[0], names[0]):
             listing = ", ".join(map(quote_text, names[:5])) + (", ..." if len(names) > 5 else "")
-            yield Fault(lines[names[0]], f"cycle: {listing} stand under themselves")
+            yield MapFault(lines[names[0]], f"cycle: {listing} stand under themselves")
     for name, parents in graph.in_degree():
         if parents > 1:
             parent_names = ", ".join(sorted(map(quote_text, graph.predecessors(name))))
-            yield Fault(lines[name], f"switch {quote_text(name)} stands under {parents} switches: {parent_names}")
+            yield MapFault(lines[name], f"switch {quote_text(name)} stands under {parents} switches: {parent_names}")
 
 
 _FORMS = ("fabric", "switches")  # the keys of the two forms of YAML
 
 
-def read_yaml(text: str) -> Reading:
-    """Read a whole YAML text. Raises nothing: every mistake is a fault of the Reading, in line order.
+def read_yaml(text: str) -> ParsedMap:
+    """Read a whole YAML text. Raises nothing: every mistake is a fault of the ParsedMap, in line order.
 
     A blank text is a map of no hosts. A text above MAX_TEXT_BYTES is not read.
     """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
-        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+        return ParsedMap((), (MapFault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     try:
         root = parse_yaml(text)
     except BadYaml as error:
-        return Reading((), (Fault(error.line, error.text),))
+        return ParsedMap((), (MapFault(error.line, error.text),))
     reader = _Reader()
     if root is not None and not _is_null(root):
         reader.read_document(root)
     faults = reader.faults + duplicate_faults(reader.lines)
-    return Reading(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+    return ParsedMap(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
 
 
 class _Reader:
     """Collects entries and faults during one walk through the nodes of a document."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.faults: list[Fault] = []
+        self.entries: list[MapEntry] = []
+        self.faults: list[MapFault] = []
         self.lines: dict[str, list[int]] = {}  # the lines on which each host is named
         self._names_left = MAX_HOSTS  # names that may still be expanded; -1 once there were too many
 
@@ -390,7 +390,7 @@ class _Reader:
                 self._add_fault(line, fault)
                 return  # all names of a range have the same fault
             self.lines.setdefault(host, []).append(line)
-            self.entries.append(Entry(host, path, line))
+            self.entries.append(MapEntry(host, path, line))
 
     def _expand_word(self, line: int, word: str) -> list[str]:
         """Return the names of a word, which is a name or a range; [] for a bad range, which becomes a fault.
@@ -412,7 +412,7 @@ class _Reader:
 
     def _add_fault(self, line: int, text: str) -> None:
         """Add a fault. text: a sentence for a person."""
-        self.faults.append(Fault(line, text))
+        self.faults.append(MapFault(line, text))
 
 
 def _is_null(node: Node) -> bool:
@@ -420,30 +420,30 @@ def _is_null(node: Node) -> bool:
     return isinstance(node, Scalar) and node.plain and node.text in ("", "~", "null")
 
 
-def read_map(data: Mapping[str, str]) -> Reading:
-    """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the Reading.
+def read_map(data: Mapping[str, str]) -> ParsedMap:
+    """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the ParsedMap.
 
     data: texts by key. A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because
     a chart also renders the key that it does not use. Both texts together are a fault.
     """
     text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
     if text.strip() and yaml_text.strip():
-        return Reading((), (Fault(0, f"both {TEXT_KEY} and {YAML_KEY} are set; keep one of the two"),))
+        return ParsedMap((), (MapFault(0, f"both {TEXT_KEY} and {YAML_KEY} are set; keep one of the two"),))
     if yaml_text.strip():
         return read_yaml(yaml_text)
     return read_text(text)
 
 
-def read_text(text: str) -> Reading:
+def read_text(text: str) -> ParsedMap:
     """Read a whole plain text with lines `asw psw host`.
 
-    Raises nothing: every mistake is a fault of the Reading, in line order. Empty lines and comments are skipped. A text
-    above MAX_TEXT_BYTES is not read.
+    Raises nothing: every mistake is a fault of the ParsedMap, in line order. Empty lines and comments are skipped. A
+    text above MAX_TEXT_BYTES is not read.
     """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
-        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
-    entries: list[Entry] = []
-    faults: list[Fault] = []
+        return ParsedMap((), (MapFault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    entries: list[MapEntry] = []
+    faults: list[MapFault] = []
     lines_of: dict[str, list[int]] = {}
     for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         fields = _without_comment(raw).split()
@@ -451,23 +451,23 @@ def read_text(text: str) -> Reading:
             continue
         fault = _line_fault(fields)
         if fault:
-            faults.append(Fault(number, fault))
+            faults.append(MapFault(number, fault))
             continue
         leaf, spine, host = fields
         lines_of.setdefault(host, []).append(number)
-        entries.append(Entry(host, (spine, leaf), number))
+        entries.append(MapEntry(host, (spine, leaf), number))
     faults += duplicate_faults(lines_of)
     # MAX_HOSTS needs no check: so many lines of at least six bytes are more than MAX_TEXT_BYTES.
-    return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+    return ParsedMap(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
 
 
-def duplicate_faults(lines_of: dict[str, list[int]]) -> list[Fault]:
+def duplicate_faults(lines_of: dict[str, list[int]]) -> list[MapFault]:
     """Return one fault for each host that is named on more than one line, at the second of these lines.
 
     lines_of: the lines of each host by its name, ascending.
     """
     return [
-        Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_lines_text(lines)}")
+        MapFault(lines[1], f"host {host} is named {len(lines)} times, on lines {_lines_text(lines)}")
         for host, lines in lines_of.items()
         if len(lines) > 1
     ]

@@ -14,7 +14,7 @@ from enum import Enum
 
 from turnout.topology.fabric import Fabric, build, moved_share
 from turnout.topology.map_formats import read_map
-from turnout.topology.model import BadFabric, Fault
+from turnout.topology.model import BadFabric, MapFault
 from turnout.topology.names import CONFIRM, TEXT_KEY, YAML_KEY
 
 LARGE_SHARE = 0.3  # a change that moves a larger share of the mapped hosts is large
@@ -36,7 +36,7 @@ class MapDraft:
     """The fabric that a ConfigMap describes, or the faults of its text."""
 
     fabric: Fabric | None  # None if the text has faults
-    faults: tuple[Fault, ...]  # () if the text has none
+    faults: tuple[MapFault, ...]  # () if the text has none
     digest: str  # 12 hexadecimal digits of the text, by which an admin confirms it
 
 

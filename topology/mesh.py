@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric
+from turnout.topology.layers import place_in_layers, placements_in_layers
 from turnout.topology.model import Placement, PlacementRequest, Refusal
-from turnout.topology.slices import place_in_layers, placements_in_layers
 
 Mesh = Sequence[tuple[str, int]]  # (axis, ranks along it), the outermost axis first
 Layers = tuple[tuple[int, int], ...]  # as PlacementRequest.layers
@@ -51,16 +51,18 @@ def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:
     return total
 
 
-def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tiers: int) -> Iterator[tuple[int, Layers]]:
+def layouts(
+    mesh: Mesh, ranks_per_pod: int, pods: int, max_pods_on_host: int, tiers: int
+) -> Iterator[tuple[int, Layers]]:
     """Yield ways to place a mesh: (multiple of pods on a host, layers), at most _MAX_LAYOUTS and the way (1, ()).
 
-    (1, ()) sets no condition. ranks_a_pod: ranks of one pod. pods: of the gang. max_pods_on_host: the most pods that a
-    host takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run is
-    tried under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes
+    (1, ()) sets no condition. ranks_per_pod: ranks of one pod. pods: of the gang. max_pods_on_host: the most pods that
+    a host takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run
+    is tried under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes
     inside one pod need no condition.
     """
     sizes = [prod(size for _, size in mesh[axis:]) for axis in range(1, len(mesh))]
-    runs = [size // ranks_a_pod for size in sizes if size % ranks_a_pod == 0]
+    runs = [size // ranks_per_pod for size in sizes if size % ranks_per_pod == 0]
     runs = list(dict.fromkeys(run for run in runs if 1 < run < pods))
     ways: dict[tuple[int, Layers], None] = {}
     for chosen_tiers in product(*[[*range(run > max_pods_on_host, min(tiers, 3)), None] for run in runs]):
@@ -79,50 +81,50 @@ def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tier
         yield 1, ()
 
 
-def is_complete(mesh: Mesh, pods: int, ranks_a_pod: int) -> bool:
+def is_complete(mesh: Mesh, pods: int, ranks_per_pod: int) -> bool:
     """Return True if a gang of this many pods has exactly the ranks of the mesh."""
-    return prod(size for _, size in mesh) == pods * ranks_a_pod
+    return prod(size for _, size in mesh) == pods * ranks_per_pod
 
 
-def switches_of_ranks(row: npt.NDArray[np.int32], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
+def switches_of_ranks(row: npt.NDArray[np.int32], hosts: Sequence[int], ranks_per_pod: int) -> list[int]:
     """Return the switch of each rank, in rank order.
 
-    row: the switch of each host id. hosts: the host id of each pod, in rank order. ranks_a_pod: ranks of one pod.
+    row: the switch of each host id. hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod.
     """
-    by_rank: list[int] = np.repeat(row[list(hosts)], ranks_a_pod).tolist()
+    by_rank: list[int] = np.repeat(row[list(hosts)], ranks_per_pod).tolist()
     return by_rank
 
 
 Price = tuple[float, ...]  # GB that a step sends between switches of tier 1, 2, ... below the top, then between hosts
 
 
-def count_outer_axes(mesh: Mesh, ranks_a_pod: int) -> int:
+def count_outer_axes(mesh: Mesh, ranks_per_pod: int) -> int:
     """Return how many axes, counted from the outermost one, only connect different pods. Such axes may be in any order.
 
-    ranks_a_pod: ranks of one pod.
+    ranks_per_pod: ranks of one pod.
     """
     for count in range(len(mesh), 0, -1):
-        if prod(size for _, size in mesh[count:]) % ranks_a_pod == 0:
+        if prod(size for _, size in mesh[count:]) % ranks_per_pod == 0:
             return count
     return 0
 
 
-def heaviest_innermost(mesh: Mesh, ranks_a_pod: int) -> tuple[int, ...]:
+def heaviest_innermost(mesh: Mesh, ranks_per_pod: int) -> tuple[int, ...]:
     """Return the numbers of the axes, the outermost first, with the axes of most traffic innermost.
 
-    ranks_a_pod: ranks of one pod. Axes inside a pod keep their places.
+    ranks_per_pod: ranks of one pod. Axes inside a pod keep their places.
     """
-    outer_axes = count_outer_axes(mesh, ranks_a_pod)
+    outer_axes = count_outer_axes(mesh, ranks_per_pod)
     return (*sorted(range(outer_axes), key=lambda axis: WEIGHTS[mesh[axis][0]]), *range(outer_axes, len(mesh)))
 
 
-def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
+def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_per_pod: int) -> list[int]:
     """Return the host id of each pod by rank, if the axes of the mesh are assigned to the ring in another order.
 
     order: the numbers of all axes, the one that changes slowest along the ring first; inner axes keep their places.
-    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod.
+    hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod.
     """
-    outer_axes = count_outer_axes(mesh, ranks_a_pod)
+    outer_axes = count_outer_axes(mesh, ranks_per_pod)
     pods_per_block = len(hosts) // prod(
         size for _, size in mesh[:outer_axes]
     )  # pods that differ only in the inner axes
@@ -131,58 +133,58 @@ def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_
     return by_rank
 
 
-def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Price:
+def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> Price:
     """Return the traffic of a mesh in GB a step: between switches of tier 1, 2, ... below the top, and last between
     hosts.
 
-    hosts: the host id of each pod, in rank order. ranks_a_pod: ranks of one pod. Compare such tuples element by
+    hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod. Compare such tuples element by
     element.
     """
     rows = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
-    return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_a_pod)) for row in rows)
+    return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_per_pod)) for row in rows)
 
 
-def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> tuple[Price, list[int]]:
+def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> tuple[Price, list[int]]:
     """Return (least price over all orders of the axes, host id of each pod by rank in that order).
 
-    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod. The price is that of mesh_price(). Of
-    equal prices, the order of the mesh itself is chosen.
+    hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod. The price is that of mesh_price().
+    Of equal prices, the order of the mesh itself is chosen.
     """
     candidates = (
-        (mesh_price(fabric, mesh, reordered_hosts, ranks_a_pod), reordered_hosts)
-        for reordered_hosts in _axis_orders(mesh, hosts, ranks_a_pod)
+        (mesh_price(fabric, mesh, reordered_hosts, ranks_per_pod), reordered_hosts)
+        for reordered_hosts in _axis_orders(mesh, hosts, ranks_per_pod)
     )
     return min(candidates, key=lambda each: each[0])
 
 
-def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Iterator[list[int]]:
+def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> Iterator[list[int]]:
     """Yield the host id of each pod by rank for each order of the outer axes; first for the order of the mesh itself.
 
-    hosts: the host id of each pod along the ring. ranks_a_pod: ranks of one pod.
+    hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod.
     """
-    outer_axes = count_outer_axes(mesh, ranks_a_pod)
+    outer_axes = count_outer_axes(mesh, ranks_per_pod)
     for order in permutations(range(outer_axes)):
-        yield hosts_by_rank(mesh, (*order, *range(outer_axes, len(mesh))), hosts, ranks_a_pod)
+        yield hosts_by_rank(mesh, (*order, *range(outer_axes, len(mesh))), hosts, ranks_per_pod)
 
 
 def place_mesh(
-    fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest, mesh: Mesh, ranks_a_pod: int
+    fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest, mesh: Mesh, ranks_per_pod: int
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
     room: pods that each host id has room for, as for plan(). request: its layers come from another placement term and
-    are kept. ranks_a_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If
+    are kept. ranks_per_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If
     one host holds all pods, or not all pods find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, request)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:
         return plain  # one host holds all, or not all find room
     prices: dict[Placement, Price] = {}
-    for multiple, layers in _layout_requests(mesh, ranks_a_pod, request.pods, int(room.max(initial=0)), fabric.tiers):
-        layout_ask = replace(request, multiple=max(multiple, request.multiple), layers=layers or request.layers)
-        for placement in placements_in_layers(fabric, room, replace(layout_ask, min_pods=layout_ask.pods)):
+    for multiple, layers in _layout_requests(mesh, ranks_per_pod, request.pods, int(room.max(initial=0)), fabric.tiers):
+        layout_request = replace(request, multiple=max(multiple, request.multiple), layers=layers or request.layers)
+        for placement in placements_in_layers(fabric, room, replace(layout_request, min_pods=layout_request.pods)):
             if placement.pods == request.pods and placement not in prices:
-                prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_a_pod)[0]
+                prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_per_pod)[0]
     return min(prices, key=lambda each: prices[each]) if prices else plain
 
 
@@ -192,14 +194,14 @@ def hosts_of(placement: Placement) -> list[int]:
 
 
 def _layout_requests(
-    mesh: Mesh, ranks_a_pod: int, pods: int, max_pods_on_host: int, tiers: int
+    mesh: Mesh, ranks_per_pod: int, pods: int, max_pods_on_host: int, tiers: int
 ) -> Iterator[tuple[int, Layers]]:
     """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, without duplicates.
 
     The arguments and results are those of layouts().
     """
-    orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_a_pod)))
-    each = (layouts([mesh[axis] for axis in order], ranks_a_pod, pods, max_pods_on_host, tiers) for order in orders)
+    orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_per_pod)))
+    each = (layouts([mesh[axis] for axis in order], ranks_per_pod, pods, max_pods_on_host, tiers) for order in orders)
     yield from dict.fromkeys(way for ways in each for way in ways)
 
 
@@ -208,17 +210,17 @@ MOST_PODS = 256  # of a mesh whose traffic between each two pods is computed
 PodTraffic = npt.NDArray[np.float64]  # shape (pods, pods): GB that each two pods exchange in a step
 
 
-def pod_traffic(mesh: Mesh, ranks_a_pod: int) -> PodTraffic | None:
+def pod_traffic(mesh: Mesh, ranks_per_pod: int) -> PodTraffic | None:
     """Return how many GB each two pods of a mesh exchange in a step: shape (pods, pods), by their ranks.
 
-    ranks_a_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill
+    ranks_per_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill
     whole pods.
     """
     ranks = prod(size for _, size in mesh)
-    pods = ranks // ranks_a_pod
-    if not 1 < pods <= MOST_PODS or ranks % ranks_a_pod:
+    pods = ranks // ranks_per_pod
+    if not 1 < pods <= MOST_PODS or ranks % ranks_per_pod:
         return None
-    grid = (np.arange(ranks) // ranks_a_pod).reshape([size for _, size in mesh])
+    grid = (np.arange(ranks) // ranks_per_pod).reshape([size for _, size in mesh])
     sent: PodTraffic = np.zeros((pods, pods))
     for axis, (name, size) in enumerate(mesh):
         shifts = range(1, size) if name == "ep" else range(1, min(2, size))

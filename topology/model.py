@@ -33,7 +33,7 @@ class DistanceRule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MapEntry:
     """One host of a map text, and the switches above it."""
 
     host: str  # an IP or a node name
@@ -42,7 +42,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class MapFault:
     """One mistake in a map text."""
 
     line: int  # the line of the text, >= 1; 0 if the fault is not in one line
@@ -50,11 +50,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedMap:
     """The result of reading a map text. A reading with faults is never applied; the last good map stays in use."""
 
-    entries: tuple[Entry, ...]  # the entries that can be read
-    faults: tuple[Fault, ...] = ()  # every mistake, in line order
+    entries: tuple[MapEntry, ...]  # the entries that can be read
+    faults: tuple[MapFault, ...] = ()  # every mistake, in line order
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class PlacementRequest:
     # (tier, size in pods) of runs of consecutive ranks: each run stays under one switch of the tier. The outermost
     # layer is first: tiers descend, and each size divides the size before it.
     layers: tuple[tuple[int, int], ...] = ()
-    # Tables by host id that decide among equally good hosts, the more important table first; a larger number is
-    # better. For switches, the numbers of the hosts with room are added.
-    merits: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
+    # Tie-breakers among equally good hosts: tables by host id, the more important first; a larger number is better. The
+    # number of a switch is the sum over its hosts with room.
+    host_preferences: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= self.max_pods or not 0 <= self.min_pods <= self.pods or self.multiple < 1:
@@ -118,6 +118,6 @@ class TopologyError(Exception):
 class BadFabric(TopologyError):
     """Entries that do not form a tree. Keep the last good map and report every fault."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[MapFault]) -> None:
         self.faults = tuple(faults)
         super().__init__("; ".join(f"line {fault.line}: {fault.text}" for fault in self.faults[:5]))

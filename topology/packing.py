@@ -7,7 +7,7 @@ placed near them. The room of a tier is summed on first use. `place.py` chooses 
 
 A hole is the free room of a child of a switch: of a host under a leaf, or of a leaf under a spine. Few holes are used,
 so that large holes stay free. Holes of equal room are compared further: by the number of hosts that the pods use, then
-by the merits of the PlacementRequest.
+by the preferences of the PlacementRequest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ Counts = npt.NDArray[np.signedinteger]  # whole numbers: pods of hosts or switch
 class RoomByTier:
     """The free room of every host and switch, in pods of one shape. The room of a tier is summed on first use."""
 
-    __slots__ = ("_has_deep_hosts", "_merits", "_tiers", "fabric")
+    __slots__ = ("_has_deep_hosts", "_preferences", "_tiers", "fabric")
 
-    def __init__(self, fabric: Fabric, room: Counts, merits: Iterable[Counts] = ()) -> None:
-        """Take the free room of each host id, in pods, and the merits of a PlacementRequest, which decide among equal
-        switches.
+    def __init__(self, fabric: Fabric, room: Counts, preferences: Iterable[Counts] = ()) -> None:
+        """Take the free room of each host id, in pods, and the preferences of a PlacementRequest, which decide among
+        equal switches.
         """
         self.fabric = fabric
-        self._merits: list[list[Counts]] = [[np.where(room > 0, merit, 0)] for merit in merits]  # by table and tier
+        self._preferences: list[list[Counts]] = [
+            [np.where(room > 0, preference, 0)] for preference in preferences
+        ]  # by table and tier
         self._tiers: list[Counts] = [room]
         self._has_deep_hosts: bool | None = None
 
@@ -46,16 +48,17 @@ class RoomByTier:
             self._tiers.append(room)
         return self._tiers[tier]
 
-    def merits(self, tier: int) -> list[Counts]:
-        """Return the tables of merits for the switches of a tier, the more important table first; [] without merits.
+    def preferences(self, tier: int) -> list[Counts]:
+        """Return the tables of preferences for the switches of a tier, the more important table first; [] without
+        preferences.
 
         Each table has one number for each switch, summed over its hosts with room; a larger number is better.
         """
-        for sums in self._merits:
+        for sums in self._preferences:
             while len(sums) <= tier:
-                merit: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])
-                sums.append(merit)
-        return [sums[tier] for sums in self._merits]
+                preference: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])
+                sums.append(preference)
+        return [sums[tier] for sums in self._preferences]
 
     @property
     def has_deep_hosts(self) -> bool:
@@ -98,8 +101,8 @@ class RoomByTier:
         domains: numbers of switches, at least one. max_pods: pods that the gang may grow to. First come domains that
         have room for `max_pods` pods, alone or together with the rest of a switch above them, at the lowest tier at
         which any domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with
-        the greatest merits is chosen. Ties: the domain whose parent switch has the least room, then whose grandparent
-        has the least room, and so on; then the first one.
+        the greatest preferences is chosen. Ties: the domain whose parent switch has the least room, then whose
+        grandparent has the least room, and so on; then the first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= max_pods]
@@ -110,8 +113,8 @@ class RoomByTier:
         domains = domains[room == room.min()]
         if tier == 1 and len(domains) > 1 and self.has_deep_hosts:
             domains = self._leaves_with_fewest_hosts(domains, need)
-        for merit in self.merits(tier) if len(domains) > 1 else ():
-            domains = domains[merit[domains] == merit[domains].max()]
+        for preference in self.preferences(tier) if len(domains) > 1 else ():
+            domains = domains[preference[domains] == preference[domains].max()]
         parents = self.ancestors(tier, domains, tier)
         for higher_tier in range(tier, self.fabric.tiers):
             room = self.at_tier(higher_tier)[parents]
@@ -322,10 +325,10 @@ class DomainPacker:
         return [slot for child, pods in shares for slot in self.fill(tier - 1, child, pods)]
 
     def _divide_among_children(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) for `need` pods under a leaf or a spine, where every child has the same price.
+        """Divide `need` pods among the children of a leaf or a spine, all of which have the same price.
 
-        tier, switch: the tier, 1 or 2, and the number of the switch, which has room for the pods. Children are host ids
-        or numbers of leaves. Those that hold anchors are used first.
+        Return (child, pods) for each child that gets pods, first for those that hold anchors. tier, switch: the tier, 1
+        or 2, and the number of the switch, which has room for the pods. Children are host ids or numbers of leaves.
         """
         first, end = self._room.children(tier, switch)
         room = self._room.at_tier(tier - 1)[first:end]
@@ -356,16 +359,18 @@ class DomainPacker:
         tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of different room keep
         their order.
         """
-        merits = [merit[first:end] for merit in self._room.merits(tier - 1)]
+        preferences = [preference[first:end] for preference in self._room.preferences(tier - 1)]
         if tier == 2 and self._room.has_deep_hosts:
             host_counts = (self._room.rooms_of_hosts(np.arange(first, end)) > 0).sum(axis=1)
-            merits = [-host_counts, *merits]
-        if not merits:
+            preferences = [-host_counts, *preferences]
+        if not preferences:
             return list(range(end - first))
         room = self._room.at_tier(tier - 1)[first:end]
         order = np.empty(len(room), np.intp)
         # Children of different room keep their places: choose_holes() decides among them.
-        order[np.argsort(room, kind="stable")] = np.lexsort([*(-merit for merit in reversed(merits)), room])
+        order[np.argsort(room, kind="stable")] = np.lexsort(
+            [*(-preference for preference in reversed(preferences)), room]
+        )
         positions: list[int] = order.tolist()
         return positions
 
@@ -398,23 +403,25 @@ class DomainPacker:
         return [*((position, holes[position]) for position in full), (best, holes[best] - free_rest)]
 
     def _divide_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) for `need` pods under a switch above the spines, on the fewest switches.
+        """Divide `need` pods, at least 1, among the children of a switch above the spines, on the fewest switches.
 
-        tier, switch: the tier, 3 or more, and the number of the switch, which has room for the pods. Children are
-        numbers of switches of the tier below. The prices and pods of each child come from `_table`; a child that holds
-        anchors costs nothing itself.
+        Return (child, pods) for each child that gets pods, first for those that hold anchors. tier, switch: the tier, 3
+        or more, and the number of the switch, which has room for the pods. Children are numbers of switches of the tier
+        below. The prices and pods of each child come from `_table`; a child that holds anchors costs nothing itself.
         """
         price = self._fewest_switches(tier, switch, need)
         table = self._table(tier, switch, price)
         purchases: list[tuple[int, int, int]] = []  # (pods, child, price)
         budget = price
         for position in range(len(table) - 1, -1, -1):
-            child, reach, best = table[position]
-            best_before = table[position - 1][2] if position else np.zeros_like(best)
-            cost = next(c for c in range(budget + 1) if best_before[budget - c] + reach[c] == best[budget])
+            child, pods_by_price, pods_so_far = table[position]
+            pods_before = table[position - 1][2] if position else np.zeros_like(pods_so_far)
+            cost = next(
+                c for c in range(budget + 1) if pods_before[budget - c] + pods_by_price[c] == pods_so_far[budget]
+            )
             budget -= cost
-            if reach[cost]:
-                purchases.append((int(reach[cost]), child, cost))
+            if pods_by_price[cost]:
+                purchases.append((int(pods_by_price[cost]), child, cost))
         purchases.reverse()  # of equal children the first one of the table comes first
         purchases.sort(key=lambda item: (item[1] not in self._anchored[tier - 1], -item[0]))
         shares: list[tuple[int, int]] = []
@@ -427,7 +434,8 @@ class DomainPacker:
         return shares
 
     def _last_child(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
-        """Return the child that takes the last `need` pods: the unused child with the least room that has this price.
+        """Return the child that takes the last `need` pods: the unused child with the least room that holds them for
+        the price of `child`.
 
         tier: of the parent. table: of _table(). used: children that have pods already. child, cost: the child and its
         price that the table chose. A child that holds anchors is kept.
@@ -435,23 +443,25 @@ class DomainPacker:
         if child in self._anchored[tier - 1]:
             return child
         room = self._room.at_tier(tier - 1)
-        candidates = [other for other, reach, _ in table if other not in used and reach[cost] >= need]
+        candidates = [other for other, pods_by_price, _ in table if other not in used and pods_by_price[cost] >= need]
         return min(candidates, key=lambda other: int(room[other]))  # of equal children the first one of the table
 
     def _table(self, tier: int, switch: int, budget: int) -> _Table:
-        """Return (child, reach, best) for each child of a switch that has room for a pod.
+        """Return (child, pods_by_price, pods_so_far) for each child of a switch that has room for a pod within the
+        budget, in preference order.
 
-        tier, switch: the tier, 3 or more, and the number of the switch. reach[b]: the most pods that the child holds
-        for a price of b switches, 0..budget. best[b]: the same for this child and all children before it together.
+        tier, switch: the tier, 3 or more, and the number of the switch. pods_by_price[b], for b from 0 to `budget`: the
+        most pods that the child holds if they use b switches, the child itself included unless it holds anchors.
+        pods_so_far[b]: the same for this child and all before it together.
         """
         first, end = self._room.children(tier, switch)
-        best = np.zeros(budget + 1, np.int64)
+        pods_so_far = np.zeros(budget + 1, np.int64)
         table = []
         for child in (first + position for position in self._preference_order(tier, first, end)):
-            reach = self._reach(tier - 1, child, budget)
-            if reach[-1]:
-                best = _join_tables(best, reach)
-                table.append((child, reach, best))
+            pods_by_price = self._most_pods_of_child(tier - 1, child, budget)
+            if pods_by_price[-1]:
+                pods_so_far = _join_tables(pods_so_far, pods_by_price)
+                table.append((child, pods_by_price, pods_so_far))
         return table
 
     def _most_pods_by_price(self, tier: int, switch: int, budget: int) -> Counts:
@@ -476,7 +486,7 @@ class DomainPacker:
         reach[len(largest) + 1 :] = reach[len(largest)]
         return reach
 
-    def _reach(self, tier: int, switch: int, budget: int) -> Counts:
+    def _most_pods_of_child(self, tier: int, switch: int, budget: int) -> Counts:
         """Return the most pods that a switch holds for a price of 0, 1, ..., budget, its own price of 1 included.
 
         tier, switch: the tier, 2 or more, and the number of the switch. A switch that holds anchors has no price

@@ -9,8 +9,8 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to `PlacementRequest.max_pods`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `PlacementRequest.merits`: the scheduler extender prefers hosts that pods prefer, then
-   hosts with the least room besides whole pods;
+8. the hosts with the greatest `PlacementRequest.host_preferences`: the scheduler extender prefers hosts that pods
+   prefer, then hosts with the least room besides whole pods;
 9. the least room of the switches above the domain;
 10. fabric order.
 
@@ -52,7 +52,7 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest)
     rooms = [_mapped_only(fabric, units)]
     if not required and fabric.mapped_count < len(fabric.hosts):
         rooms.append(units)
-    slots = _search(_by_distance_rule(fabric, request), rooms, request, anchors)
+    slots = _search(*_by_distance_rule(fabric, request), rooms, request, anchors)
     if not slots:
         return _refusal(rooms[-1], request)
     slots = [(host, pods * request.multiple) for host, pods in slots]
@@ -84,7 +84,10 @@ def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int
 
 
 def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the room with 0 on hosts that are not in the map. units: room of each host id, in units."""
+    """Return the room with 0 on hosts that are not in the map: a copy, or `units` itself if all hosts are.
+
+    units: room of each host id, in units.
+    """
     if fabric.mapped_count == len(fabric.hosts):
         return units
     units = units.copy()
@@ -109,7 +112,8 @@ _with_tiers = lru_cache(maxsize=2)(with_only_tiers)
 
 
 def _search(
-    fabric_and_widest: tuple[Fabric, int],
+    fabric: Fabric,
+    widest: int,
     rooms: list[npt.NDArray[np.int32]],
     request: PlacementRequest,
     anchors: list[int],
@@ -118,11 +122,10 @@ def _search(
 
     If none does and the request allows it, all units are placed on any hosts, also unmapped ones. If that fails, too,
     the result has as many units as the roomiest domain of the widest tier holds (with anchors: as their domain holds).
-    [] if these are fewer than `request.min_pods` needs. fabric_and_widest: the fabric after the distance rule, and the
-    widest tier allowed in it. rooms: units of each host id, first on mapped hosts only, then on all hosts if the
-    request allows them. anchors: host ids of placed members.
+    [] if these are fewer than `request.min_pods` needs. fabric, widest: as _by_distance_rule() returns them. rooms:
+    units of each host id, first on mapped hosts only, then on all hosts if the request allows them. anchors: host ids
+    of placed members.
     """
-    fabric, widest = fabric_and_widest
     units, min_units, max_units = (
         request.pods // request.multiple,
         -(-request.min_pods // request.multiple),
@@ -130,10 +133,10 @@ def _search(
     )
     if not len(fabric.hosts) or not 0 < units >= min_units:
         return []
-    room_by_tier = RoomByTier(fabric, rooms[0], request.merits)
+    room_by_tier = RoomByTier(fabric, rooms[0], request.host_preferences)
     slots = _place_all(room_by_tier, units, max_units, widest, anchors)
     if slots is None and len(rooms) > 1:
-        room_by_tier = RoomByTier(fabric, rooms[1], request.merits)
+        room_by_tier = RoomByTier(fabric, rooms[1], request.host_preferences)
         slots = _place_on_unmapped_hosts(room_by_tier, units, max_units, anchors)
     if slots is not None:
         return slots
@@ -199,9 +202,9 @@ def _place_on_unmapped_hosts(room_by_tier: RoomByTier, units: int, max_units: in
     slots = [(host, int(room[host])) for host in np.flatnonzero(room[:mapped_count]).tolist()]
     anchor_hosts = sorted({host for host in anchors if host >= mapped_count})
     other_hosts = [host for host in range(mapped_count, len(fabric.hosts)) if host not in anchor_hosts]
-    merits = room_by_tier.merits(0)
+    preferences = room_by_tier.preferences(0)
     for hosts in (anchor_hosts, other_hosts):
-        hosts.sort(key=lambda host: [-int(merit[host]) for merit in merits])
+        hosts.sort(key=lambda host: [-int(preference[host]) for preference in preferences])
         holes = room[hosts].tolist()
         share = min(remaining, sum(holes))
         slots += [(hosts[index], pods_taken) for index, pods_taken in choose_holes(holes, share)]
@@ -241,7 +244,7 @@ def place_in_smallest_holes(
     if fewer fit.
     """
     usable = room // request.multiple * request.multiple
-    order = np.lexsort([*(-merit for merit in reversed(request.merits)), usable])
+    order = np.lexsort([*(-preference for preference in reversed(request.host_preferences)), usable])
     slots: list[tuple[int, int]] = []
     remaining = request.pods
     for host in order[np.searchsorted(usable[order], 1) :].tolist():
@@ -287,8 +290,8 @@ def place_in_multiples(fabric: Fabric, room: Room, request: PlacementRequest) ->
 def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
     """Return the host ids of pods that complete the multiples that members have begun, one entry for each pod.
 
-    member_hosts: the host id of each member that has a host. multiple: pods. pods: the largest number of entries. room:
-    as for plan(); the room of the result is subtracted from it.
+    member_hosts: the host id of each member that has a host. multiple: pods of one multiple, >= 1. pods: the largest
+    number of entries. room: as for plan(); it is changed: the pods of the result are subtracted.
     """
     hosts: list[int] = []
     for host, count in sorted(Counter(member_hosts).items()):
@@ -317,7 +320,7 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
 
     None if nothing does. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
-    for first, end in _domains(fabric, room, request):
+    for first, end in _domains_with_rest(fabric, room, request):
         inside = np.zeros_like(room)
         inside[first:end] = room[first:end]
         if (placement := _place_rest(fabric, inside, request, rest)) is not None:
@@ -325,11 +328,12 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
     return _place_rest(fabric, room, request, rest)
 
 
-def _domains(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
-    """Yield the host ids (first, last + 1) of domains with room for all pods and for the whole multiples.
+def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
+    """Yield (first host id, last host id + 1) of each domain that has room for all pods, and room in whole units for
+    the whole units of the request, up to the widest tier allowed.
 
-    room: as for plan(). The lowest domains come first, of one tier those with the least room, at most _MAX_DOMAINS of a
-    tier. Each domain contains the anchors; nothing is yielded if an anchor is off the map.
+    room: as for plan(). Lower tiers come first; of one tier, the domains with the least room, at most _MAX_DOMAINS.
+    Only domains that contain all anchors are yielded; nothing if an anchor is off the map.
     """
     anchor_hosts = [host for host, _ in request.anchors]
     widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
@@ -338,11 +342,10 @@ def _domains(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[
     for tier in range(common_tier(fabric, anchor_hosts), widest + 1):
         units, total = (np.add.reduceat(each, fabric.starts[tier]) for each in (room // request.multiple, room))
         fits = np.flatnonzero((units >= request.pods // request.multiple) & (total >= request.pods))
-        fits = fits[np.argsort(total[fits], kind="stable")][:_MAX_DOMAINS]
-        for switch in fits.tolist():
-            first, end = fabric.span(tier, switch)
-            if all(first <= host < end for host in anchor_hosts):
-                yield first, end
+        if anchor_hosts:
+            fits = fits[fits == fabric.switch_of[tier][anchor_hosts[0]]]
+        for switch in fits[np.argsort(total[fits], kind="stable")][:_MAX_DOMAINS].tolist():
+            yield fabric.span(tier, switch)
 
 
 def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
@@ -364,7 +367,9 @@ def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int
     rest_placement = plan(
         fabric,
         (room_left // rest).clip(0, 1),
-        PlacementRequest(1, 1, 1, 1, request.widest_tier, members, request.rule, merits=request.merits),
+        PlacementRequest(
+            1, 1, 1, 1, request.widest_tier, members, request.rule, host_preferences=request.host_preferences
+        ),
     )
     if isinstance(rest_placement, Refusal):
         return None
@@ -389,12 +394,12 @@ _SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only ever
 
 
 def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
-    """Place a gang.
+    """Place a gang; if it needs several leaves, keep the largest number of its pods under one leaf as small as
+    possible.
 
-    If it needs several leaves, keep the largest number of its pods under one leaf as small as possible. room: as for
-    plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of all tiers,
-    than the placement without balance, which is the result if no other is found. Of domains of one tier, the one that
-    allows the smallest largest share is chosen; of equal ones, the domain that the unbalanced placement uses.
+    room: as for plan(). The pods of anchors count in their leaf. The gang uses no more leaves, and no more switches of
+    all tiers, than the placement without balance, which is the result if no other is found. Of domains of one tier, the
+    one that allows the smallest such number is chosen; of equal ones, the domain that the unbalanced placement uses.
     """
     unbalanced = place_in_multiples(fabric, room, request)
     if isinstance(unbalanced, Refusal) or unbalanced.tier < 2:
@@ -403,10 +408,10 @@ def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Pla
     span = fabric.span(unbalanced.tier, int(fabric.switch_of[unbalanced.tier][unbalanced.slots[0][0]]))
     max_pods = max(request.max_pods, unbalanced.pods)
     exact_request = replace(request, pods=unbalanced.pods, min_pods=unbalanced.pods, max_pods=max_pods)
-    for share in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
+    for max_pods_of_leaf in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
         for first, end in dict.fromkeys((span, (0, len(room)))):
             limited = np.zeros_like(room)
-            limited[first:end] = _limit_leaves(fabric, room, exact_request, share)[first:end]
+            limited[first:end] = _limit_leaves(fabric, room, exact_request, max_pods_of_leaf)[first:end]
             balanced_placement = place_in_multiples(fabric, limited, exact_request)
             if isinstance(balanced_placement, Refusal) or (balanced_placement.pods, balanced_placement.tier) != (
                 unbalanced.pods,
@@ -428,7 +433,7 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, plac
     for host, pods in placement.slots:
         pods_under[int(fabric.switch_of[1][host])] += pods
     spread = DomainPacker(
-        RoomByTier(fabric, room // request.multiple, request.merits), [host for host, _ in request.anchors]
+        RoomByTier(fabric, room // request.multiple, request.host_preferences), [host for host, _ in request.anchors]
     )
     slots = [
         (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % request.multiple
@@ -495,15 +500,15 @@ def _leaf_limits_to_try(
     return possible[:: -(-len(possible) // _SHARE_TRIES) or 1]
 
 
-def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, share: int) -> Room:
-    """Return the room in which no leaf can get more pods of the gang than `share`, the pods of its anchors included.
+def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, max_pods_of_leaf: int) -> Room:
+    """Return the room in which no leaf can get more pods of the gang than `max_pods_of_leaf`, its anchors included.
 
-    room: as for plan(). In the result the room of each host is whole multiples. If the limit allows, one host of each
-    leaf also has room for the rest.
+    room: as for plan(). The result is a new array. The room of each host is rounded down to whole units. If there is a
+    rest, one host of each leaf gets room for it in addition, where room and limit allow.
     """
     unit, rest, leaf_of = request.multiple, request.pods % request.multiple, fabric.switch_of[1]
     anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
-    max_pods = (share - anchored).clip(0)
+    max_pods = (max_pods_of_leaf - anchored).clip(0)
     usable = room // unit * unit
     before = np.cumsum(usable, dtype=np.int64) - usable
     before -= before[fabric.starts[1]][leaf_of]

@@ -21,7 +21,7 @@ from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
-from turnout.kube.client.reflector import Source
+from turnout.kube.client.reflector import ListerWatcher
 from turnout.kube.objects import FullObject, Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
 from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_map
@@ -89,7 +89,7 @@ class AutoscalerInformers(InformerFactory):
     def __init__(
         self,
         view: Cache,
-        source: Source,
+        source: ListerWatcher,
         kinds: Mapping[str, JobKind],
         clock: Clock,
         rng: random.Random,

@@ -30,7 +30,7 @@ from turnout.autoscaler.reporting.usage import (
     usage_rates,
 )
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.client.clock import Clock
 
 PERIOD_S = 900.0  # of one usage line in the decision log; it ends with each quarter of an hour
@@ -72,7 +72,7 @@ class UsageMeter(Collector):
         self._pending: _Pending | None = None
         self._at_s = 0.0
         self._sums, self._period = UsageSums(), UsageSums()
-        self._queues: Mapping[str, Queue] = {}
+        self._queues: Mapping[str, QueueShare] = {}
         self._pairs: set[Pair] = set()  # that are counted by name
         self._owners: dict[JobKey, str] = {}
         self._quarter: float | None = None  # number of the last period since 1970

@@ -162,7 +162,10 @@ def workers(identity: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int
     if not identity.index_is_order:
         return tuple(sorted(pods_as_workers, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
     pods_as_workers.sort(key=lambda worker: (worker.leaving, worker.index, worker.since_s, worker.name))
-    return tuple(replace(worker, index=index) for index, worker in enumerate(pods_as_workers))
+    return tuple(
+        worker if worker.index == index else replace(worker, index=index)
+        for index, worker in enumerate(pods_as_workers)
+    )
 
 
 USUAL_SCHEDULER = "default-scheduler"  # of a pod that names no scheduler

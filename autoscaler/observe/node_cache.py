@@ -137,8 +137,8 @@ class NodeCache:
         """
         shapes = set(shapes)
         for shape in shapes:
-            self._snapshot.vector(shape)  # every resource gets its column first
-        takes = {shape: self._snapshot.vector(shape) for shape in shapes}
+            self._snapshot.pod_amounts(shape)  # every resource gets its column first
+        takes = {shape: self._snapshot.pod_amounts(shape) for shape in shapes}
         admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
         for admitted in admits.values():
             admitted[self._rows_of(reserved)] = False

@@ -16,7 +16,7 @@ from turnout.autoscaler.observe.unmanaged_gangs import PodGroupState
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Queue, QueueDialect, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, QueueDialect, QueueShare, QueueSpec
 from turnout.jobs.queues.registry import shares
 from turnout.kube import labels
 from turnout.kube.objects import Pod
@@ -103,8 +103,20 @@ class Shares:
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
-    def count_min(self, state: JobState, times: int) -> None:
-        """Add a job's min, other roles included, to the demand of its queue. times: 1, or -1 to take it back."""
+    def replace_min(self, before: JobState | None, after: JobState | None) -> None:
+        """Replace a job's min, other roles included, in the demand of its queue.
+
+        before, after: the job's states; None for a job that did not exist before, or that is over.
+        """
+        if before is not None and after is not None and _have_same_min(before, after):
+            return
+        if before is not None:
+            self._count_min(before, -1)
+        if after is not None:
+            self._count_min(after, 1)
+
+    def _count_min(self, state: JobState, times: int) -> None:
+        """Add a job's min to the demand of its queue. times: 1, or -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         minimum = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
@@ -135,7 +147,7 @@ class Shares:
                     sums[resource] += amount * times
         return demand
 
-    def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
+    def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, QueueShare]:
         """Return every queue by name, with its share of the current demand.
 
         used: queue -> requests of pods on nodes. bare: the part of these pods without a job. total: what all nodes
@@ -150,13 +162,25 @@ class Shares:
         demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
         queues = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
         for name, cluster_queue in self._stopped.items():
-            queues[name] = Queue(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
+            queues[name] = QueueShare(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
     def _update_namespaces(self) -> bool:
         """Compute `queue_of_namespace` again. Return True if it has changed."""
         before, self.queue_of_namespace = self.queue_of_namespace, koordinator.quota_of_namespace(self._specs.values())
         return before != self.queue_of_namespace
+
+
+def _have_same_min(state: JobState, other: JobState) -> bool:
+    """Return True if two states of a job add the same to the demand of the same queue."""
+    job, other_job = state.job, other.job
+    return (
+        state.is_waiting == other.is_waiting
+        and job.queue == other_job.queue
+        and job.bounds.minimum == other_job.bounds.minimum
+        and job.shape == other_job.shape
+        and job.other_roles == other_job.other_roles
+    )
 
 
 def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
@@ -169,7 +193,7 @@ def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amount
     )
 
 
-def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
+def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, QueueShare]) -> Iterable[JobState]:
     """Return the jobs; each job of a queue in which no resize is safe gets the queue's reason as `refused`.
 
     queues: by name. A job that is refused already keeps its own reason. If no queue is unsafe, `jobs` itself is
@@ -179,7 +203,7 @@ def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> It
     return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
 
 
-def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, QueueShare]) -> Iterator[JobState]:
     """Yield the jobs, with the reason of their unsafe queue as `refused`. unsafe: by name."""
     for each in jobs:
         queue = unsafe.get(each.job.queue)

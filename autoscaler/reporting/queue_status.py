@@ -17,7 +17,7 @@ from typing import Any
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Step, bound, free, largest, total
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import Queue, bounds_several
+from turnout.jobs.queues.model import QueueShare, bounds_several
 from turnout.kube import labels
 
 PREFIX = "turnout-queue-"  # of the names of the ConfigMaps
@@ -56,7 +56,7 @@ def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: 
 
 
 def _queue_entry(
-    queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
+    queue: QueueShare | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
     """Return the status of one queue for its ConfigMap; at most MAX_JOBS jobs in each list, the rest is counted.
 
@@ -79,7 +79,7 @@ def _queue_entry(
     return entry
 
 
-def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
+def _gpus(queue: QueueShare, gpus: Gpus) -> dict[str, int]:
     """Return type of amount (used, limit, deserved, headroom, free) -> GPUs of a queue.
 
     Amounts not stated are left out.

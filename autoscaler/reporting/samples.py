@@ -11,7 +11,7 @@ from math import inf, isfinite
 from turnout.autoscaler.model import Gpus, JobState, QueueOrder, Reason, Step, bound, free, total
 from turnout.autoscaler.reporting.usage import gpus_of, missing_gpus
 from turnout.jobs.model import JobKey, JobLifecycle
-from turnout.jobs.queues.model import Queue, bounds_several
+from turnout.jobs.queues.model import QueueShare, bounds_several
 from turnout.kube.times import unix_s
 
 MAX_JOBS = 200  # jobs with series of their own: about a thousand lines of a page
@@ -57,7 +57,7 @@ class Snapshot:
 
     now_s: float = 0.0  # time of the decision, in seconds since 1970
     jobs: Sequence[JobState] = ()
-    queues: Mapping[str, Queue] = field(default_factory=dict)  # by name
+    queues: Mapping[str, QueueShare] = field(default_factory=dict)  # by name
     steps: Sequence[Step] = ()  # one for each job, in any order
     since: Mapping[JobKey, float] = field(default_factory=dict)  # since when jobs wait, in seconds since 1970
     promises: Mapping[JobKey, Start] = field(default_factory=dict)  # the first estimate of each waiting job

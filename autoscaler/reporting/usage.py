@@ -17,7 +17,7 @@ from typing import NamedTuple
 from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step, bound, free, largest, total
 from turnout.autoscaler.scaling.free_room import lacking_pods
 from turnout.jobs.model import JobKey, JobLifecycle
-from turnout.jobs.queues.model import Queue, bounds_several
+from turnout.jobs.queues.model import QueueShare, bounds_several
 from turnout.jobs.scaling_curve import gain
 from turnout.kube.pod_shape import PodShape
 
@@ -117,13 +117,13 @@ def _held_gpus(state: JobState, gpus: Gpus) -> int:
     return workers + sum(pods * gpus_of(shape, gpus) for pods, (shape, _) in roles)
 
 
-def leaf_queues(queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue]]:
+def leaf_queues(queues: Mapping[str, QueueShare]) -> Iterator[tuple[str, QueueShare]]:
     """Yield the queues whose use is their own, by name: no parents, and no quotas that bound several queues."""
     parents = {queue.parent for queue in queues.values()}
     return ((name, queue) for name, queue in queues.items() if name not in parents and not bounds_several(name))
 
 
-def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
+def unused_shares(queues: Mapping[str, QueueShare], gpus: Gpus) -> Mapping[str, int]:
     """Return queue -> GPUs of its share that it does not use. A queue without any, or without a share, is left out.
 
     The share is the deserved share of the queue, else its limit.
@@ -138,7 +138,7 @@ def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
     return unused_of_queue
 
 
-def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
+def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, QueueShare], gpus: Gpus) -> Mapping[str, int]:
     """Return queue -> GPUs that it borrows: of its elastic workers, what is beyond its deserved share. Zeros are left
     out.
 
@@ -154,7 +154,7 @@ def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus:
     return borrowed_of_queue
 
 
-def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[Pair, float]:
+def lending(elastic: Mapping[str, int], queues: Mapping[str, QueueShare], gpus: Gpus) -> Mapping[Pair, float]:
     """Return (lender, borrower) -> GPUs that are lent now. OTHER lends the GPUs that are in no share.
 
     elastic: queue -> GPUs of workers above the min.
@@ -168,7 +168,9 @@ def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus)
     }
 
 
-def split_return(borrower: str, returned_gpus: float, queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, float]:
+def split_return(
+    borrower: str, returned_gpus: float, queues: Mapping[str, QueueShare], gpus: Gpus
+) -> Mapping[str, float]:
     """Return lender -> its part of the GPUs that a queue gives back, in the same proportion as they are lent."""
     return split(returned_gpus, _without(unused_shares(queues, gpus), borrower))
 
@@ -264,7 +266,7 @@ class _Wants:
         wants.reserved += max(0, wants.awaited - leaving) + largest(observation.reserved, gpus)
         return wants
 
-    def _add(self, each: JobState, reason: Reason, queue: Queue | None, gpus: Gpus) -> None:
+    def _add(self, each: JobState, reason: Reason, queue: QueueShare | None, gpus: Gpus) -> None:
         """Add what one job wants by the reason of its step. queue: of the job, None if unknown."""
         worker_gpus = gpus_of(each.job.shape, gpus)
         match reason:
@@ -281,7 +283,7 @@ class _Wants:
             case Reason.NO_FREE_ROOM:
                 self._add_unmet((each.next_size - each.job.replicas) * worker_gpus, queue, gpus)
 
-    def _add_unmet(self, amount: int, queue: Queue | None, gpus: Gpus) -> None:
+    def _add_unmet(self, amount: int, queue: QueueShare | None, gpus: Gpus) -> None:
         """Add the GPUs of a job without room, unless the limit of its queue is what stops it.
 
         amount: GPUs that it needs. queue: of the job, None if unknown.

@@ -33,7 +33,7 @@ from turnout.autoscaler.reporting.forecast import NEVER, Estimate
 from turnout.autoscaler.scaling.free_room import lacking_pods, total_of
 from turnout.autoscaler.scaling.resize_cost import balance_s
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.objects import Node, NodeSpec
 from turnout.kube.pod_shape import PodShape, admits, amount_text
 from turnout.kube.reasons import AUTOSCALER, Meaning
@@ -200,7 +200,7 @@ def _queue_section(
     """Return the section about a queue: its limit, its use, and the jobs that hold its GPUs. name: of the queue."""
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
-    described = queue or Queue()
+    described = queue or QueueShare()
     used = total(described.used, gpus) if queue else sum(each.gpus for each in holders)
     return QueueSection(
         name,
@@ -243,14 +243,14 @@ def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
     return Holder(str(gang.key), sum(shape.gpus(gpus) for _, shape in gang.bound_pods), 0)
 
 
-def _resource_needs(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
+def _resource_needs(state: JobState, queue: QueueShare | None) -> tuple[ResourceNeed, ...]:
     """Return what a job requests of its queue, by resource: its min while it waits, else its next larger size.
 
     queue: None if no object describes it; then () is returned.
     """
     larger = state.job.sizes.larger(state.job.replicas)
     pods = lacking_pods(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
-    described = queue or Queue()
+    described = queue or QueueShare()
     return tuple(
         ResourceNeed(
             resource,

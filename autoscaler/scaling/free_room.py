@@ -11,7 +11,7 @@ import numpy as np
 from turnout.autoscaler.capacity import Capacity, Charges
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Pool
 from turnout.jobs.queues.accounting import charge, holds
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.pod_shape import PodShape
 
 Needs = tuple[tuple[str, int], ...]  # (resource, amount) of a request to a queue, without the resource "pods"
@@ -20,7 +20,7 @@ Needs = tuple[tuple[str, int], ...]  # (resource, amount) of a request to a queu
 class Quota:
     """The use of the queues of an observation, charged during one decision."""
 
-    def __init__(self, queues: Mapping[str, Queue]) -> None:
+    def __init__(self, queues: Mapping[str, QueueShare]) -> None:
         self._queues = queues
         self._used = {name: dict(queue.used) for name, queue in queues.items()}
 

@@ -38,7 +38,7 @@ from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobLifecycle
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink
-from turnout.kube.client.reflector import Source
+from turnout.kube.client.reflector import ListerWatcher
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.server.client_metrics import Watch
@@ -85,7 +85,7 @@ class _PageView(AutoscalerView):
 class PageSource:
     """The state of the cluster, updated by watches. `changed` is set and replaced at each new version."""
 
-    def __init__(self, client: Source, settings: Settings, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, client: ListerWatcher, settings: Settings, clock: Clock, rng: random.Random) -> None:
         """Begin with an empty state. client: lists and watches. rng: for the back-off of watches."""
         self._settings, self._clock = settings, clock
         self._view = _PageView(settings.gpu_resource)

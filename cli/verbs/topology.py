@@ -187,9 +187,9 @@ def _explain_reason(word: str) -> int:
     """Print what a reason means. Raises BadArgument for one that no program uses."""
     from difflib import get_close_matches
 
-    from turnout.kube.reasons import WORDS, explained
+    from turnout.kube.reasons import WORDS, explain
 
-    if not (lines := explained(word)):
+    if not (lines := explain(word)):
         close = get_close_matches(word, sorted(WORDS), 1)
         hint = f"did you mean {close[0]}?" if close else "docs/reference/reasons.md lists all"
         raise BadArgument(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")

@@ -14,7 +14,7 @@ from turnout.autoscaler.model import Gpus, JobState, Observation, bound, free, t
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import NAMESPACE, Queue, bounds_several
+from turnout.jobs.queues.model import NAMESPACE, QueueShare, bounds_several
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: 
     ]
 
 
-def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
+def _row(name: str, queue: QueueShare | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
     """Return the row of a queue. queue: None if it is not configured. bare: its gangs that no job of a known kind owns.
 
     gpus: names of GPU resources.
     """
-    spec = queue or Queue()
+    spec = queue or QueueShare()
     used = total(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
     share = bound(spec.deserved, gpus)
     waiting = [each for each in jobs if each.is_waiting]

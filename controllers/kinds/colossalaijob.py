@@ -112,7 +112,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     The restart policy ExitCode counts as Never. Raises BadJob for an invalid template.
     """
     template = colossalaijob.worker_template(spec)
-    restart = template.part("spec").word("restartPolicy", Restart, Restart.NEVER)
+    restart = template.part("spec").enum_member("restartPolicy", Restart, Restart.NEVER)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     replicas = ReplicaSpec(replicas=spec.worker.replicas, restart_policy=restart, template=spec.worker.template)
     role = job_reader.read_role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)

@@ -106,7 +106,7 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
         raise BadJob(f"spec.distributionStrategy is {strategy!r:.40}: only {ALL_REDUCE} is run here")
     if (mode := spec.optimize_mode or MODES[0]) not in MODES:
         raise BadJob(f"spec.optimizeMode is {mode!r:.40}: single-job or manual is needed, there is no brain service")
-    if unknown := sorted(part.by_name("replicaSpecs").keys() - {MASTER, WORKER}):
+    if unknown := sorted(part.parts_by_name("replicaSpecs").keys() - {MASTER, WORKER}):
         raise BadJob(f"{ROLES}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
     worker, min_workers, max_workers = _read_workers(spec, meta)
     master, coordinates = _read_master(spec.replica_specs.dlrover_master, worker, image)
@@ -129,11 +129,11 @@ def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Ro
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
     default = named.spec.restart_policy or Restart.NEVER
-    restart = named.template.part("spec").word("restartPolicy", Restart, default)
+    restart = named.template.part("spec").enum_member("restartPolicy", Restart, default)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     role = job_reader.read_role(named, CONTAINER, None, restart)
     bounds = elasticjob.command_bounds(job_kind.command_words(named.template)) or (role.replicas, role.replicas)
-    annotations = meta.words("annotations")
+    annotations = meta.text_map("annotations")
     min_workers, max_workers = _count(annotations, MIN_WORKERS, bounds[0]), _count(annotations, MAX_WORKERS, bounds[1])
     role = replace(role, restart=restart, max_restarts=_read_max_restarts(spec.replica_specs.worker, WORKER))
     return role, min(min_workers, max_workers), max(min_workers, max_workers)

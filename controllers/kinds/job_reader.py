@@ -95,7 +95,7 @@ def read_role(named: NamedRole, container: str, port: Port | None, restart: Rest
 def check_template(template: ObjectPart) -> None:
     """Raise BadJob for a template with a field of a wrong type, among those that the controllers read."""
     for named in ("labels", "annotations"):
-        template.part("metadata").words(named)
+        template.part("metadata").text_map(named)
     spec = template.part("spec")
     for volume in spec.parts("volumes"):
         volume.text("name")

@@ -106,7 +106,7 @@ def _check_supported(spec: VolcanoJobSpec) -> None:
 
 def _suspended(meta: Object) -> bool:
     """Return True if the annotation suspends the job. Raises BadJob for a value other than true and false."""
-    text = ObjectPart(meta, "metadata").words("annotations").get(SUSPENDED, "false")
+    text = ObjectPart(meta, "metadata").text_map("annotations").get(SUSPENDED, "false")
     if text not in ("true", "false"):
         raise BadJob(f"annotation {SUSPENDED} is {text!r:.40}: it must be true or false")
     return text == "true"
@@ -120,7 +120,7 @@ def _own_fields(
     raw: the job's object. min_by_task: pods of each task that the gang needs.
     """
     meta, plugins = ObjectPart(raw["metadata"], "metadata"), _read_plugins(spec)
-    labels, annotations = meta.words("labels"), meta.words("annotations")
+    labels, annotations = meta.text_map("labels"), meta.text_map("annotations")
     task_policies = {
         role.label: life.read_policies(task.policies, f"spec.tasks[{number}].policies")
         for number, (role, task) in enumerate(zip(roles, spec.tasks, strict=True))
@@ -183,7 +183,7 @@ def _check_template(template: ObjectPart) -> None:
 def _restart_policy(template: ObjectPart) -> Restart:
     """Return the restart policy of a task's pods, OnFailure by default. Raises BadJob for ExitCode."""
     spec = template.part("spec")
-    policy = spec.word("restartPolicy", Restart, Restart.ON_FAILURE)
+    policy = spec.enum_member("restartPolicy", Restart, Restart.ON_FAILURE)
     if policy is Restart.EXIT_CODE:
         raise BadJob(f"{spec.at('restartPolicy')} is ExitCode: a policy of the task has an exitCode instead")
     return policy
@@ -209,7 +209,7 @@ def _gang(
     meta: metadata of the job. min_by_task: pods of each task that the gang needs. min_available: pods that start
     together.
     """
-    annotations = ObjectPart(meta, "metadata").words("annotations")
+    annotations = ObjectPart(meta, "metadata").text_map("annotations")
     extra_fields: dict[str, Any] = {"minTaskMember": dict(min_by_task)}
     if spec.network_topology:
         extra_fields["networkTopology"] = spec.network_topology
@@ -219,7 +219,7 @@ def _gang(
         spec.priority_class_name,
         resources_of(_pods_for_min_available(roles, min_by_task, min_available)),
         name=f"{meta['name']}-{meta['uid']}",
-        labels=ObjectPart(meta, "metadata").words("labels"),
+        labels=ObjectPart(meta, "metadata").text_map("labels"),
         notes={name: text for name, text in annotations.items() if not name.startswith("kubectl.kubernetes.io/")},
         extra_fields=extra_fields,
     )

@@ -13,7 +13,7 @@ from turnout.controllers.runtime.owned_objects import NODES_PATH, ChildCache, Jo
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, InformerFactory
-from turnout.kube.client.reflector import Source
+from turnout.kube.client.reflector import ListerWatcher
 from turnout.kube.watch_events import Key
 
 CHECK_S = 10.0  # between two checks whether pods can be read
@@ -32,7 +32,7 @@ class ControllerInformers(InformerFactory):
     def __init__(
         self,
         cache: ChildCache,
-        source: Source,
+        source: ListerWatcher,
         kinds: Mapping[str, ControlledKind],
         setup: GangSettings,
         clock: Clock,

@@ -13,7 +13,7 @@ import msgspec
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes import kai, koordinator, kueue, sets, volcano
-from turnout.jobs.wishes.merge import wish_of, wish_of_group
+from turnout.jobs.wishes.merge import wish_of_pod, wish_of_pod_group
 from turnout.jobs.wishes.merge_table import RULES, MergeRule
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.kube import labels
@@ -32,7 +32,7 @@ _FOURS = (
 
 
 def _of_pod(*notes: Mapping[str, str]) -> list[Wish]:
-    return [wish_of(each, []) for each in notes]
+    return [wish_of_pod(each, []) for each in notes]
 
 
 def _of_tree() -> Wish:
@@ -65,7 +65,7 @@ def statements() -> dict[str, list[Wish]]:
         ),
         "Volcano": [
             *_of_pod({volcano.HIGHEST_TIER: "1"}, {volcano.MODE: "soft"}),
-            wish_of_group({"mode": "hard"}, [_RULE], None, {}),
+            wish_of_pod_group({"mode": "hard"}, [_RULE], None, {}),
         ],
         "koordinator": _of_pod(
             {koordinator.SPEC: _MUST}, {koordinator.SPEC: _FOURS}, {koordinator.GROUPS: '["default/a", "default/b"]'}
@@ -75,7 +75,7 @@ def statements() -> dict[str, list[Wish]]:
             *_of_pod({kai.REQUIRED: "rack"}, {kai.PREFERRED: "rack"}),
             kai.read_pod_group(1, None, [subgroup], {"requiredTopologyLevel": "block"}).wish,
         ],
-        "Kubernetes": [wish_of_group(None, None, {"topology": [{"key": "rack"}]}, {}), _of_tree()],
+        "Kubernetes": [wish_of_pod_group(None, None, {"topology": [{"key": "rack"}]}, {}), _of_tree()],
     }
 
 

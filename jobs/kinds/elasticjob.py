@@ -194,7 +194,7 @@ def read(raw: Object) -> Job:
         role=WORKER,
         other_roles=tuple(
             (job_kind.worker_shape(role.part("template")), role.count("replicas", 1))
-            for name, role in sorted(fields.spec.by_name("replicaSpecs").items())
+            for name, role in sorted(fields.spec.parts_by_name("replicaSpecs").items())
             if name != WORKER
         ),
         lifecycle=_lifecycle(fields, spec.suspend or not replicas),
@@ -268,7 +268,10 @@ def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
     if strategy != ALL_REDUCE:
         return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {ALL_REDUCE} are alike"
     if spec.optimize_mode == "cluster" or spec.replica_specs.worker.auto_scale:
-        return "DLRover resizes it by itself (optimizeMode cluster, or autoScale), and two hands on one size fight"
+        return (
+            "DLRover resizes it by itself (optimizeMode cluster, or autoScale), "
+            "and two autoscalers would overwrite each other"
+        )
     if not has_bounds:
         return f"it does not say that its master reads ScalePlans: {labels.MIN_WORKERS} and {labels.MAX_WORKERS} do"
     return ""

@@ -30,7 +30,7 @@ def read(raw: Object) -> Job:
         queue=fields.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         lifecycle=job_kind.state_by_conditions(fields, spec.flag("suspend") or not size, ("Complete", "Failed")),
         refused=_resize_refusal(fields),
-        selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
+        selector=tuple(sorted(spec.part("selector").text_map("matchLabels").items())),
     )
 
 

@@ -147,9 +147,9 @@ class NamedRole(NamedTuple):
 def named_roles(specs: Mapping[str, ReplicaSpec], names: Sequence[str], where: str) -> dict[str, NamedRole]:
     """Return the roles by name, in the order of `names`. A role that the object does not have is absent.
 
-    specs: the roles by the object's spelling, in which upper and lower case do not matter. names: all names that are
-    allowed. where: the path of the roles, for messages. Raises BadJob for another name, and for a name that is used
-    twice.
+    specs: the roles by their names in the object, in which upper and lower case do not matter. names: all names that
+    are allowed, in the spelling of the operator. where: the path of the roles in the object, for messages. Raises
+    BadJob for another name, and for a name that is used twice.
     """
     by_word = {name.lower(): name for name in names}
     roles: dict[str, NamedRole] = {}
@@ -249,8 +249,8 @@ class JobKind:
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
         """Return the write that changes the job to this number of workers. Raises BadJob.
 
-        raw: the job's object. leaving: the names of the pods that should leave; a kind whose resize cannot name pods
-        ignores them.
+        raw: the job's object, valid and not refused. workers: the new size. leaving: the names of the pods that should
+        leave; a kind whose resize cannot name pods ignores them.
         """
         if self.resize_with_names is None:
             return self.resize(raw, workers)
@@ -309,8 +309,8 @@ def read_head(raw: Object, kind: str) -> JobFields:
         meta.text("uid"),
         meta.text("resourceVersion"),
         meta.text("creationTimestamp"),
-        meta.words("annotations"),
-        meta.words("labels"),
+        meta.text_map("annotations"),
+        meta.text_map("labels"),
         object_part.part("spec"),
         object_part.part("status"),
         owner_kind=owners[0].text("kind") if owners else "",
@@ -324,17 +324,21 @@ def build_job(
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    queue: its name, "" for none. priority: 0 to 100, None for none. priority_class: "" for that of the pod template.
-    job_fields: fields of Job that only this kind sets; without `refused`, its owner or gang may refuse.
+    fields: the metadata, spec and status of its object. sized: the size and bounds by the fields of its kind. queue:
+    its name, "" for none. priority: the priority in a field of the kind, of any type, None for none; it must be 0 to
+    100 unless our annotation replaces it. priority_class: "" for that of the pod template. job_fields: fields of Job
+    that only this kind sets. If `refused` is absent or "", the job's owner or gang may refuse instead. A job that is
+    being deleted is DONE, whatever `lifecycle` is.
     """
     annotations, sizes = fields.annotations, _sizes(fields.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(annotations)
-    pod_notes = sized.template.part("metadata").words("annotations")
+    pod_notes = sized.template.part("metadata").text_map("annotations")
     bounds = job_annotations.bounds(annotations, sized.minimum, sized.maximum, sizes, sized.fixed_field)
     gang_min = bounds.minimum + sum(count for _, count in job_fields.get("other_roles", ()))
     job_fields["refused"] = job_fields.get("refused") or _owner_refusal(fields) or _gang_refusal(pod_notes, gang_min)
-    if fields.is_deleted:  # it gets no more pods
-        job_fields["lifecycle"] = JobLifecycle.DONE
+    job_fields |= (
+        {"lifecycle": JobLifecycle.DONE} if fields.is_deleted else {}
+    )  # a job that is being deleted gets no more pods
     return Job(
         fields.key,
         fields.uid,
@@ -372,10 +376,10 @@ def worker_shape(template: ObjectPart) -> PodShape:
 
 
 def state_by_conditions(fields: JobFields, suspended: bool, final_types: tuple[str, ...]) -> JobLifecycle:
-    """Return a job's state by the conditions in its status; without a final condition it is LIVE or SUSPENDED.
+    """Return DONE if one of the final conditions in the job's status is "True", else SUSPENDED or LIVE.
 
-    suspended: its spec suspends it. final_types: the types of conditions that end the job when their status is "True".
-    Raises BadJob if the conditions are malformed.
+    suspended: True if the job's spec suspends it. final_types: the types of the conditions that end the job. Raises
+    BadJob if the conditions are malformed.
     """
     conditions = {each.text("type"): each.text("status") for each in fields.status.parts("conditions")}
     if any(conditions.get(end) == "True" for end in final_types):
@@ -384,16 +388,16 @@ def state_by_conditions(fields: JobFields, suspended: bool, final_types: tuple[s
 
 
 def manager_refusal(manager: str, where: str, own_manager: str) -> str:
-    """Return a sentence why a job that another controller manages must not be resized.
+    """Return a sentence why a job must not be resized: another controller manages it; "" if its own one does.
 
-    "" if its own controller manages it. manager: the value of managedBy, "" if absent. where: the path of managedBy.
-    own_manager: the value that means the kind's own controller.
+    manager: the value of managedBy, "" if absent. where: the path of managedBy in the object. own_manager: the value
+    that means the kind's own controller.
     """
     return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 
 
 def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Job:
-    """Return the job, with a refusal if the min of its gang is not the min of the job with all its roles.
+    """Return the job, or a copy with `refused` set if the min of its gang is not the min of the job with all roles.
 
     gang: the schedulingPolicy of the job; an empty one is not checked. default: the pods that an absent minAvailable
     means, in words, for the sentence. A job that is refused already is returned unchanged.
@@ -412,12 +416,12 @@ def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Jo
 def resize_patch(
     job: Job, annotations: Mapping[str, str], path: str, workers: int, spec: Any, *bound_keys: str
 ) -> Change:
-    """Return the merge patch that resizes a job to `workers`, valid only for the present resourceVersion of the job.
+    """Return the merge patch that resizes a job to `workers`, valid only for the resourceVersion in `job`.
 
     The patch also records the written size, and the submitted and manual size if known. annotations: those that the job
     has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed fields of the spec,
-    None for none. bound_keys: those of BOUND_ANNOTATIONS (the min and the max) that are written if absent: until now
-    these bounds followed from the size in the object, which changes.
+    None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is written if the job
+    does not have it: until now this bound followed from the size in the object, which changes.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:
@@ -463,15 +467,16 @@ def _owner_refusal(fields: JobFields) -> str:
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], minimum: int) -> str:
-    """Return why a job must not be resized: its koordinator gang needs more pods than its min; "" if it does not.
+    """Return why a job must not be resized: the koordinator gang of its pods needs more pods than the job's min.
 
-    pod_annotations: of the pod template. minimum: the min of the job with all roles, in pods.
+    "" if the gang needs no more, or states no readable min. pod_annotations: of the pod template. minimum: the min of
+    the job, the pods of all roles included.
     """
     gang_min = pod_annotations.get(labels.KOORD_MIN, "")
     if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= minimum:
         return ""
     floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its min of {minimum}"
-    return f"{floor_text}: what is left could not start anew"
+    return f"{floor_text}: after a resize to its min the gang could not start again"
 
 
 def command_words(template: ObjectPart) -> tuple[str, ...]:

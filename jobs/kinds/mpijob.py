@@ -23,7 +23,7 @@ def read(raw: Object) -> Job:
     the command has both. Without annotations its size is both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
-    roles, run = fields.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, fields.spec.part("runPolicy"))
+    roles, run = fields.spec.parts_by_name("mpiReplicaSpecs"), decode(RunPolicySpec, fields.spec.part("runPolicy"))
     for name in ("Launcher", "Worker"):
         if name not in roles:
             raise BadJob(f"spec.mpiReplicaSpecs.{name} is missing")

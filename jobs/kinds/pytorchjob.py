@@ -212,7 +212,7 @@ def _resize_refusal(fields: job_kind.JobFields, spec: PyTorchJobSpec, elastic_wi
     elastic_with_master: it has an elasticPolicy and a Master.
     """
     if spec.elastic_policy is not None and spec.elastic_policy.metrics:
-        return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
+        return f"{_POLICY}.metrics: its own HPA resizes it, and two autoscalers would overwrite each other"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if fields.labels.get(labels.KUEUE_QUEUE):

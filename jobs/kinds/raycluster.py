@@ -69,7 +69,7 @@ def read(raw: Object) -> Job:
 def resize(raw: Object, workers: int) -> Change:
     """Return the patch to this number of pods in the elastic group; KubeRay chooses the pods that leave.
 
-    Raises BadJob.
+    raw: the RayCluster, with at least one active group. workers: pods, a multiple of numOfHosts. Raises BadJob.
     """
     return resize_with_names(raw, workers, ())
 
@@ -77,8 +77,8 @@ def resize(raw: Object, workers: int) -> Change:
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
     """Return the patch to this number of pods in the elastic group. Raises BadJob.
 
-    raw: the RayCluster, with at least one active group. leaving: the names of the pods that KubeRay must delete, () for
-    its own choice.
+    raw: the RayCluster, with at least one active group. workers: pods, a multiple of numOfHosts. leaving: the names of
+    the pods that KubeRay must delete, () for its own choice.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(fields.spec)[_elastic_group(_groups(fields.spec))]
@@ -133,7 +133,10 @@ def _resize_refusal(fields: job_kind.JobFields, groups: Sequence[ObjectPart]) ->
     """
     spec = fields.spec
     if spec.flag("enableInTreeAutoscaling"):
-        return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"
+        return (
+            "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, "
+            "and two autoscalers would overwrite each other"
+        )
     if fields.labels.get("ray.io/originated-from-crd", KIND) != KIND:
         return f"its {fields.labels['ray.io/originated-from-crd']} has made it and holds its size"
     by_volcano = any(each.part("template").part("spec").text("schedulerName") == "volcano" for each in groups)
@@ -152,7 +155,7 @@ def _role(values: PodValues, _: str) -> str:
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the pod's replica index and host index as one number, 0 if KubeRay (before 1.5) does not label them."""
+    """Return 1000 * replica index + host index of a pod, which orders pods; 0 if KubeRay (before 1.5) has no labels."""
     replica = number_of(values.get("ray.io/worker-group-replica-index", ""))
     return replica * 1000 + number_of(values.get("ray.io/replica-host-index", ""))
 

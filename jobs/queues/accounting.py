@@ -20,7 +20,7 @@ from turnout.jobs.queues.model import NOTHING, Amounts
 
 
 class Bound(Protocol):
-    """The limits and the use of one queue at one moment: the fields of a Queue that this module reads."""
+    """The limits and the use of one queue at one moment: the fields of a QueueShare that this module reads."""
 
     @property
     def limit(self) -> Amounts:
@@ -89,9 +89,10 @@ def charge(
 
 
 def room(shares: Shares, queue: str, resource: str) -> int | None:
-    """Return how much more of a resource fits in a queue and its ancestors.
+    """Return how much more of a resource fits in a queue and in all its ancestors, by the `used` of the shares.
 
-    shares: by the name of the queue. Negative if more is used than is allowed; None if no limit applies.
+    shares: by the name of the queue; a queue that is absent has no limit. Negative if more is used than is allowed;
+    None if no limit applies.
     """
     name, share_name, own_room, smallest_room = resource, queue, 0, None
     while (share := shares.get(share_name)) is not None:
@@ -148,14 +149,15 @@ def sum_subtrees(
 class QueueClaim(NamedTuple):
     """A claim on a shared amount, by the water level of weighted sharing.
 
-    Between the levels `begins` and `ends` the claim has least + weight * (level - begins).
+    Between the levels `begins` and `ends` the claim gets minimum + weight * (level - begins).
     """
 
     minimum: int  # the amount at every level up to `begins`, >= 0
     weight: int  # the amount that it gains with each unit of the level, >= 0
     begins: float  # the level from which it grows, >= 0
     ends: float  # the level at which its request is satisfied, >= begins
-    own: int  # the amount at `begins` if it requested everything: `minimum` and the part that it leaves to others now
+    # Its amount at `begins` if it requested everything; above `minimum` if it leaves a part to other claims now.
+    entitled: int
 
     def at(self, level: float) -> float:
         """Return the amount that the claim has at this water level."""
@@ -163,10 +165,10 @@ class QueueClaim(NamedTuple):
 
 
 def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
-    """Return for each claim (its share, its share if it alone requested everything), rounded down.
+    """Return for each claim (its share, the share that it would have if it requested everything), rounded down.
 
-    claims: of one resource. total: the amount to divide, >= 0. The `minimum` of each claim is granted even if the total
-    is smaller.
+    For the second number all other claims request what they request now. claims: of one resource. total: the amount to
+    divide, >= 0. The `minimum` of each claim is granted even if the total is smaller.
     """
     bends = sorted(
         [(0.0, 0)]
@@ -188,8 +190,8 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
 def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int) -> float:
     """Return the water level at which the total is used up, inf if all claims together request less.
 
-    levels: ascending levels at which some claim begins or ends to grow. slopes: the weight of the claims that grow
-    after each of these levels. sums: the amount of all claims at each of these levels.
+    levels: the levels at which some claim starts or stops growing, ascending. slopes: for each of them, the sum of the
+    weights of the claims that grow between it and the next one. sums: for each, the sum of all claims at this level.
     """
     last = bisect_right(sums, total) - 1
     if last < 0:
@@ -202,14 +204,14 @@ def _max_share(
 ) -> float:
     """Return the share of a claim if it requested everything and all others requested what they request now.
 
-    levels: ascending levels at which some claim begins or ends to grow. slopes: the weight of the claims that grow
-    after each of these levels. sums: the amount of all claims at each of these levels. total: the amount to divide.
-    level: the level at which the total is used up.
+    levels: the levels at which some claim starts or stops growing, ascending. slopes: for each of them, the sum of the
+    weights of the claims that grow between it and the next one. sums: for each, the sum of all claims at this level.
+    total: the amount to divide. level: the result of _level(), inf if the claims together request less than the total.
     """
-    minimum, weight, begins, ends, own = claim
-    if level <= ends and own == minimum:
+    minimum, weight, begins, ends, entitled = claim
+    if level <= ends and entitled == minimum:
         return claim.at(level)  # its request is not satisfied now, so a larger one changes nothing
-    offset = own - weight * begins
+    offset = entitled - weight * begins
     extra_at_0 = offset - minimum - weight * (ends - begins)  # from `ends` on it has all that it requests now
     first = low = bisect_left(levels, ends)
     high = len(levels)
@@ -221,7 +223,7 @@ def _max_share(
             high = middle
     last = low - 1
     if last < first or not weight:
-        return own
+        return entitled
     rest = total - (sums[last] + extra_at_0 + weight * levels[last])
     return offset + weight * (levels[last] + rest / (slopes[last] + weight))
 

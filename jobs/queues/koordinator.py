@@ -15,7 +15,7 @@ from typing import Any
 
 from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
 
 LABEL = "quota.scheduling.koordinator.sh/"  # the prefix of labels and annotations
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -68,7 +68,7 @@ def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
     return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.namespaces}
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share of each quota by name. Quotas of an unknown parent share the sum of their mins.
 
     queues: all quotas of koordinator. The share of a quota in or below a cycle of parents is closed and has a fault.
@@ -81,14 +81,14 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     by_name = {name: _share(specs[name], limit, used[name]) for name in parents_first}
     for name in specs.keys() & set(_OUTSIDE_TREE):
         other_quota, own_use = specs[name], demand.used.get(name, NOTHING)
-        by_name[name] = Queue(
+        by_name[name] = QueueShare(
             other_quota.capability,
             other_quota.deserved,
             own_use,
             headroom=other_quota.headroom,
             faults=other_quota.faults,
         )
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
+    return by_name | {name: QueueShare(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
 def _limits(
@@ -124,12 +124,12 @@ def _resource_names(queue: QueueSpec) -> tuple[str, ...]:
     return (*queue.capability, *queue.deserved, *(queue.pool or ()))
 
 
-def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
+def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> QueueShare:
     """Return the share of a quota.
 
     limit: the limits of all quotas, by name. used: the use of the pods of its subtree.
     """
-    return Queue(
+    return QueueShare(
         limit.get(queue.name, NOTHING),
         queue.deserved,
         used,

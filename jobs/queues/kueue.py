@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 
 from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.accounting import CYCLE, top_down
-from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec, headroom
+from turnout.jobs.queues.model import (
+    COHORT,
+    NOTHING,
+    Demand,
+    Flavor,
+    Object,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    headroom,
+)
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
@@ -89,7 +99,7 @@ class _TreeNode:
     ambiguous: set[str] = field(default_factory=set)  # resources of which it has several flavors
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share of each ClusterQueue and of each cohort by name, also of cohorts without an object.
 
     queues: all ClusterQueues and Cohorts. The share of a member of a cycle, or below one, is closed and has a fault.
@@ -107,7 +117,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     _compute_use(parents_first, nodes, demand)
     exposed = _queues_exposed_to_eviction(parents_first, nodes)
     by_name = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
+    return by_name | {name: QueueShare(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
 def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> None:
@@ -186,15 +196,16 @@ def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str
     return {name for name in parents_first if reclaimers[root[name]] > nodes[name].spec.reclaims}
 
 
-def _share(node: _TreeNode, demand: Demand, exposed: bool) -> Queue:
-    """Return the share of a ClusterQueue or cohort: of a ClusterQueue by resource, of a cohort by Flavor.key.
+def _share(node: _TreeNode, demand: Demand, exposed: bool) -> QueueShare:
+    """Return the share of a ClusterQueue or cohort. Its amounts are by resource for a ClusterQueue, by Flavor.key for a
+    cohort.
 
-    demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to take borrowed quota back; then
-    elastic workers leave the borrowed GPUs free.
+    node: with all its fields computed. demand: only `demand.used` is read. exposed: True if Kueue may evict its jobs to
+    take borrowed quota back; then elastic workers leave the borrowed GPUs free.
     """
     spec = node.spec
     if spec.name.startswith(COHORT):
-        return Queue(node.limit, used=node.used, parent=node.parent, guaranteed=node.not_lent, faults=spec.faults)
+        return QueueShare(node.limit, used=node.used, parent=node.parent, guaranteed=node.not_lent, faults=spec.faults)
     limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
     ambiguous = node.ambiguous
     for flavor in spec.flavors:
@@ -208,7 +219,7 @@ def _share(node: _TreeNode, demand: Demand, exposed: bool) -> Queue:
         # Kueue would evict the whole job to take borrowed quota back, so elastic workers use only the own quota.
         for resource in limit.keys() & set(labels.GPU_RESOURCES):
             free_amounts[resource] = free_amounts.get(resource, 0) + max(0, limit[resource] - spec.deserved[resource])
-    return Queue(
+    return QueueShare(
         limit,
         spec.deserved,
         demand.used.get(spec.name, NOTHING),

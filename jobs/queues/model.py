@@ -80,8 +80,8 @@ class QueueSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """The limits and the use of one queue at one moment, or of a parent or cohort that limits several queues."""
+class QueueShare:
+    """The share of one queue at one moment: its limits and its use. A parent, cohort or pool has a share, too."""
 
     limit: Amounts = field(default_factory=dict)  # the largest use of all its pods together; absent for no limit
     deserved: Amounts = field(default_factory=dict)  # its own amounts; use beyond them is borrowed

@@ -22,8 +22,8 @@ from turnout.jobs.queues.model import (
     Amounts,
     Demand,
     Object,
-    Queue,
     QueueDialect,
+    QueueShare,
     QueueSpec,
     headroom,
 )
@@ -63,14 +63,14 @@ def read_elastic(raw: Object) -> QueueSpec:
     return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share (limits and use) of each namespace's queue, by name.
 
     If there are ElasticQuotas, POOL is one more share: its limit is the sum of their mins, its use the sum of the use
     of their namespaces. queues: one for each quota; of several with the same name, the smallest limits count. demand:
     only `demand.used` is read.
     """
-    by_name: dict[str, Queue] = {}
+    by_name: dict[str, QueueShare] = {}
     for queue in queues:
         share = _share(queue, demand)
         by_name[queue.name] = _combine_shares(by_name[queue.name], share) if queue.name in by_name else share
@@ -81,7 +81,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             pool_total.update(queue.pool or NOTHING)
         for name in elastic:
             used.update(demand.used.get(name, NOTHING))
-        by_name[POOL] = Queue(pool_total, used=used)
+        by_name[POOL] = QueueShare(pool_total, used=used)
     return by_name
 
 
@@ -109,16 +109,16 @@ def _spec(
     )
 
 
-def _share(queue: QueueSpec, demand: Demand) -> Queue:
+def _share(queue: QueueSpec, demand: Demand) -> QueueShare:
     """Return the share under one quota of a namespace."""
     parent = "" if queue.pool is None else POOL
     used = demand.used.get(queue.name, NOTHING)
-    return Queue(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
+    return QueueShare(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
 
 
-def _combine_shares(share: Queue, other_share: Queue) -> Queue:
+def _combine_shares(share: QueueShare, other_share: QueueShare) -> QueueShare:
     """Return the share under two quotas of one namespace: the smaller amounts, the larger headroom, and all faults."""
-    return Queue(
+    return QueueShare(
         _merge_amounts(min, share.limit, other_share.limit),
         _merge_amounts(min, share.deserved, other_share.deserved),
         share.used,

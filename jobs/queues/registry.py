@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
-from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec
 from turnout.kube import labels
 
 NO_NEEDS: Mapping[str, Amounts] = {}  # of each queue, its use counts as its need
 
 
-def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
+def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share of each queue by name, and of each cohort or pool that limits several queues.
 
     queues: of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault. A share
@@ -23,7 +23,7 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
         by_dialect[queue.dialect].append(queue)
-    by_name: dict[str, Queue] = {}
+    by_name: dict[str, QueueShare] = {}
     for dialect, dialect_queues in (
         (volcano, by_dialect[QueueDialect.VOLCANO]),
         (koordinator, by_dialect[QueueDialect.KOORDINATOR]),
@@ -38,20 +38,20 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     return _with_ancestor_faults(by_name) if any(share.faults for share in by_name.values()) else by_name
 
 
-def _drop_foreign_parents(by_name: dict[str, Queue]) -> dict[str, Queue]:
-    """Return the shares without parents that are not among them. by_name: the shares of one dialect."""
+def _drop_foreign_parents(by_name: dict[str, QueueShare]) -> dict[str, QueueShare]:
+    """Return all shares; a parent that is not among them becomes "". by_name: the shares of one dialect."""
     return {
         name: replace(share, parent="") if share.parent and share.parent not in by_name else share
         for name, share in by_name.items()
     }
 
 
-def _with_ancestor_faults(by_name: dict[str, Queue]) -> dict[str, Queue]:
+def _with_ancestor_faults(by_name: dict[str, QueueShare]) -> dict[str, QueueShare]:
     """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree.
 
     by_name: the shares of all queues by name.
     """
-    complete: dict[str, Queue] = {}
+    complete: dict[str, QueueShare] = {}
     for name, share in by_name.items():
         faults, ancestor, visited = list(share.faults), share.parent, {name}
         while ancestor in by_name and ancestor not in visited:
@@ -160,31 +160,35 @@ class StrictQueues:
     def __init__(self, named: frozenset[str] = frozenset()) -> None:
         """Make an empty table. named: the names that an admin listed, each QUEUE or NAMESPACE/QUEUE."""
         self._named = named
-        self._by_place: dict[str, StrictQueue] = {}  # by the path of the object
+        self._by_path: dict[str, StrictQueue] = {}  # by the path of the object
         self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> unique name of its ClusterQueue
         self._strict: frozenset[str] = frozenset()  # unique names
         self._by_name: dict[str, StrictQueue] = {}  # by the name that pods use
         self._by_namespace: dict[str, str] = {}  # unique names, by the namespace of pods that name no queue
 
-    def put(self, place: str, ordered: StrictQueue | None) -> bool:
-        """Add or replace the queue of one object; None removes it. Return True if the table has changed.
+    def put(self, object_path: str, strict_queue: StrictQueue | None) -> bool:
+        """Add or replace the strict queue of one object; None removes it. Return True if the table has changed.
 
-        place: the path of the object.
+        object_path: the URL path of the object, by which a later call replaces or removes the queue.
         """
-        if self._by_place.get(place) == ordered:
+        if self._by_path.get(object_path) == strict_queue:
             return False
-        if ordered is None:
-            del self._by_place[place]
+        if strict_queue is None:
+            del self._by_path[object_path]
         else:
-            self._by_place[place] = ordered
-        ordered_queues = [self._by_place[place] for place in sorted(self._by_place)]
-        self._strict = frozenset(each.queue for each in ordered_queues)
-        self._by_name = {name: each for each in ordered_queues for name in each.names}
-        self._by_namespace = {name: each.queue for each in ordered_queues for name in each.namespaces}
+            self._by_path[object_path] = strict_queue
+        strict_queues = [self._by_path[path] for path in sorted(self._by_path)]
+        self._strict = frozenset(each.queue for each in strict_queues)
+        self._by_name = {name: each for each in strict_queues for name in each.names}
+        self._by_namespace = {name: each.queue for each in strict_queues for name in each.namespaces}
         return True
 
     def set_cluster_queue(self, local_queue: str, cluster_queue: str) -> bool:
-        """Set the ClusterQueue of a LocalQueue (namespace/name); "" removes it. Return True if it changed."""
+        """Set the ClusterQueue to which a LocalQueue leads, and return True if it changed.
+
+        local_queue: namespace/name. cluster_queue: the name of the ClusterQueue, which need not be strict; "" removes
+        the LocalQueue.
+        """
         queue = f"{QueueDialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
         if self._local.get(local_queue, "") == queue:
             return False

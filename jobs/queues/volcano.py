@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from turnout.jobs.fields import MAX_INT32, ObjectPart
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
 from turnout.kube import labels
 
 ROOT = "root"  # the queue that Volcano makes above all others
@@ -46,7 +46,7 @@ def read(raw: Object) -> QueueSpec:
     )
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share of each queue by name. A resource that no queue names has no limit.
 
     queues: all queues of Volcano. The share of a queue in or below a cycle of parents is closed and has a fault. A
@@ -64,7 +64,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     for name in parents_first:
         is_open[name] = specs[name].open and is_open.get(parents[name], True)
     by_name = {
-        name: Queue(
+        name: QueueShare(
             real[name],
             deserved.get(name, NOTHING),
             used[name],
@@ -75,7 +75,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
         )
         for name in parents_first
     }
-    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
+    return by_name | {name: QueueShare(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
 def _allowed_namespaces(meta: ObjectPart) -> tuple[str, ...] | None:

@@ -50,7 +50,7 @@ def _required_level(rules: Sequence[Mapping[str, object]]) -> Level | None:
 def _rules(text: str) -> list[dict[str, Any]] | None:
     """Return the rules of a gather strategy, at most _MAX_RULES, without items that are no objects.
 
-    text: the JSON of the annotation; None if it is unreadable.
+    None if the text cannot be read. text: the JSON of the annotation.
     """
     try:
         rules = json.loads(text[:8192])["gatherStrategy"][:_MAX_RULES]

@@ -24,7 +24,7 @@ from turnout.kube import labels
 _DIALECTS = (kueue, volcano, koordinator, sets, kai)
 
 
-def wish_of(annotations: Mapping[str, str], faults: list[str]) -> Wish:
+def wish_of_pod(annotations: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the placement terms in the annotations of a pod, merged over all dialects; NOTHING without any.
 
     Hard terms of all dialects count; two that contradict each other are merged by merge_table. faults: receives a
@@ -44,7 +44,7 @@ def wish_of(annotations: Mapping[str, str], faults: list[str]) -> Wish:
 
 
 def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
-    """Return (first terms with the group of gangs that another dialect names, other terms that must still be merged).
+    """Return (`first` with the group of gangs that another dialect names, terms that must still be merged).
 
     first: the terms that win a conflict. rest: the terms of the other dialects. If `first` takes over a group, those
     terms of `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of
@@ -222,8 +222,8 @@ _MAX_COUNT = 1_000_000  # pods or groups; a larger number counts as absent
 MAX_ROLES = 64  # roles with a minimum in one PodGroup
 
 
-def wish_of_group(topology: object, policies: object, constraints: object, annotations: Mapping[str, str]) -> Wish:
-    """Return the placement terms of a PodGroup; NOTHING without any.
+def wish_of_pod_group(topology: object, policies: object, constraints: object, annotations: Mapping[str, str]) -> Wish:
+    """Return the placement terms of a PodGroup: those of its spec, else those of its annotations; NOTHING without any.
 
     Every argument but `annotations` may have any type. topology: Volcano's networkTopology. constraints: the
     schedulingConstraints of Kubernetes, which count without a topology. policies: Volcano's subGroupPolicy.
@@ -240,13 +240,16 @@ def wish_of_group(topology: object, policies: object, constraints: object, annot
         return Wish("spec.schedulingConstraints.topology", keys[-1], groups=groups, ignored=tuple(ignored))
     if groups or ignored:
         return Wish("spec.subGroupPolicy", groups=groups, ignored=tuple(ignored))
-    return wish_of_notes(annotations)
+    return wish_of_pod_group_annotations(annotations)
 
 
-def wish_of_notes(annotations: Mapping[str, str]) -> Wish:
-    """Return the placement terms in the annotations of a PodGroup. Unreadable values are listed in `ignored`."""
+def wish_of_pod_group_annotations(annotations: Mapping[str, str]) -> Wish:
+    """Return the placement terms in the annotations of a PodGroup, merged over all dialects; NOTHING without any.
+
+    `ignored` of the result has a sentence for each unreadable value, too.
+    """
     faults: list[str] = []
-    wish = wish_of(annotations, faults)
+    wish = wish_of_pod(annotations, faults)
     return replace(wish, ignored=(*wish.ignored, *faults)) if faults else wish or NOTHING
 
 

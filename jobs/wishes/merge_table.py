@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, by_name, nested
+from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, nested, tier_of_level
 
 MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
@@ -30,10 +30,11 @@ class MergeRule:
 
 
 def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one.
+    """Return the terms of two statements about one gang, merged by the rules in RULES.
 
-    `ignored` of the result has a sentence for each term that is not kept. first: the statement that comes first in the
-    order of sources. Of two terms that contradict each other, its term is kept. other: the other statement.
+    first: the statement that comes first in the order of sources. Of two terms that contradict each other, its term is
+    kept, and so is its `source`. other: the other statement. `ignored` of the result has the sentences of both, and one
+    for each term that is not kept.
     """
     ignored: list[str] = []
     values: dict[str, Any] = {}
@@ -98,7 +99,7 @@ def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
     levels = [level for level in (rule.level, other_rule.level) if level is not None]
     return replace(
         rule,
-        level=min(levels, key=by_name, default=None),
+        level=min(levels, key=tier_of_level, default=None),
         exclusive=rule.exclusive or other_rule.exclusive,
         min_groups=max(rule.min_groups, other_rule.min_groups),
         pods=max(rule.pods, other_rule.pods),

@@ -124,8 +124,11 @@ def tier_of_word(name: str) -> int | None:
     return tiers[-1] if tiers else None
 
 
-def by_name(level: Level) -> int:
-    """Return the tier of a level by its number or name, 0 for a host. An unknown name counts as a leaf, tier 1."""
+def tier_of_level(level: Level) -> int:
+    """Return the tier of a level by its number or name, 0 for a host. An unknown name counts as a leaf, tier 1.
+
+    The labels of nodes are not read.
+    """
     if isinstance(level, int):
         return level
     tier = 0 if level == labels.HOSTNAME else tier_of_word(level)

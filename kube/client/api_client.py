@@ -248,7 +248,7 @@ class Client:
 
         params: of the query. A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the
         generator (`contextlib.aclosing`) if you do not read it to the end. A connection that is silent is not detected.
-        Raises CallError: Unreachable if the connection breaks.
+        Raises CallError; it is Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
@@ -263,7 +263,8 @@ class Client:
     async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
         """Yield the chunks of an answer as they arrive, such as a log that is followed, until it ends.
 
-        Close the generator if you do not read it to the end. Raises CallError: Unreachable if the connection breaks.
+        path: of the URL. params: of its query. Close the generator if you do not read it to the end. Raises CallError;
+        it is Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, params, CALL_S, stream=True))
         try:
@@ -278,7 +279,8 @@ class Client:
         """Carry out a call and return the body of the answer.
 
         The whole call has a deadline, at most `max_call_s` of the client. An urgent call waits neither for the limit on
-        concurrent calls nor for the rate limit. Raises CallError: Unreachable at the deadline.
+        concurrent calls nor for the rate limit. Raises CallError; it is Unreachable if the whole answer has not arrived
+        by the deadline.
         """
         if self._max_call_s is not None and self._max_call_s < call.deadline_s:
             call = replace(call, deadline_s=self._max_call_s)
@@ -294,7 +296,7 @@ class Client:
             raise Unreachable(call.method, call.path, 0, f"no answer within {call.deadline_s:g} s") from error
 
     async def _read(self, call: _Call) -> bytes:
-        """Send a call and return the whole body. Raises CallError: Unreachable if the body breaks off."""
+        """Send a call and return the whole body. Raises CallError; it is Unreachable if the body breaks off."""
         answer = await self._send(call)
         try:
             return await answer.read()
@@ -347,7 +349,7 @@ class Client:
 
 
 def _code(status: int) -> str:
-    """Return the label of an HTTP status in the metric: the code itself if callers handle it, else its class: 5xx."""
+    """Return the label of an HTTP status in the metric: the code itself for _EXPECTED_CODES, else its class, as 5xx."""
     return str(status) if status in _EXPECTED_CODES else f"{status // 100}xx"
 
 

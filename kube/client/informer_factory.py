@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.reflector import Outage, Reflector, Source
+from turnout.kube.client.reflector import ListerWatcher, Outage, Reflector
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.objects import ConfigMap
 from turnout.kube.watch_events import Key, Sink
@@ -108,7 +108,7 @@ class ConfigMapFollower(Generic[T]):
 class InformerFactory:
     """One reflector for each watched kind."""
 
-    def __init__(self, source: Source, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, source: ListerWatcher, clock: Clock, rng: random.Random) -> None:
         self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
         self._followers: list[ConfigMapFollower[Any]] = []
         self._loops: list[
@@ -160,7 +160,7 @@ class InformerFactory:
         return None if self.has_synced else "no whole list yet"
 
     async def wait_for_sync(self) -> None:
-        """Wait until every first list is complete."""
+        """Wait until every first list is complete and each followed ConfigMap was read."""
         while not self.has_synced:
             await self._clock.sleep(SYNC_CHECK_S)
 

@@ -130,7 +130,8 @@ class Elector:
         return is_ours and self.is_leading
 
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
-        """Run `work(transitions)` in each term of ours until it returns, raises, or until this call is cancelled.
+        """Wait for the Lease and run `work(transitions)`, in one term after the other, until the work returns or
+        raises.
 
         The argument of `work` is the number of transitions of the Lease, which is the number of the term. When the
         Lease cannot be renewed in time, cancel the work and become a candidate again. The Lease is released at each
@@ -200,10 +201,10 @@ class Elector:
             await self._clock.sleep(self._retry_s())
 
     async def _try_to_acquire(self) -> bool:
-        """Take the Lease if it is free, and return True. Return False if another candidate holds it.
+        """Take or create the Lease if it is free, and return True. Return False if another candidate holds it.
 
-        A Lease that does not exist is created. Raises CallError: Conflict if another candidate takes it in the
-        meantime. TimeoutError after the deadline of a call.
+        A Lease that does not exist is created. Raises CallError, which is Conflict if another candidate takes it in the
+        meantime, and TimeoutError after the deadline of a call.
         """
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -227,9 +228,9 @@ class Elector:
         return True
 
     async def _create(self) -> bool:
-        """Create the Lease in our name and return True. Raises CallError: Conflict if another process created it.
+        """Create the Lease in our name and return True.
 
-        TimeoutError.
+        Raises CallError, which is Conflict if another process has created it, and TimeoutError after the deadline.
         """
         now = rfc3339_micro(self._clock.wall())
         body = {

@@ -26,10 +26,13 @@ _PATH_CHARACTERS = "/:@!$&'()*+,;=~?%"  # not escaped in a path
 
 
 class MinimalTransport:
-    """The transport to the API server of an Access."""
+    """The transport to the API server of a ClusterAccess."""
 
     def __init__(self, access: ClusterAccess) -> None:
-        """Prepare TLS without reading the token. Raises OSError or ValueError if the certificates cannot be used."""
+        """Prepare TLS for an https server, without reading the token.
+
+        Raises OSError or ValueError if the certificates cannot be used.
+        """
         self._access = access
         self._url = urlsplit(access.server)
         self._tls_context = _tls_context(access) if self._url.scheme == "https" else None
@@ -48,7 +51,7 @@ class MinimalTransport:
         return transport
 
     async def reload(self) -> bool:
-        """Read the token again. Return True if it changed."""
+        """Read the token again. Return True if it changed. Raises OSError or ValueError if its file cannot be read."""
         before, self._token = self._token, self._access.bearer_token()
         return before != self._token
 
@@ -66,7 +69,7 @@ class MinimalTransport:
         Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was
         sent.
         """
-        head = self._head(request)
+        head = self._encode_head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
         while self._idle and request.method == "GET":
             connection = self._idle.pop()
@@ -76,10 +79,10 @@ class MinimalTransport:
                 continue  # the server has closed it since the last answer
         return await self._exchange(await self._connect(), head, body)
 
-    def _head(self, request: Request) -> bytes:
-        """Return the request line and the headers, with the token, as bytes.
+    def _encode_head(self, request: Request) -> bytes:
+        """Return the bytes of a request up to its body: request line, headers with the token, and the empty line.
 
-        Raises UnreadableCredentials if a header would span two lines.
+        Raises UnreadableCredentials if one of them contains a line break, such as a token with a newline.
         """
         path = f"{self._url.path}{quote(request.path, safe=_PATH_CHARACTERS)}"
         if request.params:

@@ -32,7 +32,7 @@ UNSERVED_RETRY_S = 30.0  # the interval of retries for a kind that is not served
 _LINES_PER_YIELD = 32  # lines that are decoded before other tasks run: about a millisecond of work
 
 
-class Source(Protocol):
+class ListerWatcher(Protocol):
     """The calls of a Client that a Reflector needs."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
@@ -69,7 +69,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        client: Source,
+        client: ListerWatcher,
         path: str,
         kind: type[T],
         sink: Sink[T],
@@ -221,7 +221,7 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         """List all objects into the sink, and drop from the sink those that the list does not contain.
 
-        Raises CallError: BadResponse if the list has no resourceVersion.
+        Raises CallError; it is BadResponse if the list has no resourceVersion.
         """
         try:
             version = await self._list_pages(PAGE_ITEMS)
@@ -255,7 +255,9 @@ class Reflector(Generic[T]):
         return version
 
     async def _watch(self) -> None:
-        """Run one watch until the server ends it. Raises CallError: Unreachable if the watch is silent for too long."""
+        """Run one watch until the server ends it. Raises CallError; it is Unreachable if the watch is silent for too
+        long.
+        """
         watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
         self._watches += 1
         self._requested_s = self._clock.monotonic()

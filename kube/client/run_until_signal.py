@@ -72,7 +72,7 @@ async def run_until_signal(
 
 
 async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all `works` in one task group: if one fails, the others are cancelled."""
+    """Run all `works` until they end. If one fails, cancel the others and raise an ExceptionGroup with the failures."""
     async with asyncio.TaskGroup() as tasks:
         for work in works:
             tasks.create_task(work())

@@ -92,7 +92,8 @@ async def serve_pages(
 ) -> AsyncIterator[int]:
     """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use.
 
-    host: an IP address. port: 0 for any free port. pages: by path. Also raises the limit of open files of this process.
+    host: an IP address. port: 0 for any free port. pages: by path. The limit of open files of this process is
+    increased, too.
     """
     allow_files()
     server = pages_server(pages, limits)

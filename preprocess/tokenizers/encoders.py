@@ -41,7 +41,7 @@ class Encoder(Protocol):
     """A tokenizer."""
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the token ids of each text."""
+        """Return the token ids of each text, an empty array for a text without tokens."""
         ...
 
 

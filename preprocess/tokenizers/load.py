@@ -54,7 +54,10 @@ def _vocabulary_file(options: Options) -> str:
 
 
 def _read_file(path: str, option: str, read: ReadBytes) -> bytes:
-    """Return the content of a file. option: the flag that names it. Raises BadOption if it cannot be read."""
+    """Return the content of a file, by `read`. option: the flag that names the file, for the message.
+
+    Raises BadOption if `read` fails.
+    """
     try:
         return read(path)
     except (OSError, ValueError) as error:
@@ -147,9 +150,10 @@ def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadByt
 def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
     """Return the settings of a .tiktoken file.
 
-    The end-of-document id and the size are the published ones if the number of ranks is known, else the id after the
-    highest rank. The split rule is --tiktoken-pattern, else that of the file name. read: returns the content of a path.
-    Raises BadOption if the file cannot be read or is wrong, or if the split rule is unknown.
+    If the number of ranks is that of a published vocabulary, its end-of-document id and vocabulary size are used. Else
+    the end-of-document id is the highest rank + 1, and the size is one more. The split rule is --tiktoken-pattern, else
+    that of the file name. read: returns the content of a path. Raises BadOption if the file cannot be read or is wrong,
+    or if the split rule is unknown.
     """
     content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
-from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_group, wish_of_notes
+from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_pod_group, wish_of_pod_group_annotations
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
@@ -158,14 +158,14 @@ class ClusterView:
                 spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint
             )
             roles = tuple((subgroup_role(name), count) for name, count in kai_group.subgroups)
-            wish = kai_group.wish if kai_group.wish.source else wish_of_notes(notes)
+            wish = kai_group.wish if kai_group.wish.source else wish_of_pod_group_annotations(notes)
             self._set_sizing(
                 key, Sizing(kai_group.min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
             )
             return
         min_pods = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
-        wish = wish_of_group(*fields, notes)
+        wish = wish_of_pod_group(*fields, notes)
         roles = tuple((role_of(task), count) for task, count in min_pods_by_task(spec.min_task_member))
         sizing = Sizing(min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
         if dialect is Dialect.NATIVE:

@@ -396,7 +396,7 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) 
     """
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)
-    could = view.snapshot.capacity(member.shape).copy()
+    could = view.snapshot.room_when_empty(member.shape).copy()
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
     enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.min_pods

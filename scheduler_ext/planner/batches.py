@@ -32,6 +32,7 @@ from turnout.scheduler_ext.planner.request import (
     limit_by_spread,
 )
 from turnout.topology.fabric import Fabric, common_tier
+from turnout.topology.layers import place_in_layers
 from turnout.topology.mesh import is_complete, place_mesh
 from turnout.topology.model import Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import (
@@ -41,7 +42,6 @@ from turnout.topology.place import (
     place_in_multiples,
     place_in_smallest_holes,
 )
-from turnout.topology.slices import place_in_layers
 
 QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
 HOST_STEPS = 4
@@ -75,17 +75,17 @@ class Work:
 
 
 def place_shape(
-    fabric: Fabric, room: Rows, shape_request: PlacementRequest, gang: Gang, ranks_a_pod: int
+    fabric: Fabric, room: Rows, shape_request: PlacementRequest, gang: Gang, ranks_per_pod: int
 ) -> Placement | Refusal:
     """Place the pods of one shape as their gang wishes: in holes, as a mesh, in runs of ranks, evenly or in multiples.
 
-    room: pods of the shape that each host takes. shape_request: how many pods, and near which hosts. ranks_a_pod: the
+    room: pods of the shape that each host takes. shape_request: how many pods, and near which hosts. ranks_per_pod: the
     accelerators of one pod, >= 1. Returns a refusal if fewer pods than the min of `shape_request` find a host.
     """
     if gang.fills_holes:
         return place_in_smallest_holes(fabric, room, shape_request)
-    if gang.mesh and not shape_request.anchors and is_complete(gang.mesh, shape_request.pods, ranks_a_pod):
-        return place_mesh(fabric, room, replace(shape_request, layers=gang.layers), gang.mesh, ranks_a_pod)
+    if gang.mesh and not shape_request.anchors and is_complete(gang.mesh, shape_request.pods, ranks_per_pod):
+        return place_mesh(fabric, room, replace(shape_request, layers=gang.layers), gang.mesh, ranks_per_pod)
     if gang.layers:
         return place_in_layers(fabric, room, replace(shape_request, layers=gang.layers))
     return (
@@ -299,8 +299,8 @@ def _place_batch(
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    shape_request = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
-    found = place_shape(fabric, room, shape_request, request.gang, batch.ranks_a_pod)
+    shape_request = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), host_preferences=merits)
+    found = place_shape(fabric, room, shape_request, request.gang, batch.ranks_per_pod)
     if isinstance(found, Refusal):
         # The others have no place. Those that complete what has begun have one, if it is within the required level.
         are_within = anchors_refusal(fabric, shape_request.widest_tier, [*anchors, *first]) is None

@@ -64,7 +64,7 @@ class _FewestLeaves:
         """
         if shape not in self._sums:
             fabric = self._view.fabric
-            capacity = np.where(fabric.mapped, self._view.snapshot.capacity(shape), 0).astype(np.int64)
+            capacity = np.where(fabric.mapped, self._view.snapshot.room_when_empty(shape), 0).astype(np.int64)
             self._sums[shape] = np.cumsum(np.sort(np.add.reduceat(capacity, fabric.starts[1]))[::-1])
         return int(np.searchsorted(self._sums[shape], pods)) + 1
 
@@ -99,7 +99,7 @@ def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], N
     """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them."""
     shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
     admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
-    column = np.flatnonzero(snapshot.vector(shape))
+    column = np.flatnonzero(snapshot.pod_amounts(shape))
     if not len(column):
         nothing = np.zeros(len(snapshot.order), np.int64)
         return nothing, nothing, admitted

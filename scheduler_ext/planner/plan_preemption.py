@@ -40,7 +40,7 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
 
     def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
         work.spend(len(view.snapshot.charges) // 2)
-        return view.snapshot.room_above(shape, member.priority, besides)
+        return view.snapshot.room_after_preemption(shape, member.priority, besides)
 
     request = replace(plans.request_of(gang), growth_pods=0, rejected_rows={})
     if {waiting_member.shape for waiting_member in request.waiting} == {member.shape} and member.shape.requests:

@@ -432,7 +432,7 @@ def _victims_by_row(
         if row is None or pod is None or charge.priority >= member.priority:
             continue
         if charge.shape not in takes:
-            takes[charge.shape] = tuple(view.snapshot.vector(charge.shape)[columns].tolist())
+            takes[charge.shape] = tuple(view.snapshot.pod_amounts(charge.shape)[columns].tolist())
         gang = (
             pod.membership.key if pod.membership.key in view.gangs else GangKey(pod.namespace, uid, Dialect.ALONE.value)
         )

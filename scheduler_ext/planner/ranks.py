@@ -176,9 +176,9 @@ def _hosts_of_ranks(
 
 def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
     """Return the traffic between the pods of a gang that is a mesh; None for another gang."""
-    if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
+    if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_per_pod):
         return None
-    return pod_traffic(gang.mesh, batch.ranks_a_pod)
+    return pod_traffic(gang.mesh, batch.ranks_per_pod)
 
 
 def _join_mesh(
@@ -214,8 +214,8 @@ def _seat_whole_mesh(
     None if the gang is no mesh, or not all of it is seated now. slots: a host for each pod. numbers: the ranks.
     """
     mesh = request.gang.mesh
-    if not mesh or not is_complete(mesh, len(slots), batch.ranks_a_pod) or len(numbers) < len(slots):
+    if not mesh or not is_complete(mesh, len(slots), batch.ranks_per_pod) or len(numbers) < len(slots):
         return None
     along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
-    laid = cheapest_order(fabric, mesh, along, batch.ranks_a_pod)[1]
+    laid = cheapest_order(fabric, mesh, along, batch.ranks_per_pod)[1]
     return dict(zip(numbers, laid, strict=True))

@@ -26,7 +26,7 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]
 Merits = tuple[
     NDArray[np.signedinteger], ...
-]  # arrays by row that decide between equally good rows: `PlacementRequest.merits` of topology/model.py
+]  # arrays by row that decide between equally good rows: `PlacementRequest.host_preferences` of topology/model.py
 # Returns the free room of each row as one number when the given pods are there too.
 FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 
@@ -199,7 +199,7 @@ class PodBatch:
     members: tuple[GangMember, ...]
     missing_pods: int  # members that do not exist yet; added to the batch with the largest shape
     gang_group: GangGroup | None = None
-    ranks_a_pod: int = 1  # the accelerators of one pod, at least 1
+    ranks_per_pod: int = 1  # the accelerators of one pod, at least 1
     span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
 
     @property

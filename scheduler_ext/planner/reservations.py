@@ -211,7 +211,7 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
         return None
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
     fabric = view.fabric
-    could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
+    could, now = np.where(fabric.mapped, view.snapshot.room_when_empty(shape), 0), view.snapshot.room(shape)
     if (outside := view.levels.rows_outside(gang.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     need = max(1, gang.min_pods)
@@ -248,7 +248,9 @@ def _domain_kept_for(view: ClusterView, gang: Gang, rows: slice | NDArray[np.int
     """Return a domain that is kept for a gang. place: where it is, for a sentence."""
     hosts = view.fabric.hosts
     nodes = hosts[rows] if isinstance(rows, slice) else tuple(hosts[row] for row in rows.tolist())
-    return KeptDomain(Reservation(gang.key, nodes, ReservationReason.STRICT_ORDER, gang.priority, place=place), rows)
+    return KeptDomain(
+        Reservation(gang.key, nodes, ReservationReason.STRICT_ORDER, gang.priority, place_text=place), rows
+    )
 
 
 def _place_text(fabric: Fabric, tier: int, switch: int) -> str:

@@ -297,7 +297,7 @@ class ReservedRoom:
             for row, other in pods:
                 by_shape.setdefault(other, []).append(row)
             for other, at in by_shape.items():
-                np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.vector(other))
+                np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.pod_amounts(other))
         return rows, reserved
 
     def is_overdrawn(self, row: int) -> bool:
@@ -314,7 +314,7 @@ class ReservedRoom:
     def _add(self, pods: PodsOnRows, sign: int) -> None:
         """Add reservations of pods on rows, or remove them. sign: 1 to add, -1 to remove."""
         # First, since a new resource widens the rows.
-        vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
+        vectors = {shape: self._snapshot.pod_amounts(shape) for shape in {shape for _, shape in pods}}
         self._widen()
         for row, shape in pods:
             vector = vectors[shape]
@@ -325,7 +325,7 @@ class ReservedRoom:
 
     def _widen(self) -> None:
         """Add columns for resources that became known since; none of them is reserved."""
-        missing = self._snapshot.width - self._reserved.shape[1]
+        missing = self._snapshot.column_count - self._reserved.shape[1]
         if missing:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
 

@@ -81,14 +81,14 @@ class _RoomLedger:
         """Compute what each row lacks for `pods`. lower_pods: the pods that may leave; `fits` accepts no other uid."""
         snapshot = view.snapshot
         for shape in {shape for _, shape in pods}:
-            snapshot.vector(shape)  # a resource that is new makes all vectors longer
+            snapshot.pod_amounts(shape)  # a resource that is new makes all vectors longer
         self._shortage: dict[int, NDArray[np.int64]] = {}
         for row, shape in pods:
-            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.vector(shape)
-        requested = np.logical_or.reduce([snapshot.vector(shape) > 0 for _, shape in pods])
+            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.pod_amounts(shape)
+        requested = np.logical_or.reduce([snapshot.pod_amounts(shape) > 0 for _, shape in pods])
         self._shortage = {row: np.where(requested, short, 0) for row, short in self._shortage.items()}
         self._vectors = {
-            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.vector(m.shape)) for m in lower_pods
+            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.pod_amounts(m.shape)) for m in lower_pods
         }
 
     def fits(self, removed_uids: Iterable[str]) -> bool:

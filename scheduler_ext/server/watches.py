@@ -14,7 +14,7 @@ from turnout.jobs.queues.registry import StrictQueue
 from turnout.jobs.reservation import CONFIGMAP, Reservation, read_reservations
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
-from turnout.kube.client.reflector import Source
+from turnout.kube.client.reflector import ListerWatcher
 from turnout.kube.objects import FullObject, Node, ObjectMeta, Owner, Pod, PodGroup
 from turnout.kube.watch_events import Key
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState, PodGroupWaits
@@ -136,7 +136,7 @@ class Watches(InformerFactory, WatchState):
     def __init__(
         self,
         plans: Plans,
-        source: Source,
+        source: ListerWatcher,
         configmap: str,
         clock: Clock,
         rng: random.Random,

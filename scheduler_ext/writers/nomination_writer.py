@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
-from turnout.kube.backoff import UnshownWrites
+from turnout.kube.backoff import PendingWrites
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
@@ -59,7 +59,7 @@ class NominationWriter:
             str, float
         ] = {}  # uid -> since when the nomination of `_nominated_nodes` stands, or when it expired
         self._nominated_nodes: dict[str, str] = {}
-        self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the nominated node
+        self._sent = PendingWrites[str, str](SENT_S)  # by uid, the nominated node
         self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads
         self._leads = False
         self._wake = asyncio.Event()
@@ -87,7 +87,7 @@ class NominationWriter:
         if member.nominated_by_us and self._nominated_nodes.get(uid) != member.nominated:
             self._nominated_nodes[uid] = member.nominated
             self._since_s[uid] = self._clock.monotonic()
-        if self._sent.note_shown(uid, member.nominated):
+        if self._sent.confirm(uid, member.nominated):
             self._view.unconfirmed_nominations.pop(uid, None)
         if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
             return
@@ -179,7 +179,7 @@ class NominationWriter:
                 nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
         fresh = []
         for nomination in nominations:
-            if self._sent.is_unshown(nomination.uid, nomination.node, now_s):
+            if self._sent.is_pending(nomination.uid, nomination.node, now_s):
                 continue
             self._sent.note(nomination.uid, nomination.node, now_s)
             self._view.unconfirmed_nominations[nomination.uid] = (

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from turnout.kube import labels
-from turnout.kube.backoff import Backoff, RetryPauses, UnshownWrites
+from turnout.kube.backoff import Backoff, PendingWrites, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading, Rejected
@@ -35,7 +35,7 @@ class SwitchPathWriter:
         self._view, self._pods, self._clock = watches.plans.view, pods, clock
         self._metrics = metrics
         self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
-        self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the path
+        self._sent = PendingWrites[str, str](SENT_S)  # by uid, the path
         self._given_up: set[str] = set()  # until they change
         self._pauses = RetryPauses[None](PAUSE)  # of all patches together
         self._dirty: dict[str, None] = {}
@@ -88,7 +88,7 @@ class SwitchPathWriter:
             annotation
             for annotation in plan_annotations(self._view, self._current_paths, uids, now_s)
             if annotation.uid not in self._given_up
-            and not self._sent.is_unshown(annotation.uid, annotation.path, now_s)
+            and not self._sent.is_pending(annotation.uid, annotation.path, now_s)
         ]
 
     async def _write(self, annotation: PathAnnotation, slots: asyncio.Semaphore) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -42,7 +42,7 @@ def generate_nodes(count: int) -> list[NodeSpec]:
     return found
 
 
-def nodes_of_map(entries: Iterable[Entry]) -> list[NodeSpec]:
+def nodes_of_map(entries: Iterable[MapEntry]) -> list[NodeSpec]:
     """Return a node for every host of a map.
 
     A host that is an IP address gets a name, a host that is a name gets an address.

@@ -16,7 +16,7 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.scaling.resize_cost import after_change_s
 from turnout.jobs.model import ResizeBudget
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, JobRun, WorkerPod, shape_of
 from turnout.simulator.replay.model import Eviction, JobResult, ReplayRules, Submission
 
@@ -181,7 +181,7 @@ class ReplayWorld:
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)
-        return Observation(tuple(jobs), {QUEUE: Queue(used={GPU: used})}, room)
+        return Observation(tuple(jobs), {QUEUE: QueueShare(used={GPU: used})}, room)
 
     def visible_waiting_jobs(self) -> list[JobRun]:
         """Return the waiting jobs that the autoscaler sees, in turn. The list may be the world's own: do not change it.

@@ -8,7 +8,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason, TerminatingPod
 from turnout.jobs.model import JobLifecycle, Pause, ResizeBudget, Spread
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 
 
 def plan(at, policy=POLICY, now_s=NOW_S):
@@ -85,7 +85,7 @@ def aged(made, since_s):
 )
 def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
     at = world([made.bounds.minimum + 3], aged(seen(made, [0] * made.bounds.minimum), NOW_S - 1000), idle_room=settled)
-    queues = {"low": Queue(parent="top"), "top": Queue({GPU: 9}), "other": Queue()}
+    queues = {"low": QueueShare(parent="top"), "top": QueueShare({GPU: 9}), "other": QueueShare()}
     step = plan(replace(at, queues=queues))["a"]
     assert (step.target, step.reason, step.at_start) == (*told, False)
 

@@ -10,7 +10,7 @@ from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason,
 from turnout.autoscaler.scaling.free_room import lacking_pods
 from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, is_overruled, pays_off
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import rfc3339
@@ -413,7 +413,7 @@ def test_who_may_not_shrink_may_grow_to_its_most():
 
 
 def test_a_queue_below_another_is_held_to_both():
-    queues = {"low": Queue({GPU: 4}, parent="top"), "top": Queue({GPU: 3})}
+    queues = {"low": QueueShare({GPU: 4}, parent="top"), "top": QueueShare({GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
     at = replace(at, queues={name: replace(queue, used={GPU: 1}) for name, queue in queues.items()})
     assert plan(at)["a"].target == 3

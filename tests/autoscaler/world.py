@@ -7,7 +7,7 @@ import numpy as np
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import JobState, Observation, Policy, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Order, ResizeBudget, Sizes
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
@@ -63,7 +63,7 @@ def world(nodes, *jobs, queues=None, leaves=None, **more):
         mine = [each for each in jobs if each.job.queue == name]
         used = sum(sum(w.row is not None for w in each.workers) * dict(each.job.shape.requests)[GPU] for each in mine)
         limit, deserved = ({GPU: told[key]} if key in told else {} for key in ("limit", "deserved"))
-        made[name] = Queue(limit, deserved, {GPU: used}, open=told.get("open", True))
+        made[name] = QueueShare(limit, deserved, {GPU: used}, open=told.get("open", True))
     jobs = sorted(jobs, key=lambda each: each.job.key)
     switches = () if leaves is None else (np.array(leaves, dtype=np.int32),)
     return Observation(tuple(jobs), made, Capacity((GPU, "pods"), free, takes, admits, switches), **more)

@@ -220,8 +220,11 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
             notes |= body["metadata"]["annotations"]
             now = applied_again(submitted, notes)
             again = read(kind, now)
-            assert (again.maximum, again.replicas) == (before.bounds.maximum, before.replicas)
-            assert again.wanted_workers is None
+            assert (again.wanted_workers, again.maximum, again.replicas) == (
+                None,
+                before.bounds.maximum,
+                before.replicas,
+            )
             assert again.reapplied_size == (None if size == before.replicas else size)
     by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
     assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wanted_workers == 3

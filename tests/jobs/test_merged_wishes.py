@@ -9,7 +9,7 @@ import pytest
 
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
-from turnout.jobs.wishes.merge import wish_of
+from turnout.jobs.wishes.merge import wish_of_pod
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE, merge_terms
 from turnout.jobs.wishes.model import GroupRule, Layer, Mode, Wish
 from turnout.kube import labels
@@ -47,7 +47,7 @@ PAIRS = [
 
 def read(notes):
     faults = []
-    wish = wish_of(notes, faults)
+    wish = wish_of_pod(notes, faults)
     assert faults == []
     return wish
 

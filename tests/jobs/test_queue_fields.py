@@ -8,7 +8,7 @@ from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
-from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, Queue, QueueDialect, QueueSpec, bounds_several
+from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, QueueDialect, QueueShare, QueueSpec, bounds_several
 from turnout.jobs.queues.registry import limits, shares
 
 
@@ -96,7 +96,7 @@ def test_a_queue_of_which_nothing_is_said():
         "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "",
         False, None, "", (),
     )  # fmt: skip
-    assert Queue() == Queue(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
+    assert QueueShare() == QueueShare(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
     read = volcano.read(raw("q"))
     assert (read, volcano.read(raw("q", weight=0))) == (QueueSpec("q"), QueueSpec("q"))
@@ -112,10 +112,10 @@ def test_what_a_quota_of_several_says_is_held_together():
     free = {"turnout.dev/headroom-gpus": "1"}
     plain = namespace.read(raw("q", hard={"cpu": 3, GPU: 6}, notes={"turnout.dev/headroom-gpus": "2"}))
     found = namespace.shares([elastic("a", 4, 8, **free), plain], demand({"namespace/team": 3}))
-    assert found["namespace/team"] == Queue(
+    assert found["namespace/team"] == QueueShare(
         {GPU: 6, "cpu": 3000}, {GPU: 4}, {GPU: 3}, POOL, headroom={GPU: 2}, faults=()
     )
-    assert found[POOL] == Queue({GPU: 4}, used={GPU: 3})
+    assert found[POOL] == QueueShare({GPU: 4}, used={GPU: 3})
     assert POOL not in namespace.shares([plain], demand())
 
 
@@ -165,7 +165,7 @@ def test_a_third_of_three_is_one_for_whatever_weights():
     ]
 
 
-LOW, TOP = Queue({GPU: 5}, parent="top", guaranteed={GPU: 2}), Queue({GPU: 4})
+LOW, TOP = QueueShare({GPU: 5}, parent="top", guaranteed={GPU: 2}), QueueShare({GPU: 4})
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ LOW, TOP = Queue({GPU: 5}, parent="top", guaranteed={GPU: 2}), Queue({GPU: 4})
 def test_a_queue_has_what_is_kept_for_it_and_what_is_left_above(used, left):
     now = {"low": {GPU: used[0]}, "top": {GPU: used[1]}}
     told = {
-        name: Queue(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
+        name: QueueShare(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
         for name, s in zip(now, (LOW, TOP), strict=True)
     }
     assert room(told, "low", GPU) == left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.kube.backoff import Backoff, RetryPauses, UnshownWrites
+from turnout.kube.backoff import Backoff, PendingWrites, RetryPauses
 
 
 @pytest.fixture
@@ -54,23 +54,23 @@ def test_when_failures_are_forgotten(pauses, forget):
 
 
 @pytest.mark.parametrize(
-    ("value", "now_s", "is_unshown"),
+    ("value", "now_s", "is_pending"),
     [
         pytest.param("n1", 4.9, True, id="the same value is not written again while it is not shown"),
         pytest.param("n1", 5.0, False, id="until it is old"),
         pytest.param("n2", 0.0, False, id="another value is written at once"),
     ],
 )
-def test_a_write_is_not_repeated_before_it_is_shown(value, now_s, is_unshown):
-    writes = UnshownWrites[str, str](repeat_after_s=5.0)
+def test_a_write_is_not_repeated_before_it_is_shown(value, now_s, is_pending):
+    writes = PendingWrites[str, str](repeat_after_s=5.0)
     writes.note("a", "n1", 0.0)
-    assert writes.is_unshown("a", value, now_s) is is_unshown
+    assert writes.is_pending("a", value, now_s) is is_pending
 
 
 def test_a_shown_write_is_forgotten_and_another_value_shows_nothing():
-    writes = UnshownWrites[str, str](repeat_after_s=5.0)
+    writes = PendingWrites[str, str](repeat_after_s=5.0)
     writes.note("a", "n1", 0.0)
-    assert not writes.note_shown("a", "n2")
-    assert not writes.note_shown("b", "n1")
-    assert writes.note_shown("a", "n1")
-    assert not writes.is_unshown("a", "n1", 0.0)
+    assert not writes.confirm("a", "n2")
+    assert not writes.confirm("b", "n1")
+    assert writes.confirm("a", "n1")
+    assert not writes.is_pending("a", "n1", 0.0)

@@ -144,8 +144,8 @@ class TestPreemption:
         s = snapshot(world.node("a"), world.node("b"))
         s.charge("low", charge("a", GPU8, priority=1))
         s.charge("high", charge("b", GPU8, priority=5))
-        assert s.room_above(GPU8, 5).tolist() == [1, 0]
-        assert s.room_above(GPU8, 6, other_pods=[(0, GPU1)]).tolist() == [0, 1]
+        assert s.room_after_preemption(GPU8, 5).tolist() == [1, 0]
+        assert s.room_after_preemption(GPU8, 6, other_pods=[(0, GPU1)]).tolist() == [0, 1]
         assert s.room(GPU8).tolist() == [0, 0]
 
 
@@ -266,7 +266,7 @@ class AnySequence(RuleBasedStateMachine):
             assert [self.live.room_at(row, shape) for row in range(len(self.order))] == room
         for shape in SHAPES[::3]:
             assert self.live.room(shape).tolist() == fresh.room(shape).tolist()
-            assert self.live.capacity(shape).tolist() == fresh.capacity(shape).tolist()
+            assert self.live.room_when_empty(shape).tolist() == fresh.room_when_empty(shape).tolist()
         assert self.live.free_sizes().tolist() == fresh.free_sizes().tolist()
 
 

@@ -70,7 +70,7 @@ def test_a_message_is_read_without_the_place_where_its_reason_is_explained(base_
 
 
 def test_a_word_of_two_programs_is_explained_twice():
-    text = "\n".join(reasons.explained("clockjumped"))
+    text = "\n".join(reasons.explain("clockjumped"))
     assert "ClockJumped (turnout-autoscaler)" in text
     assert "ClockJumped (turnout-controller)" in text
-    assert reasons.explained("Nonsense") == []
+    assert reasons.explain("Nonsense") == []

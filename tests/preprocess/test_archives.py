@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.preprocess import corpus
 from turnout.preprocess.archives import FREE_EXPANSION_BYTES, ArchiveFault, ArchiveLimits, blocks
 from turnout.preprocess.model import FaultReason, InputFormat
+from turnout.preprocess.storage import open_input
 
 LIMITS = ArchiveLimits(block_bytes=400, max_document_bytes=10_000, max_expansion=200)
 DOCUMENTS = corpus.texts(40)
@@ -142,3 +145,25 @@ def test_a_line_without_end_is_bounded():
 )
 def test_a_wrong_length_is_reported(content, reason):
     assert read(InputFormat.ZSTD_TEXTS, corpus.zst(content)) == ([], reason)
+
+
+def test_a_file_that_gives_few_bytes_at_once_is_read_to_its_end():
+    """A pipe gives at most 64 KiB for one read(), as a file on disk gives less than 2 GiB."""
+    text = b"0123456789" * 20_000
+    reading_end, writing_end = os.pipe()
+    with ThreadPoolExecutor() as writers, open(reading_end, "rb", buffering=0) as pipe:
+        writers.submit(_write, writing_end, text)
+        limits = LIMITS._replace(max_document_bytes=len(text))
+        assert [block.raw for block in blocks(pipe, InputFormat.TEXT, len(text), limits)] == [text]
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    with open(descriptor, "wb") as file:
+        file.write(content)
+
+
+def test_the_largest_limit_needs_no_memory_of_its_size(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"short")
+    with open_input(str(tmp_path / "a.txt")) as file:
+        limits = LIMITS._replace(max_document_bytes=1 << 40)
+        assert [block.raw for block in blocks(file, InputFormat.TEXT, 5, limits)] == [b"short"]

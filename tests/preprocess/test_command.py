@@ -109,7 +109,9 @@ def _options(*words: str) -> Options:
         pytest.param({"keys": ("../x",)}, "usable in a file's name", id="a key that leads elsewhere"),
         pytest.param({"dataset_impl": "cached"}, "TNTIDX", id="the old format"),
         pytest.param({"dataset_impl": "lazy"}, "TNTIDX", id="the other old format"),
-        pytest.param({"index": 3, "indexes": 3}, "--index is 3, must be from 0 to 2", id="a share that is not there"),
+        pytest.param(
+            {"share_index": 3, "share_count": 3}, "--index is 3, must be from 0 to 2", id="a share that is not there"
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(changes, message):
@@ -194,4 +196,4 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, capsys):
 def test_policies_and_engines_are_read():
     base = ("--input", "a", "--output-prefix", "b", "--tokenizer-type", "HFTokenizer")
     of = _options(*base, "--on-error", "quarantine", "--engine", "reference", "--index", "1", "--indexes", "4")
-    assert (of.on_error, of.engine, of.index, of.indexes) == (OnError.QUARANTINE, Engine.REFERENCE, 1, 4)
+    assert (of.on_error, of.engine, of.share_index, of.share_count) == (OnError.QUARANTINE, Engine.REFERENCE, 1, 4)

@@ -93,7 +93,7 @@ def test_the_pods_of_the_indexed_job_make_the_dataset_together(tmp_path):
     for index in indexes:
         words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
         of = replace(read([word.replace("/data/", f"{tmp_path}/") for word in words]), chunk_bytes=1)
-        assert of.indexes == len(indexes)
+        assert of.share_count == len(indexes)
         totals.append(run(of))
     assert totals[:-1] == [None] * 7
     assert totals[-1].documents == len(TEXTS)

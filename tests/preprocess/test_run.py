@@ -184,7 +184,7 @@ class TestFaults:
     def test_faults_are_counted_and_listed(self, on_error, chunk_bytes, tmp_path):
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes, on_error=on_error)
         totals = corpus.run(of)
-        assert (totals.documents, totals.faults) == (6, FAULTS)
+        assert (totals.documents, totals.left_out) == (6, FAULTS)
         assert corpus.output(of) == corpus.reference([*DOCUMENTS[:3], "a", "b", "c"])
         listed = [json.loads(line) for line in Path(f"{of.output_prefix}.faults.jsonl").read_text().splitlines()]
         assert [(Path(fault["file"]).name, fault["line"], fault["reason"]) for fault in listed] == [
@@ -202,7 +202,7 @@ class TestFaults:
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes)
         with pytest.raises(BadDocument):
             corpus.run(of)
-        assert corpus.run(replace(of, on_error=OnError.SKIP)).faults == FAULTS
+        assert corpus.run(replace(of, on_error=OnError.SKIP)).left_out == FAULTS
 
 
 def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
@@ -223,7 +223,7 @@ def test_a_cut_archive_keeps_what_came_before(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(corpus.lines(["after"]))
     of = corpus.options(tmp_path, "a.jsonl.gz", "b.jsonl", on_error=OnError.SKIP)
     totals = corpus.run(of)
-    assert totals.faults == {"truncated_archive": 1}
+    assert totals.left_out == {"truncated_archive": 1}
     assert corpus.output(of) == corpus.reference([*DOCUMENTS[: totals.documents - 1], "after"])
     assert 10 < totals.documents < 120
 
@@ -236,7 +236,7 @@ def test_a_broken_part_leaves_its_document_out(tmp_path):
     )
     of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=700, on_error=OnError.QUARANTINE)
     totals = corpus.run(of)
-    assert (totals.documents, totals.faults) == (2, {"bad_utf8": 1})
+    assert (totals.documents, totals.left_out) == (2, {"bad_utf8": 1})
     assert corpus.output(of) == corpus.reference(["a", "b"])
 
 
@@ -335,7 +335,7 @@ class TestShares:
 
     def _options(self, folder: Path):
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
-        return [corpus.options(folder, "a.jsonl", index=index, indexes=3) for index in range(3)]
+        return [corpus.options(folder, "a.jsonl", share_index=index, share_count=3) for index in range(3)]
 
     def test_the_last_share_merges(self, tmp_path):
         shares = self._options(tmp_path)

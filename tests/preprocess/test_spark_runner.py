@@ -146,7 +146,7 @@ def test_the_dataset_is_that_of_one_process_for_any_number_of_partitions(folder,
     of, context = options(folder, "good.jsonl", partitions=count), Context()
     totals = on_spark(of, context)
     assert output(of) == reference(TEXTS)
-    assert (totals.documents, totals.faults) == (len(TEXTS), {})
+    assert (totals.documents, totals.left_out) == (len(TEXTS), {})
     assert len(context.partitions) == expected
     assert len(context.broadcasts) == 1
     assert not os.path.exists(shards_folder(of.output_prefix))
@@ -181,7 +181,7 @@ def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
     totals = on_spark(of, context)
     alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
     assert totals == run(alone)
-    assert totals.faults == {"missing_key": 2}
+    assert totals.left_out == {"missing_key": 2}
     for suffix in ("faults.jsonl", "quarantine.jsonl"):
         assert (folder / f"out.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
     assert output(of) == output(alone) == reference(TEXTS)

@@ -15,8 +15,8 @@ from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine, TokenizerType
-from turnout.preprocess.tokenizers.agreement import choose
 from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, encoder
+from turnout.preprocess.tokenizers.engine_choice import choose_engine
 from turnout.preprocess.tokenizers.load import load
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary, cut_text, is_splittable
 
@@ -141,7 +141,7 @@ VOCABULARIES = {
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_gigatoken_is_chosen_where_tokens_are_equal(name, files):
     kind, changes = VOCABULARIES[name]
-    choice = choose(loaded(files, kind, **changes), corpus.texts(100))
+    choice = choose_engine(loaded(files, kind, **changes), corpus.texts(100))
     assert (choice.engine, "100 documents" in choice.reason) == (Engine.GIGATOKEN, True)
 
 
@@ -154,20 +154,20 @@ def _changed(files, **parts: object) -> EncoderSettings:
 def test_the_reference_is_chosen_for_a_vocabulary_of_another_kind(files):
     word_level = {"type": "WordLevel", "vocab": {"the": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
     settings = _changed(files, model=word_level, pre_tokenizer={"type": "Whitespace"}, decoder=None, added_tokens=[])
-    choice = choose(settings, ["the cat"])
+    choice = choose_engine(settings, ["the cat"])
     assert choice.engine is Engine.REFERENCE
     assert "gigatoken" in choice.reason
 
 
 def test_the_reference_is_chosen_where_gigatoken_panics(files):
     settings = loaded(files, TokenizerType.TIKTOKEN, vocab_file="impossible.tiktoken", tiktoken_pattern="gpt2")
-    choice = choose(settings, ["the cat"])
+    choice = choose_engine(settings, ["the cat"])
     assert (choice.engine, "gigatoken cannot read" in choice.reason) == (Engine.REFERENCE, True)
 
 
 def test_the_reference_is_chosen_where_tokens_differ(files):
     lower = {"type": "Lowercase"}
-    choice = choose(_changed(files, normalizer=lower), ["The Cat"])
+    choice = choose_engine(_changed(files, normalizer=lower), ["The Cat"])
     assert choice.engine is Engine.REFERENCE
 
 

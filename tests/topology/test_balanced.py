@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnout.topology.fabric import build
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Entry, PlacementRequest, Refusal
+from turnout.topology.model import MapEntry, PlacementRequest, Refusal
 from turnout.topology.place import place_balanced, place_in_multiples
 
 
@@ -19,7 +19,7 @@ def fabric_of(spines):
     """A fabric of spines, each a list of leaves, each a number of hosts."""
     places = [(spine, leaf) for spine, leaves in enumerate(spines) for leaf, size in enumerate(leaves)
               for _ in range(size)]  # fmt: skip
-    return build(Entry(f"n{at}", (f"s{s}", f"l{s}-{leaf}"), at + 1) for at, (s, leaf) in enumerate(places))
+    return build(MapEntry(f"n{at}", (f"s{s}", f"l{s}-{leaf}"), at + 1) for at, (s, leaf) in enumerate(places))
 
 
 def domain_of(fabric, tier, host):

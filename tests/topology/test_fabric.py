@@ -17,11 +17,11 @@ from turnout.topology.fabric import (
     scores,
     with_unmapped_hosts,
 )
-from turnout.topology.model import DistanceRule, Entry
+from turnout.topology.model import DistanceRule, MapEntry
 
 
 def entries(*pairs):
-    return [Entry(host, tuple(path.split("/")), at + 1) for at, (host, path) in enumerate(pairs)]
+    return [MapEntry(host, tuple(path.split("/")), at + 1) for at, (host, path) in enumerate(pairs)]
 
 
 def test_hosts_stand_in_fabric_order_with_numbers_read_as_numbers():
@@ -51,7 +51,7 @@ def test_tiers_count_from_the_leaf(pairs, tiers, apart):
 
 @given(st.lists(paths(), max_size=20), st.randoms(use_true_random=False))
 def test_the_order_of_entries_changes_nothing(drawn, dice):
-    listed = [Entry(f"h{at}", path, at) for at, path in enumerate(drawn)]
+    listed = [MapEntry(f"h{at}", path, at) for at, path in enumerate(drawn)]
     shuffled = dice.sample(listed, len(listed))
     one, other = build(listed), build(shuffled)
     assert one.hosts == other.hosts
@@ -184,7 +184,7 @@ def test_planned_hosts_get_ten_and_no_plan_gives_equal_scores():
 def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
     path = tuple(f"s{at}" for at in range(tiers))
     hosts = {"beside": path, **{f"h{at}": path[: tiers - at] for at in range(tiers)}}
-    built = build(Entry(host, above, 1) for host, above in hosts.items())
+    built = build(MapEntry(host, above, 1) for host, above in hosts.items())
     here = built.index["h0"]
     by_tier = {distance(built, here, at): score for at, score in enumerate(scores(built, [], [here]).tolist())}
     assert [by_tier.get(tier) for tier in range(tiers)] == steps

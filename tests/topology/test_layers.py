@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hack.bench.placement import exact, layered
 from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build, fabric_under, ring_cost
+from turnout.topology.layers import place_in_layers
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Entry, Placement, PlacementRequest
-from turnout.topology.slices import place_in_layers
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 
 FEW = settings(max_examples=scaled(30), deadline=None)
 
@@ -51,7 +51,7 @@ def test_the_cheaper_of_two_ways_is_taken(seed, min_pods, max_pods):
     pytest.param(8, ((2, 4), (1, 2)), [4, 4], id="fours under a spine, pairs under a leaf"),
 ])  # fmt: skip
 def test_how_many_are_under_each_leaf(pods, layers, counts):
-    fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+    fabric = build(MapEntry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
     found = place_in_layers(fabric, np.ones(16, np.int32), PlacementRequest(pods, pods, pods, layers=layers))
     under_leaf = np.bincount(fabric.switch_of[1][hosts_of(found)])
     assert sorted(under_leaf[under_leaf > 0].tolist(), reverse=True) == counts
@@ -70,20 +70,20 @@ def test_where_members_come_back_to_a_gang_in_runs_of_four(held, free, pods, fit
         for at in range(taken + left):
             anchors += [(len(entries), 1)] if at < taken else []
             room.append(int(at >= taken))
-            entries.append(Entry(f"n{leaf}-{at}", (f"l{leaf}",), len(entries) + 1))
+            entries.append(MapEntry(f"n{leaf}-{at}", (f"l{leaf}",), len(entries) + 1))
     request = PlacementRequest(pods, pods, pods, anchors=tuple(anchors), layers=((1, 4),))
     assert isinstance(place_in_layers(build(entries), np.array(room, np.int32), request), Placement) is fits
 
 
 def test_a_run_that_members_have_begun_is_completed_first():
-    fabric = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
+    fabric = build(MapEntry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
     room = np.array([0, 0, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
     found = place_in_layers(fabric, room, PlacementRequest(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
     assert np.bincount(fabric.switch_of[1][hosts_of(found)]).tolist() in ([2, 4], [2, 0, 4])
 
 
 def test_a_part_of_a_fabric_counts_its_hosts_from_its_first():
-    fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+    fabric = build(MapEntry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
     part = fabric_under(fabric, 2, 1)
     assert part.hosts == fabric.hosts[8:]
     assert part.switch_of.tolist() == [list(range(8)), [0] * 4 + [1] * 4, [0] * 8]
@@ -93,7 +93,7 @@ def tree(*spines):
     """A fabric and its room: spines of leaves of hosts, each host as its free pods."""
     room = [free for spine in spines for leaf in spine for free in leaf]
     places = [(f"s{s}", f"l{s}-{at}") for s, spine in enumerate(spines) for at, leaf in enumerate(spine) for _ in leaf]
-    return build(Entry(f"n{at}", place, at + 1) for at, place in enumerate(places)), np.array(room, np.int32)
+    return build(MapEntry(f"n{at}", place, at + 1) for at, place in enumerate(places)), np.array(room, np.int32)
 
 
 @pytest.mark.parametrize(("spines", "pods", "layers", "slots"), [

@@ -10,9 +10,9 @@ from hack.bench.placement.mesh import gangs
 from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build
 from turnout.topology.mesh import cheapest_order, count_outer_axes, crossing_gb, hosts_by_rank, layouts
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
-SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
+SIXTEEN = build(MapEntry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
 
 
 @pytest.mark.parametrize(("mesh", "switches", "gb"), [
@@ -60,7 +60,7 @@ def test_no_mesh_sends_more_between_leaves_than_its_ring_or_a_re_rank(seed):
         assert row.ours <= row.rerank + 1e-6
 
 
-@pytest.mark.parametrize(("mesh", "ranks_a_pod", "pods", "on_host", "ways"), [
+@pytest.mark.parametrize(("mesh", "ranks_per_pod", "pods", "on_host", "ways"), [
     pytest.param((("dp", 2), ("tp", 8)), 8, 2, 1, [(1, ())], id="a pod holds the inner axis: nothing to ask for"),
     pytest.param((("dp", 2), ("tp", 4)), 2, 4, 2, [(2, ()), (1, ((1, 2),)), (1, ((2, 2),)), (1, ())],
                  id="a tensor group in a host, under a leaf, under a spine"),
@@ -68,8 +68,8 @@ def test_no_mesh_sends_more_between_leaves_than_its_ring_or_a_re_rank(seed):
                  id="no host holds a tensor group"),
     pytest.param((("dp", 3), ("tp", 4)), 8, 2, 1, [(1, ())], id="a pod holds two tensor groups"),
 ])  # fmt: skip
-def test_the_ways_to_place_a_mesh(mesh, ranks_a_pod, pods, on_host, ways):
-    assert list(layouts(mesh, ranks_a_pod, pods, on_host, 3)) == ways
+def test_the_ways_to_place_a_mesh(mesh, ranks_per_pod, pods, on_host, ways):
+    assert list(layouts(mesh, ranks_per_pod, pods, on_host, 3)) == ways
 
 
 def test_no_inner_group_is_under_a_wider_switch_than_the_group_around_it():
@@ -83,11 +83,11 @@ def test_an_axis_of_one_rank_sends_nothing():
     assert crossing_gb((("tp", 1), ("dp", 2)), [0, 1]) == crossing_gb((("dp", 2),), [0, 1]) == 18.0
 
 
-@pytest.mark.parametrize(("mesh", "ranks_a_pod", "count"), [
+@pytest.mark.parametrize(("mesh", "ranks_per_pod", "count"), [
     pytest.param((("dp", 2), ("pp", 2), ("tp", 8)), 8, 2, id="a pod holds the tensor group"),
     pytest.param((("dp", 2), ("pp", 2), ("tp", 8)), 16, 1, id="and two stages"),
     pytest.param((("dp", 2), ("tp", 3)), 4, 0, id="pods hold no whole axis"),
     pytest.param((("dp", 2), ("tp", 3)), 1, 2, id="a rank a pod: all axes"),
 ])  # fmt: skip
-def test_how_many_axes_lie_between_pods_alone(mesh, ranks_a_pod, count):
-    assert count_outer_axes(mesh, ranks_a_pod) == count
+def test_how_many_axes_lie_between_pods_alone(mesh, ranks_per_pod, count):
+    assert count_outer_axes(mesh, ranks_per_pod) == count

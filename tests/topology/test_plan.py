@@ -10,7 +10,7 @@ from tests.kit.lines_run import lines_run
 from tests.topology.world import fabric, guide_table, room
 from turnout.topology.fabric import EMPTY, build, ring_cost, with_unmapped_hosts
 from turnout.topology.map_formats import read_text
-from turnout.topology.model import DistanceRule, Entry, Placement, PlacementRequest, Refusal, RefusalReason
+from turnout.topology.model import DistanceRule, MapEntry, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import place_in_multiples, plan
 from turnout.topology.rank_order import assign_ranks, fill_gaps, in_rank_order, rank_order_keys
 
@@ -151,7 +151,7 @@ def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods,
         for spine, leaves in enumerate(spines)
         for leaf in range(leaves)
     ]
-    tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
+    tree = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
     rooms = room(*[1] * len(paths))
     if pods == 2:
         rooms[tree.index["h4"]] = rooms[tree.index["h5"]] = 0  # no spine holds two
@@ -167,7 +167,7 @@ def test_a_core_is_chosen_by_switches_that_a_gang_can_use_at_once():
         for spine, leaves in enumerate(spines):
             paths += [(core, f"s{spine}", f"l{leaf}") for leaf in range(len(leaves))]
             rooms += leaves
-    tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
+    tree = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
     answer = plan(tree, room(*rooms), request(20))
     assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {("b",)}
 
@@ -266,6 +266,14 @@ def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
     assert (sorted(answer.slots) if isinstance(answer, Placement) else None) == pods
 
 
+def test_a_rest_joins_its_members_among_many_tighter_domains():
+    """More spines than are tried hold the gang in less room, but its member runs under the last one."""
+    tree = fabric(*[[2]] * 70, [1, 3])
+    rooms = room(*[2, 1] * 70, 0, 2, 1, 1)
+    answer = place_in_multiples(tree, rooms, request(3, multiple=2, anchors=((140, 1),), rule=DistanceRule.LEAF_ONLY))
+    assert (answer.slots, answer.tier) == (((141, 2), (142, 1)), 2)
+
+
 @pytest.mark.parametrize(
     ("rooms", "anchors", "reason"),
     [
@@ -336,12 +344,12 @@ def test_the_switch_of_the_highest_tier_with_most_members_is_home():
 def test_liking_decides_among_equals(rooms, pods, liked, anchors, slots):
     liking = np.zeros(9, np.int32)
     liking[liked] = 1
-    assert sorted(plan(SMALL, room(*rooms), request(pods, anchors=anchors, merits=(liking,))).slots) == slots
+    assert sorted(plan(SMALL, room(*rooms), request(pods, anchors=anchors, host_preferences=(liking,))).slots) == slots
 
 
 def test_hosts_without_room_are_not_liked():
     liking = np.array([0, 0, 0, 0, 1, 0, 0], np.int32)
-    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), request(2, merits=(liking,)))
+    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), request(2, host_preferences=(liking,)))
     assert [host for host, _ in found.slots] == [4, 5]
 
 

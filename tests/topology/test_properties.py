@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
 from turnout.topology.fabric import build, common_tier, ring_cost, with_unmapped_hosts
-from turnout.topology.model import DistanceRule, Entry, Placement, PlacementRequest, Refusal, RefusalReason
+from turnout.topology.model import DistanceRule, MapEntry, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.packing import choose_holes
 from turnout.topology.place import plan
 from turnout.topology.rank_order import assign_ranks, in_rank_order
@@ -116,7 +116,7 @@ def test_a_fabric_relabelled_gives_the_relabelled_answer(scene, dice):
 def relabelled(built, name):
     """The fabric with every switch and host renamed, and the new id of each host."""
     hosts = {host: f"{'z' * (not built.mapped[at])}{name(host)}" for at, host in enumerate(built.hosts)}
-    entries = [Entry(hosts[host], tuple(map(name, path)), 1) for host, path in built.paths.items()]
+    entries = [MapEntry(hosts[host], tuple(map(name, path)), 1) for host, path in built.paths.items()]
     new = with_unmapped_hosts(build(entries), [hosts[host] for host in built.hosts if host not in built.paths])
     return new, [new.index[hosts[host]] for host in built.hosts]
 

@@ -22,13 +22,13 @@ def test_lost_ranks_go_beside_their_neighbours_in_the_ring(free, placed, room, l
     assert leaves_of_neighbours(free, placed, room) == leaves
 
 
-@pytest.mark.parametrize(("mesh", "ranks_a_pod"), [
+@pytest.mark.parametrize(("mesh", "ranks_per_pod"), [
     pytest.param((("dp", 4),), 4, id="one pod exchanges with nobody"),
     pytest.param((("dp", 3), ("tp", 3)), 2, id="ranks that do not fill the pods"),
     pytest.param((("dp", MOST_PODS + 1),), 1, id="more pods than are weighed"),
 ])  # fmt: skip
-def test_a_mesh_that_is_not_weighed(mesh, ranks_a_pod):
-    assert pod_traffic(mesh, ranks_a_pod) is None
+def test_a_mesh_that_is_not_weighed(mesh, ranks_per_pod):
+    assert pod_traffic(mesh, ranks_per_pod) is None
 
 
 def test_the_largest_mesh_is_weighed():

@@ -5,7 +5,7 @@ import pytest
 from tests.topology.world import GUIDE_LINES, guide_table
 from turnout.topology.fabric import build
 from turnout.topology.map_formats import read_map, read_text, read_yaml
-from turnout.topology.model import BadFabric, Entry
+from turnout.topology.model import BadFabric, MapEntry
 from turnout.topology.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
@@ -18,7 +18,7 @@ def test_the_guide_s_table_is_read_whole():
     reading = read_text(guide_table())
     assert reading.faults == ()
     assert len(reading.entries) == GUIDE_LINES
-    assert reading.entries[1] == Entry("10.0.0.2", ("psw0", "asw1"), 3)
+    assert reading.entries[1] == MapEntry("10.0.0.2", ("psw0", "asw1"), 3)
 
 
 @pytest.mark.contract("DL-105")
@@ -286,12 +286,12 @@ def test_a_configmap_s_keys(data, hosts, faults):
 
 def test_a_reading_with_a_host_twice_builds_no_fabric():
     with pytest.raises(BadFabric) as caught:
-        build([Entry("h", ("a",), 1), Entry("h", ("b",), 2), Entry("i", (), 3)])
+        build([MapEntry("h", ("a",), 1), MapEntry("h", ("b",), 2), MapEntry("i", (), 3)])
     assert [fault.line for fault in caught.value.faults] == [2, 3]
 
 
 def test_an_error_names_the_first_five_faults():
     with pytest.raises(BadFabric) as caught:
-        build([Entry(f"h{at}", (), at) for at in range(1, 8)])
+        build([MapEntry(f"h{at}", (), at) for at in range(1, 8)])
     assert len(caught.value.faults) == 7
     assert str(caught.value) == "; ".join(f"line {at}: host h{at} hangs from no switch" for at in range(1, 6))

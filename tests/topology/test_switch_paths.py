@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.topology.world import paths
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 from turnout.topology.switch_paths import BadPath, path_text, read_path, switch_numbers
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12) | st.sampled_from(["a b", "%2F"])
@@ -14,7 +14,7 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 
 @given(st.lists(paths(), max_size=20))
 def test_rows_are_those_of_a_fabric_with_hosts_on_these_paths(drawn):
-    built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
+    built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
     told = switch_numbers(drawn)
     assert told.keys() == set(drawn)
     for at, path in enumerate(drawn):

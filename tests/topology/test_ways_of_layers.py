@@ -5,10 +5,10 @@ import pytest
 
 from hack.bench.placement import layered
 from turnout.topology.fabric import build, ring_cost
+from turnout.topology.layers import place_in_layers, place_in_whole_runs, placements_in_layers
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Entry, Placement, PlacementRequest, Refusal, RefusalReason
+from turnout.topology.model import MapEntry, Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import place_balanced
-from turnout.topology.slices import place_in_layers, place_in_whole_runs, placements_in_layers
 
 SEEDS = range(80)
 
@@ -48,7 +48,7 @@ def test_so_many_places_are_found_and_their_rings_cost_no_more(short, multiple, 
 
 
 # Two spines of two leaves of four hosts.
-TREE = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+TREE = build(MapEntry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
 
 
 def on(*hosts, of=1):
@@ -83,16 +83,18 @@ def placed(answer):
                  id="a four under one spine, the pair that is left under another"),
     pytest.param(on(*range(6), 8, 9, 10), PlacementRequest(8, 8, 8, layers=((2, 4), (1, 2))), None,
                  id="room for a four and a pair, not for two fours"),
-    pytest.param(on(0, 1, 2, 3), PlacementRequest(2, 2, 2, layers=((1, 2),), merits=(liked(1, 3),)), [1, 3],
+    pytest.param(on(0, 1, 2, 3), PlacementRequest(2, 2, 2, layers=((1, 2),), host_preferences=(liked(1, 3),)), [1, 3],
                  id="the hosts that are liked"),
     pytest.param(on(*range(8)),
-                 PlacementRequest(6, 6, 6, layers=((1, 2),), merits=(liked(3, 4, 5, 6, 7),)), [0, 3, 4, 5, 6, 7],
+                 PlacementRequest(6, 6, 6, layers=((1, 2),), host_preferences=(liked(3, 4, 5, 6, 7),)),
+                 [0, 3, 4, 5, 6, 7],
                  id="the leaf that is liked is filled"),
     pytest.param(on(0, 1, 2), PlacementRequest(3, 3, 3, layers=((1, 2),)), [0, 1, 2], id="a last run that is short"),
     pytest.param(on(*range(4, 10)),
                  PlacementRequest(6, 6, 6, layers=((3, 4),), anchors=tuple((host, 1) for host in range(4))),
                  [4, 5, 6, 7, 8, 9], id="a layer as wide as the fabric asks nothing of a gang that grows, too"),
-    pytest.param(on(1, 2, 3), PlacementRequest(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), merits=(liked(3),)), [3],
+    pytest.param(on(1, 2, 3),
+                 PlacementRequest(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), host_preferences=(liked(3),)), [3],
                  id="the host that is liked beside a member"),
 ])  # fmt: skip
 def test_runs_go_where_whole_ones_find_room(room, asked, hosts):
@@ -143,6 +145,6 @@ def test_a_balanced_gang_without_room_is_refused():
 
 
 def test_a_domain_of_hundreds_of_hosts_is_tried_less_often_and_found():
-    wide = build(Entry(f"n{at}", ("s", f"l{at // 400}"), at + 1) for at in range(800))
+    wide = build(MapEntry(f"n{at}", ("s", f"l{at // 400}"), at + 1) for at in range(800))
     found = place_in_whole_runs(wide, np.ones(800, np.int32), PlacementRequest(500, 500, 500, layers=((1, 250),)))
     assert np.bincount(wide.switch_of[1][hosts_of(found)]).tolist() == [250, 250]

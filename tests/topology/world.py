@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from turnout.topology.fabric import build, with_unmapped_hosts
-from turnout.topology.model import DistanceRule, Entry, PlacementRequest
+from turnout.topology.model import DistanceRule, MapEntry, PlacementRequest
 
 GUIDE_LINES = 10
 
@@ -22,7 +22,7 @@ def fabric(*leaves, under="spine"):
         for leaf, size in enumerate(sizes):
             for _ in range(size):
                 entries.append(
-                    Entry(f"gpu{len(entries)}", (f"{under}{spine}", f"leaf{spine}-{leaf}"), len(entries) + 1)
+                    MapEntry(f"gpu{len(entries)}", (f"{under}{spine}", f"leaf{spine}-{leaf}"), len(entries) + 1)
                 )
     return build(entries)
 
@@ -40,7 +40,7 @@ def paths():
 def fabrics(draw, max_hosts=24):
     """Any fabric: irregular, of 1 to 5 tiers, with or without hosts off the map."""
     drawn = draw(st.lists(paths(), min_size=0, max_size=max_hosts))
-    built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
+    built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
     return with_unmapped_hosts(built, [f"x{at}" for at in range(draw(st.integers(0 if drawn else 1, 3)))])
 
 

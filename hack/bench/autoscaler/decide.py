@@ -27,7 +27,7 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, JobLifecycle
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
@@ -136,7 +136,7 @@ def _cluster(scene: str, rng: random.Random) -> Observation:
         gpus = dict(each.job.shape.requests)[GPU]
         used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.bound_workers
     spare = 0 if scene == "at rest" else 500
-    queues = {name: Queue({GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
+    queues = {name: QueueShare({GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
     jobs.sort(key=ORDER)  # as the autoscaler's view keeps them
     return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), is_sorted=True)
 

@@ -22,7 +22,7 @@ from turnout.cli.page.history import PastSizes
 from turnout.cli.page.messages import JobItem, LandingAnswer, QueueItem
 from turnout.cli.page.server import PageServer
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 LOGIN = "bench"
 GPUS, NODES_OF_LEAF, LEAVES_OF_SPINE, QUEUES = 8, 16, 20, 40
@@ -75,7 +75,7 @@ def synthetic_state(nodes: int, jobs: int) -> ClusterState:
     """
     paths = [(f"spine-{at // NODES_OF_LEAF // LEAVES_OF_SPINE}", f"leaf-{at // NODES_OF_LEAF}") for at in range(nodes)]
     names = [f"gpu-{at:05d}" for at in range(nodes)]
-    entries = [Entry(name, path, at + 1) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
+    entries = [MapEntry(name, path, at + 1) for at, (name, path) in enumerate(zip(names, paths, strict=True))]
     fabric = build(entries)
     hosts = tuple(
         HostState(name, fabric.paths[name], GPUS, "faulty" if at % 997 == 5 else "ready", "", at)

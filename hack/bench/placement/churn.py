@@ -22,7 +22,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.streams import Policy
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build, ring_cost
-from turnout.topology.model import Entry, Placement, PlacementRequest
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 SEEDS = range(3_001, 3_004)
@@ -86,7 +86,7 @@ def fabric(hosts: int) -> Fabric:
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)
     return build(
-        Entry(f"node{name}", (f"spine{at // (leaf_hosts * leaves)}", f"leaf{at // leaf_hosts % leaves}"), at + 1)
+        MapEntry(f"node{name}", (f"spine{at // (leaf_hosts * leaves)}", f"leaf{at // leaf_hosts % leaves}"), at + 1)
         for at, name in enumerate(names)
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hack.bench.placement.baselines import Room
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ def _room(rng: random.Random, fabric: Fabric) -> Room:
     return np.array(free, np.int32)
 
 
-def _regular(rng: random.Random) -> list[Entry]:
+def _regular(rng: random.Random) -> list[MapEntry]:
     leaves, hosts = _between(rng, 2, 8), _between(rng, 2, 16)
     paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 6)) for leaf in range(leaves)]
     return _entries([(path, hosts) for path in paths])
 
 
-def _irregular(rng: random.Random) -> list[Entry]:
+def _irregular(rng: random.Random) -> list[MapEntry]:
     paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 7)) for leaf in range(_between(rng, 1, 9))]
     return _entries([(path, _between(rng, 1, 20)) for path in paths])
 
 
-def _multi_tier(rng: random.Random) -> list[Entry]:
+def _multi_tier(rng: random.Random) -> list[MapEntry]:
     """Draw the entries of a fabric with three tiers of switches of random sizes."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
@@ -90,18 +90,18 @@ def _multi_tier(rng: random.Random) -> list[Entry]:
     return _entries([(path, _between(rng, 2, 10)) for path in paths])
 
 
-def _random(rng: random.Random) -> list[Entry]:
+def _random(rng: random.Random) -> list[MapEntry]:
     """Draw a fabric whose branches have any depth: hosts beside switches, short branches, single leaves."""
     paths = [tuple(f"n{_between(rng, 0, 3)}" for _ in range(_between(rng, 1, 4))) for _ in range(_between(rng, 8, 40))]
     return _entries([(path, _between(rng, 1, 8)) for path in sorted(set(paths))])
 
 
-def _entries(leaves: list[tuple[tuple[str, ...], int]]) -> list[Entry]:
+def _entries(leaves: list[tuple[tuple[str, ...], int]]) -> list[MapEntry]:
     hosts = [path for path, count in leaves for _ in range(count)]
-    return [Entry(f"gpu{at}", path, at + 1) for at, path in enumerate(hosts)]
+    return [MapEntry(f"gpu{at}", path, at + 1) for at, path in enumerate(hosts)]
 
 
-_KINDS: list[tuple[str, Callable[[random.Random], list[Entry]]]] = [
+_KINDS: list[tuple[str, Callable[[random.Random], list[MapEntry]]]] = [
     ("regular", _regular),
     ("irregular", _irregular),
     ("multi-tier", _multi_tier),

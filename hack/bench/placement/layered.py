@@ -12,9 +12,9 @@ from hack.bench.placement import exact
 from hack.bench.placement.baselines import Room
 from hack.bench.support.outcome import Outcome, Target
 from turnout.topology.fabric import Fabric, build, ring_cost
+from turnout.topology.layers import place_in_layers
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Entry, Placement, PlacementRequest
-from turnout.topology.slices import place_in_layers
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 
 _CLOSES_S = 5.0
 _SIZES = ((2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (12, 4))  # of a spine's runs, and of a leaf's within
@@ -67,7 +67,7 @@ def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
         for leaf in range(rng.randint(1, 6))
     ]
     hosts = [path for path in paths for _ in range(rng.randint(2, 10))]
-    fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(hosts))
+    fabric = build(MapEntry(f"n{at}", path, at + 1) for at, path in enumerate(hosts))
     room = np.array([rng.choice((0, 0, 1, 1, 2)) for _ in hosts], np.int32)
     outer, inner = rng.choice(_SIZES)
     maximum = max(1, int(room.sum()) // outer // 2)
@@ -87,7 +87,7 @@ def _p99_ms(repeats: int) -> float:
     has a new room.
     """
     places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(10) for s in range(25) for leaf in range(25)]
-    fabric = build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
+    fabric = build(MapEntry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
     taken = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)

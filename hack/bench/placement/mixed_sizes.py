@@ -16,7 +16,7 @@ from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 NODES = 64  # in 8 leaves of two spines
 LOAD = 0.9  # GPUs that the pods ask for on average, to all GPUs
@@ -147,7 +147,7 @@ class _Cluster:
 
     def __init__(self) -> None:
         paths = [(f"s{at // 32}", f"l{at // 8}") for at in range(NODES)]
-        self._cluster = SimulatedCluster(build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(paths)))
+        self._cluster = SimulatedCluster(build(MapEntry(f"n{at}", path, at + 1) for at, path in enumerate(paths)))
         self._free = {f"n{at}": GPUS for at in range(NODES)}
         self._places: dict[int, tuple[str, int]] = {}
 

@@ -34,7 +34,7 @@ from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 from turnout.topology.fabric import Fabric, build, ring_cost
-from turnout.topology.model import Entry, Placement, PlacementRequest
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 _CLOSES_S = 5.0  # CP-SAT's time for one instance
@@ -235,7 +235,7 @@ def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
 
 def _tree(cores: int, spines: int, leaves: int) -> Fabric:
     places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(cores) for s in range(spines) for leaf in range(leaves)]
-    return build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
+    return build(MapEntry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
 
 
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:

@@ -19,7 +19,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 GPUS = 8
 
@@ -40,7 +40,7 @@ class SimulatedClock(RealClock):
 def leaves(hosts_of_leaf: Sequence[int]) -> Fabric:
     """Return a fabric of leaves with so many hosts each. Hosts are named LEAF-HOST."""
     names = [(f"{leaf}-{at}", f"leaf{leaf}") for leaf, size in enumerate(hosts_of_leaf) for at in range(size)]
-    return build(Entry(name, (leaf,), at + 1) for at, (name, leaf) in enumerate(names))
+    return build(MapEntry(name, (leaf,), at + 1) for at, (name, leaf) in enumerate(names))
 
 
 class SimulatedCluster:

@@ -21,7 +21,7 @@ import numpy as np
 
 from hack.bench.placement.baselines import Hosts, Room
 from turnout.topology.fabric import Fabric, build, ring_cost
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 NODES = 128
 SEEDS = range(1, 21)
@@ -50,7 +50,7 @@ def fabric() -> Fabric:
     """
     names = sorted(range(NODES), key=lambda at: hashlib.sha256(str(at).encode()).digest())
     return build(
-        Entry(f"node{name}", (f"spine{at // 32}", f"leaf{at // 8 % 4}"), at + 1) for at, name in enumerate(names)
+        MapEntry(f"node{name}", (f"spine{at // 32}", f"leaf{at // 8 % 4}"), at + 1) for at, name in enumerate(names)
     )
 
 

@@ -30,6 +30,8 @@ from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
 from turnout.topology.fabric import ring_cost
 
+# Our configuration of kube-scheduler sets it: with fewer nodes to choose from, the planned node may be missing.
+SHIPPED_PERCENTAGE = 100
 BOUND_S = 60.0  # a gang's pods are all bound by then, or it has failed
 _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb="PATCH"[^}]*\} (\S+)$', re.M)
 
@@ -184,7 +186,7 @@ async def warm(api: Api, gated: bool) -> None:
 
 def start_asking(plane: ControlPlane) -> None:
     """Start our extender, and a scheduler in the shipped configuration that asks it."""
-    start_scheduler(plane, start_extender(plane))
+    start_scheduler(plane, start_extender(plane), SHIPPED_PERCENTAGE)
 
 
 async def come(

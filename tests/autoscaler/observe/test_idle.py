@@ -11,7 +11,7 @@ from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
 from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.model import NODES
 from turnout.autoscaler.observe.room_history import IdleRoom
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 
 SPAN_S = 60.0
 
@@ -19,7 +19,7 @@ SPAN_S = 60.0
 def free(gpus, used=None):
     """A node with so many idle GPUs, and a queue of eight that uses so many."""
     at = world([gpus], seen(job("a")))
-    queues = {"q": Queue({GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
+    queues = {"q": QueueShare({GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
     return replace(at, queues=queues)
 
 

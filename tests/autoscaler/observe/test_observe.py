@@ -21,7 +21,7 @@ from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
 from turnout.topology.fabric import build
 from turnout.topology.map_update import draft_map
-from turnout.topology.model import Entry, Placement, PlacementRequest
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
@@ -61,7 +61,7 @@ def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
 def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, pods, tier):
     """The autoscaler counts on no room that the extender would not give: turnout.topology.place is the judge."""
     names = [f"h{at}" for at in range(len(rooms))]
-    fabric = build(Entry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
+    fabric = build(MapEntry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
     at = [rooms[names.index(host)] for host in fabric.hosts]
     placed = plan(fabric, np.array(at, np.int32), PlacementRequest(pods, pods, pods, widest_tier=tier))
     one = shape(1)

@@ -24,14 +24,14 @@ from turnout.autoscaler.reporting.usage import (
     usage_rates,
 )
 from turnout.jobs.model import JobLifecycle
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 
 GPUS = (GPU,)
 
 
 def queue(used, deserved=None, limit=None, **more):
     amounts = [{} if each is None else {GPU: each} for each in (limit, deserved)]
-    return Queue(*amounts, {GPU: used}, **more)
+    return QueueShare(*amounts, {GPU: used}, **more)
 
 
 @pytest.mark.parametrize(("amount", "weights", "all_amounts", "parts"), [

@@ -11,7 +11,7 @@ from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.scaling.free_room import Quota
 from turnout.jobs.queues.accounting import charge, holds
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 from turnout.kube.pod_shape import PodShape
 
 SHAPES = [
@@ -143,7 +143,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
 @given(st.dictionaries(st.sampled_from([GPU, "cpu"]), st.integers(0, 9)), st.lists(st.integers(-4, 4), max_size=8))
 def test_a_queue_with_nothing_above_it_is_charged_as_any_other(limit, changes):
     """The shorter way that most queues go leads where the whole way does."""
-    queue = Queue(limit, used={GPU: 2})
+    queue = QueueShare(limit, used={GPU: 2})
     quota, used, needs = Quota({"q": queue}), {"q": dict(queue.used)}, ((GPU, 2), ("cpu", 1), ("memory", 5))
     for times in changes:
         quota.take("q", needs, times)

@@ -8,7 +8,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason, TerminatingPod
 from turnout.jobs.model import Pause, ResizeBudget
-from turnout.jobs.queues.model import Queue
+from turnout.jobs.queues.model import QueueShare
 
 STEEP, MIDDLE, FLAT = ((1, 1.0), (4, 3.9)), ((1, 1.0), (4, 3.0)), ((1, 1.0), (4, 2.0))
 DEAR, CHEAP = ResizeBudget(restart_s=9e9), ResizeBudget(restart_s=0.0)
@@ -133,11 +133,11 @@ def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, 
     ("made", "queue", "size"),
     [
         pytest.param(job("a"), None, 4, id="of which nobody says anything"),
-        pytest.param(job("a"), Queue({GPU: 3}, used={}), 4, id="in which nobody is seen to use anything"),
-        pytest.param(job("a", gpus=0), Queue({GPU: 3}, used={GPU: 4}), 4, id="too full of what it has none of"),
-        pytest.param(job("a", minimum=2, unit=2), Queue({GPU: 3}, used={GPU: 2}), 2, id="without a whole unit"),
+        pytest.param(job("a"), QueueShare({GPU: 3}, used={}), 4, id="in which nobody is seen to use anything"),
+        pytest.param(job("a", gpus=0), QueueShare({GPU: 3}, used={GPU: 4}), 4, id="too full of what it has none of"),
+        pytest.param(job("a", minimum=2, unit=2), QueueShare({GPU: 3}, used={GPU: 2}), 2, id="without a whole unit"),
         pytest.param(
-            job("a", minimum=2, unit=2, maximum=8), Queue({GPU: 5}, used={GPU: 2}), 4, id="with room for one unit"
+            job("a", minimum=2, unit=2, maximum=8), QueueShare({GPU: 5}, used={GPU: 2}), 4, id="with room for one unit"
         ),
     ],
 )
@@ -148,5 +148,5 @@ def test_how_far_a_job_grows_in_a_queue(made, queue, size):
 
 
 def test_what_is_kept_free_counts_from_nothing_in_an_unused_queue():
-    at = replace(world([19], old(job("a", maximum=8))), queues={"q": Queue({GPU: 5}, used={})})
+    at = replace(world([19], old(job("a", maximum=8))), queues={"q": QueueShare({GPU: 5}, used={})})
     assert plan(at, replace(POLICY, headroom={GPU: 1}))["a"].target == 5

@@ -3,9 +3,9 @@
 from turnout.cli.page.cluster_state import ClusterState, HostState, PlacedPod
 from turnout.cli.page.messages import DecisionItem, JobItem, QueueItem
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
-MAP = [Entry(f"n{at}", ("spine", f"leaf-{at // 2}"), at + 1) for at in range(4)]
+MAP = [MapEntry(f"n{at}", ("spine", f"leaf-{at // 2}"), at + 1) for at in range(4)]
 
 
 def job(name, state="running", **more):

@@ -4,13 +4,13 @@ import pytest
 
 from turnout.cli.__main__ import main
 from turnout.cli.exit_codes import ExitCode
-from turnout.kube.reasons import WORDS, explained
+from turnout.kube.reasons import WORDS, explain
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
 def test_every_reason_is_printed_without_a_cluster(word, capsys):
     assert main(["explain", word, "--kubeconfig", "/nowhere"]) == ExitCode.DONE
-    assert capsys.readouterr().out.splitlines() == explained(word)
+    assert capsys.readouterr().out.splitlines() == explain(word)
 
 
 @pytest.mark.parametrize(

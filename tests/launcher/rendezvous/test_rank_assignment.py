@@ -23,7 +23,7 @@ from turnout.launcher.rendezvous.rank_assignment import (
 )
 from turnout.topology.fabric import build, ring_cost
 from turnout.topology.map_formats import read_map
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 from turnout.topology.rank_order import in_rank_order
 
 NEVER_ANEW = CrossingLimit(factor=1e9)
@@ -242,7 +242,7 @@ def test_no_order_at_all_crosses_less_than_the_optimum(told):
 
 @given(st.lists(paths(), min_size=1, max_size=12))
 def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
-    built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
+    built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
     ranking = rank_members([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
     placed = [built.index[member.host] for member in ranking.members]
     assert placed == [host for host, _ in in_rank_order(built, [(host, 1) for host in range(len(drawn))])]
@@ -279,7 +279,7 @@ def test_new_members_never_cost_more_than_in_the_places_they_take_over(both):
 def _all_tiers(ranked):
     """Give the ring cost of the members whose place is known, on a fabric of hosts on their paths."""
     known = [member for member in ranked if member.path]
-    built = build(Entry(member.id, member.path, at + 1) for at, member in enumerate(known))
+    built = build(MapEntry(member.id, member.path, at + 1) for at, member in enumerate(known))
     return ring_cost(built, [built.index[member.id] for member in known]).total
 
 

@@ -10,7 +10,7 @@ from turnout.jobs.model import BadJob
 from turnout.kube import labels, pod_shape
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Node, Pod
-from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, preferred_terms, shape_of
+from turnout.kube.pod_shape import MAX_ITEMS, MAX_VALUES, admits, preferred_terms, shape_of
 from turnout.scheduler_ext.cluster.view import ClusterView
 
 GPU = "nvidia.com/gpu"
@@ -41,22 +41,22 @@ def pod(**more):
 
 TOO_MUCH = [
     pytest.param(alike(15_000), "node affinity", id="15,000 terms"),
-    pytest.param(alike(MAX_RULES + 1), "node affinity", id="one term too many"),
-    pytest.param(required(*[{}] * (MAX_RULES + 1)), "node affinity", id="empty terms count, too"),
-    pytest.param(required({"matchExpressions": expressions(MAX_RULES + 1)}), "node affinity", id="expressions"),
-    pytest.param(required({"matchFields": expressions(MAX_RULES + 1)}), "node affinity", id="fields"),
+    pytest.param(alike(MAX_ITEMS + 1), "node affinity", id="one term too many"),
+    pytest.param(required(*[{}] * (MAX_ITEMS + 1)), "node affinity", id="empty terms count, too"),
+    pytest.param(required({"matchExpressions": expressions(MAX_ITEMS + 1)}), "node affinity", id="expressions"),
+    pytest.param(required({"matchFields": expressions(MAX_ITEMS + 1)}), "node affinity", id="fields"),
     pytest.param(required({"matchExpressions": expressions(1, MAX_VALUES + 1)}), "values", id="values of one"),
     pytest.param(required({"matchExpressions": expressions(64, MAX_VALUES // 60)}), "values", id="values of many"),
-    pytest.param({"nodeSelector": {f"k{at}": "v" for at in range(MAX_RULES + 1)}}, "nodeSelector", id="a selector"),
-    pytest.param({"tolerations": [{"key": f"k{at}"} for at in range(MAX_RULES + 1)]}, "tolerations", id="tolerations"),
-    pytest.param({"requests": {f"example.com/{at}": "1" for at in range(MAX_RULES)}}, "resources", id="resources"),
-    pytest.param({"ports": MAX_RULES + 1}, "ports", id="host ports"),
+    pytest.param({"nodeSelector": {f"k{at}": "v" for at in range(MAX_ITEMS + 1)}}, "nodeSelector", id="a selector"),
+    pytest.param({"tolerations": [{"key": f"k{at}"} for at in range(MAX_ITEMS + 1)]}, "tolerations", id="tolerations"),
+    pytest.param({"requests": {f"example.com/{at}": "1" for at in range(MAX_ITEMS)}}, "resources", id="resources"),
+    pytest.param({"ports": MAX_ITEMS + 1}, "ports", id="host ports"),
 ]
 ENOUGH = [
-    pytest.param(alike(MAX_RULES), id="as many terms as are read"),
+    pytest.param(alike(MAX_ITEMS), id="as many terms as are read"),
     pytest.param(required({"matchExpressions": expressions(1, MAX_VALUES)}), id="as many values"),
-    pytest.param({"tolerations": [{"key": f"k{at}"} for at in range(MAX_RULES)]}, id="as many tolerations"),
-    pytest.param({"ports": MAX_RULES}, id="as many ports"),
+    pytest.param({"tolerations": [{"key": f"k{at}"} for at in range(MAX_ITEMS)]}, id="as many tolerations"),
+    pytest.param({"ports": MAX_ITEMS}, id="as many ports"),
 ]
 
 
@@ -64,7 +64,7 @@ ENOUGH = [
 def test_a_pod_that_asks_for_too_much_is_unreadable(more, what):
     with pytest.raises(TooComplex, match=what) as error:
         shape_of(pod(**more))
-    assert any(f"at most {bound} are read" in str(error.value) for bound in (MAX_RULES, MAX_VALUES))
+    assert any(f"at most {bound} are read" in str(error.value) for bound in (MAX_ITEMS, MAX_VALUES))
 
 
 @pytest.mark.parametrize("more", ENOUGH)
@@ -78,7 +78,7 @@ def test_a_pod_on_a_node_takes_its_room_whatever_else_it_says(more, what):
     found = shape_of(pod(node="a", **more))
     assert dict(found.requests)[GPU] == 1
     assert (found.terms, found.selector, found.tolerations) == (None, (), ())
-    assert len(found.host_ports) <= MAX_RULES
+    assert len(found.host_ports) <= MAX_ITEMS
 
 
 @pytest.mark.parametrize(("more", "what"), TOO_MUCH)
@@ -96,7 +96,7 @@ def test_a_job_with_such_a_template_is_told_what_is_too_much(more, what):
 
 
 def test_soft_terms_beyond_the_bound_are_given_up():
-    many = {"weight": 1, "preference": {"matchExpressions": expressions(MAX_RULES + 1)}}
+    many = {"weight": 1, "preference": {"matchExpressions": expressions(MAX_ITEMS + 1)}}
     few = {"weight": 1, "preference": {"matchExpressions": expressions(2)}}
 
     def wishes(*terms):

@@ -21,7 +21,7 @@ def cheap(w, need, held=(), widest=None, pod=HIGH[0]):
     """Return the hosts on which a gang preempts, by name; None for no opinion."""
     w.view.settle(w.now_s)
     member, rows = w.member(pod), w.view.snapshot.row_of
-    room = w.view.snapshot.room_above(member.shape, member.priority, ())
+    room = w.view.snapshot.room_after_preemption(member.shape, member.priority, ())
     found = cheap_hosts(w.view, member, need, room, [rows[name] for name in held], widest, LATER_S)
     return None if found is None else {w.view.fabric.hosts[row]: int(found[row]) for row in found.nonzero()[0].tolist()}
 

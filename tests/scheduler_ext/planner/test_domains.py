@@ -200,7 +200,7 @@ class TestStrictOrder:
     KEY = GangKey("default", "large", "scheduling.volcano.sh")
 
     def test_the_rows_of_a_domain_that_is_kept_are_barred(self):
-        reservation = Reservation(self.KEY, ("a1", "a2"), ReservationReason.STRICT_ORDER, place="at s")
+        reservation = Reservation(self.KEY, ("a1", "a2"), ReservationReason.STRICT_ORDER, place_text="at s")
         assert mark_domain(KeptDomain(reservation, slice(1, 3)), 4).tolist() == [False, True, True, False]
         assert mark_domain(None, 4) is None
 

@@ -138,5 +138,5 @@ def test_what_the_pods_of_a_mesh_exchange(mesh, pods):
     w = World(2).put(*made)
     members = tuple(w.member(each) for each in made)
     (gang,) = w.view.gangs.values()
-    pulls = mesh_pulls(gang, PodBatch(members[0].shape, members, 0, ranks_a_pod=8))
+    pulls = mesh_pulls(gang, PodBatch(members[0].shape, members, 0, ranks_per_pod=8))
     assert (None if pulls is None else len(pulls)) == pods

@@ -7,7 +7,7 @@ from tests.kit.world import World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.nominations import plan_annotations, switch_path_of
 from turnout.topology.fabric import EMPTY, build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 
 def told(w, noted=()):
@@ -51,7 +51,7 @@ def test_only_what_differs_is_written_and_another_map_makes_it_differ():
     assert told(w, {"uid-g-0": "psw0/asw0", "uid-g-1": "psw9/asw1"}) == {"g-1": "psw0/asw1"}
     noted = {"uid-g-0": "psw0/asw0", "uid-g-1": "psw0/asw1"}
     assert told(w, noted) == {}
-    w.view.set_map(build([Entry("10.0.0.1", ("core", "asw0"), 1)]))
+    w.view.set_map(build([MapEntry("10.0.0.1", ("core", "asw0"), 1)]))
     assert told(w, noted) == {"g-0": "core/asw0"}  # of g-1 nothing is known any more: what it carries is left
     w.view.set_map(EMPTY)
     assert told(w, noted) == {}
@@ -59,6 +59,11 @@ def test_only_what_differs_is_written_and_another_map_makes_it_differ():
 
 def test_a_path_is_what_the_map_wrote_however_deep_its_branch():
     fabric = build(
-        [Entry("a", ("r", "s", "l"), 1), Entry("b", ("r", "s"), 2), Entry("c", ("r", "m"), 3), Entry("d", ("q",), 4)]
+        [
+            MapEntry("a", ("r", "s", "l"), 1),
+            MapEntry("b", ("r", "s"), 2),
+            MapEntry("c", ("r", "m"), 3),
+            MapEntry("d", ("q",), 4),
+        ]
     )
     assert [switch_path_of(fabric, host) for host in "abcdx"] == ["r/s/l", "r/s", "r/m", "q", ""]

@@ -184,6 +184,6 @@ def test_only_the_leaf_of_members_is_looked_at(held, leaf):
     w.put(*HIGH)
     w.view.settle(w.now_s)
     member, rows = w.member(HIGH[0]), w.view.snapshot.row_of
-    room = w.view.snapshot.room_above(member.shape, member.priority, ())
+    room = w.view.snapshot.room_after_preemption(member.shape, member.priority, ())
     found = cheap_hosts(w.view, member, 1, room, [rows[name] for name in held], 1, LATER_S)
     assert {w.names[row][0] for row in found.nonzero()[0].tolist()} == {leaf}

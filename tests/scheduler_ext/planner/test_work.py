@@ -72,8 +72,8 @@ class TestOneQuestion:
         w.put(*(world.pod(f"busy{name}", 8, at=name) for name in w.names), *pods)
         w.view.settle(w.now_s)
         rooms, snapshot = [], w.view.snapshot
-        before = snapshot.room_above
-        snapshot.room_above = lambda *asked: rooms.append(asked) or before(*asked)
+        before = snapshot.room_after_preemption
+        snapshot.room_after_preemption = lambda *asked: rooms.append(asked) or before(*asked)
         answer_preempt(w.plans, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
         assert len(rooms) < 300  # 60 shapes under each of 20 leaves would be 1,200
 

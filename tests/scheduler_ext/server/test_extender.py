@@ -8,7 +8,7 @@ from tests.scheduler_ext.shown import ShownExtender
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import Toleration
-from turnout.kube.pod_shape import MAX_RULES
+from turnout.kube.pod_shape import MAX_ITEMS
 from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S
@@ -79,11 +79,11 @@ def test_an_owner_is_told_five_hundred_letters_of_a_longer_reason():
 
 def test_a_pod_that_cannot_be_read_is_told_and_left_to_the_scheduler():
     story, (pod,) = Story(2), world.volcano("bert", 1)
-    pod.spec.tolerations = [Toleration(key=f"k{at}") for at in range(MAX_RULES + 1)]
+    pod.spec.tolerations = [Toleration(key=f"k{at}") for at in range(MAX_ITEMS + 1)]
     answer = story.show(pod).filter(pod)
     assert answer.all_kept
     assert story.words == [EventReason.POD_UNREADABLE]
-    assert f"at most {MAX_RULES} are read" in story.told[0].detail
+    assert f"at most {MAX_ITEMS} are read" in story.told[0].detail
 
 
 def test_malformed_annotations_are_told_and_block_nobody():

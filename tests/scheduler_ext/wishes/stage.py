@@ -17,7 +17,7 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
+from turnout.topology.model import MapEntry
 
 RACK, BLOCK = "cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"
 HOSTS = [f"s{spine}l{leaf}h{host}" for spine in range(2) for leaf in range(3) for host in range(4)]
@@ -37,7 +37,7 @@ class Stage:
             labels["pool"] = "reserved" if name in soft else "common"
             self.view.view.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
             self.free[name] = 8
-        self.view.use_map(build(Entry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
+        self.view.use_map(build(MapEntry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
         for name, gpus in dict(taken).items():
             self.free[name] -= gpus
             self.view.put_pod(msgspec.convert(pod(f"there-{name}", gpus, at=name), Pod))

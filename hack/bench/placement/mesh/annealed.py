@@ -18,13 +18,13 @@ from turnout.topology.mesh import WEIGHTS, Mesh
 Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
 
 
-def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
+def traffic(mesh: Mesh, ranks_per_pod: int) -> Traffic:
     """Return the GB that each pair of pods exchanges in a step, by the model of topology/mesh.py.
 
-    ranks_a_pod: number of ranks in a pod.
+    ranks_per_pod: number of ranks in a pod.
     """
     ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
-    pods = ranks.size // ranks_a_pod
+    pods = ranks.size // ranks_per_pod
     found = np.zeros((pods, pods))
     for axis, (name, size) in enumerate(mesh):
         shifts = range(1, size) if name == "ep" else range(1, min(size, 2))
@@ -32,7 +32,7 @@ def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
             senders, receivers = ranks, np.roll(ranks, -shift, axis)
             if name == "pp":  # the last stage sends nothing to the first
                 senders, receivers = (np.take(each, range(size - 1), axis) for each in (senders, receivers))
-            pairs = senders.ravel() // ranks_a_pod, receivers.ravel() // ranks_a_pod
+            pairs = senders.ravel() // ranks_per_pod, receivers.ravel() // ranks_per_pod
             np.add.at(found, pairs, WEIGHTS[name] / len(shifts))
     np.fill_diagonal(found, 0.0)
     return found + found.T

@@ -19,7 +19,7 @@ from hack.bench.placement.mesh import annealed
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.mesh import Mesh, cheapest_order, count_outer_axes, hosts_of, mesh_price, place_mesh
-from turnout.topology.model import Entry, Placement, PlacementRequest
+from turnout.topology.model import MapEntry, Placement, PlacementRequest
 from turnout.topology.place import plan
 
 RANKS_A_POD = 8
@@ -157,6 +157,6 @@ def _cluster(rng: random.Random) -> tuple[Fabric, Room]:
     leaves are empty.
     """
     entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
-    fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
+    fabric = build(MapEntry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
     taken = [rng.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
     return fabric, np.array([int(rng.random() >= taken[at // 8]) for at in range(256)], np.int32)

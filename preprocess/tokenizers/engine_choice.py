@@ -43,11 +43,14 @@ class Choice(NamedTuple):
     reason: str  # a phrase for the log and the run's record
 
 
-def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
-    """Return the engine for these settings: gigatoken only if all its tokens equal those of the reference library.
+def choose_engine(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
+    """Return the engine for these settings: gigatoken only if it gives the reference library's tokens for all texts
+    that are compared.
 
-    texts: a sample of the documents. If gigatoken is not installed or cannot read the vocabulary, the reference is the
-    result. Raises BadOption if the reference library refuses the vocabulary.
+    These are HARD_TEXTS, texts with the special tokens, and the first SAMPLE_CHARACTERS of each of `texts`, a sample of
+    the documents. A vocabulary of plain bytes always gets the reference, and so does one that gigatoken cannot read. If
+    gigatoken is not installed, the reference is the result. Raises BadOption if the reference library refuses the
+    vocabulary.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return Choice(Engine.REFERENCE, "bytes need no library")

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.fabric import Fabric, fabric_above, fabric_under, ring_cost
+from turnout.topology.fabric import Fabric, fabric_of_switches, fabric_under, ring_cost
 from turnout.topology.model import Placement, PlacementRequest, Refusal, RefusalReason
 from turnout.topology.place import complete_multiples, place_in_multiples, placement_of
 
@@ -30,19 +30,20 @@ _MAX_TRIES = 6  # for one domain
 def place_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | None:
     """Place all pods of a gang without anchors in whole runs, in the lowest domain; None if no such place is found.
 
-    room: as for plan(). request: with at least one layer. Of domains of one tier the one with the fewest used switches
-    is chosen. A domain of the innermost layer's tier or below, such as one host, keeps every run under one switch.
+    room: as for plan(). request: with at least one layer that has an effect, and without anchors. Domains up to the
+    innermost layer's tier are tried first: in them every run is under one switch anyway. Then higher tiers, up to the
+    widest allowed; of one tier, the domain in which the gang uses the fewest switches is chosen.
     """
     widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
     innermost = min(request.layers[-1][0], widest)
     inside_one = place_in_multiples(fabric, room, replace(request, layers=(), widest_tier=innermost))
     if isinstance(inside_one, Placement) and inside_one.pods == request.pods:
         return inside_one
-    usable_room = _room_in_whole_runs(fabric, room, request)
+    usable_room = _room_of_hosts_in_whole_runs(fabric, room, request)
     for tier in range(innermost + 1, widest + 1):
         candidates: list[tuple[int, Placement]] = []
         hosts_left = _MAX_HOSTS
-        for switch in _domains(fabric, usable_room, request.pods, tier):
+        for switch in _fitting_switches(fabric, usable_room, request.pods, tier):
             first, end = fabric.span(tier, switch)
             tries = min(_MAX_TRIES, hosts_left // (end - first))
             if not tries:
@@ -56,7 +57,7 @@ def place_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -
     return None
 
 
-def _domains(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterator[int]:
+def _fitting_switches(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterator[int]:
     """Yield the numbers of the switches of a tier that hold all pods, the one with the least room first.
 
     Switches without mapped hosts are left out.
@@ -78,7 +79,7 @@ def _place_whole_runs_under(
     """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _subfabric_under(fabric, tier, switch)
-    merits = tuple(merit[first:end] for merit in request.merits)
+    preferences = tuple(preference[first:end] for preference in request.host_preferences)
     inner_request = PlacementRequest(
         request.pods,
         request.pods,
@@ -87,7 +88,7 @@ def _place_whole_runs_under(
         None,
         (),
         request.rule,
-        merits=merits,
+        host_preferences=preferences,
     )
     layers = [layer for layer in request.layers if layer[0] < domain.tiers]
     room_left = usable_room[first:end].copy()
@@ -131,13 +132,16 @@ def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[
 
 
 def _limit_room(room: Room, max_pods: int) -> Room:
-    """Return the room of the first places only, `max_pods` pods together. room: of each place, in pods."""
+    """Return the room of the first places, `max_pods` pods together, and 0 for the places after them: a new array.
+
+    room: of each place (host or switch), in pods.
+    """
     before = np.cumsum(room) - room
     limited: Room = np.clip(max_pods - before, 0, room).astype(np.int32)
     return limited
 
 
-def _room_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
+def _room_of_hosts_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
     """Return the room of each host rounded down to the multiple, and of each innermost switch rounded down to whole
     runs.
 
@@ -184,7 +188,7 @@ def place_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Pl
     by place_in_multiples(). Runs that members have begun are completed first. Several ways are tried; of their
     placements the one in the lowest domain is returned, then the one with the cheapest ring.
     """
-    request = _with_narrow_layers(fabric, request)
+    request = _with_effective_layers(fabric, request)
     if not request.layers:
         return place_in_multiples(fabric, room, request)
     tier, size = request.layers[0]
@@ -216,10 +220,11 @@ def placements_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) 
             yield each
 
 
-def room_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
-    """Return how many pods each switch of the outermost layer's tier holds in whole runs of the inner layers.
+def room_of_outer_switches(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
+    """Return how many pods each switch of the outermost layer's tier holds, by switch number.
 
-    room: as for plan(). request: with at least one layer.
+    Only whole multiples on each host and whole runs of the inner layers, if there are any, are counted; an incomplete
+    last multiple or run is not. room: as for plan(). request: with at least one layer that has an effect.
     """
     pods, lower_tier = room // request.multiple * request.multiple, 0
     for tier, size in reversed(request.layers[1:]):
@@ -234,19 +239,19 @@ def _starts(fabric: Fabric, lower_tier: int, tier: int) -> npt.NDArray[np.int32]
     return first
 
 
-def _with_narrow_layers(fabric: Fabric, request: PlacementRequest) -> PlacementRequest:
+def _with_effective_layers(fabric: Fabric, request: PlacementRequest) -> PlacementRequest:
     """Return the request with only those layers whose tier is at least 1 and below the widest tier allowed."""
     widest = fabric.tiers if request.widest_tier is None else min(request.widest_tier, fabric.tiers)
     return replace(request, layers=tuple(layer for layer in request.layers if 0 < layer[0] < widest))
 
 
 def _results_of_all_ways(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[Placement | Refusal]:
-    """Yield the result, a Placement or a Refusal, of each way to place a gang: in its layers if it has any, else in
-    multiples.
+    """Yield the result, a Placement or a Refusal, of each way to place a gang: in those of its layers that have an
+    effect, or in multiples if there are none.
 
     room: as for plan(). At least one result is yielded.
     """
-    request = _with_narrow_layers(fabric, request)
+    request = _with_effective_layers(fabric, request)
     if request.layers:
         yield from _place_layers(fabric, room, request)
     else:
@@ -263,7 +268,7 @@ def _place_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Iter
     by_runs = None if request.anchors else place_in_whole_runs(fabric, room, request)
     if by_runs is not None:
         yield by_runs
-    shared = _place_by_switch(fabric, room, request, room_in_whole_runs(fabric, room, request))
+    shared = _place_by_switch(fabric, room, request, room_of_outer_switches(fabric, room, request))
     yield shared
     inner_sizes = [request.multiple, *(size for _, size in request.layers[1:])]
     if by_runs is None and isinstance(shared, Refusal) and any(request.pods % size for size in inner_sizes):
@@ -292,10 +297,14 @@ def _place_by_switch(fabric: Fabric, room: Room, request: PlacementRequest, swit
     if pods:
         widest = None if request.widest_tier is None else request.widest_tier - tier + 1
         starts = fabric.starts[tier]
-        merits = tuple(np.add.reduceat(np.where(room > 0, merit, 0), starts) for merit in request.merits)
+        preferences = tuple(
+            np.add.reduceat(np.where(room > 0, preference, 0), starts) for preference in request.host_preferences
+        )
         members = tuple(sorted((anchored + counts).items()))
-        outer_ask = PlacementRequest(pods, pods, max(pods, request.max_pods), size, widest, members, merits=merits)
-        outer_placement = place_in_multiples(_fabric_above(fabric, tier), switch_room, outer_ask)
+        outer_request = PlacementRequest(
+            pods, pods, max(pods, request.max_pods), size, widest, members, host_preferences=preferences
+        )
+        outer_placement = place_in_multiples(_fabric_of_switches(fabric, tier), switch_room, outer_request)
         if isinstance(outer_placement, Refusal):
             return outer_placement
         counts.update(dict(outer_placement.slots))
@@ -328,9 +337,9 @@ def _place_inside_switch(
     """
     first, end = fabric.span(tier, switch)
     inner_anchors = tuple((host - first, count) for host, count in request.anchors if first <= host < end)
-    merits = tuple(merit[first:end] for merit in request.merits)
+    preferences = tuple(preference[first:end] for preference in request.host_preferences)
     inner_request = PlacementRequest(
-        pods, pods, pods, request.multiple, None, inner_anchors, request.rule, request.layers[1:], merits
+        pods, pods, pods, request.multiple, None, inner_anchors, request.rule, request.layers[1:], preferences
     )
     # Inside a switch the first way that succeeds is good enough; trying all ways for many switches is slow.
     answer: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
@@ -340,4 +349,4 @@ def _place_inside_switch(
     return answer if isinstance(answer, Refusal) else [(host + first, count) for host, count in answer.slots]
 
 
-_fabric_above = lru_cache(maxsize=8)(fabric_above)
+_fabric_of_switches = lru_cache(maxsize=8)(fabric_of_switches)
