@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.autoscaler.cache import Packed
+from turnout.autoscaler.observe.packed import Packed
 
 JOB = {"metadata": {"name": "a", "annotations": {"k": "v"}}, "spec": {"parallelism": 2, "ratio": 0.5, "none": None}}
 
