@@ -88,7 +88,7 @@ def test_what_a_min_asks_for_is_the_sum_over_its_roles():
     [
         pytest.param({}, False, False, id="not for one that has not obeyed for so long"),
         pytest.param({}, True, True, id="for one that was told to go, however late"),
-        pytest.param({"wish": 2}, False, True, id="for one whose size a person has set since"),
+        pytest.param({"wanted_workers": 2}, False, True, id="for one whose size a person has set since"),
     ],
 )
 def test_workers_that_go_are_waited_for(more, leaving, waited_for):
