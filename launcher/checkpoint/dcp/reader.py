@@ -155,7 +155,7 @@ def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> S
         if rank.stored_step < 0:
             return None
         step = await_manifest(store, rank.stored_step).step
-    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
+    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step):
         stored_step = InStorage(store, manifest)
         try:
             return SavedStep(None, lambda stored_step=stored_step: stored_step)  # type: ignore[misc]

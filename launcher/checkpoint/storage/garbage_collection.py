@@ -32,7 +32,9 @@ def remove_old_steps(
     """
     if isinstance(keep, All):
         return ()
-    manifests = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
+    manifests = {
+        manifest.step: manifest for manifest in committed(store, lambda word, fields: None, skip_newer_formats=True)
+    }
     removed = steps_to_remove(manifests, keep, reading, just_committed)
     for step in removed:
         store.remove(step, _files_of(store, manifests[step]))
