@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kit.world import pod
-from turnout.cli.release.gate import Placer, behind_gate, gate_of, gate_sentence, what_next, with_gate
+from turnout.cli.release.gate import NominatorState, behind_gate, gate_of, gate_sentence, what_next, with_gate
 from turnout.kube import labels
 from turnout.kube.objects import Lease, LeaseSpec
 from turnout.kube.times import rfc3339, rfc3339_micro
@@ -73,7 +73,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
 )
 def test_whether_somebody_lifts_gates_is_told(leases, placer, says, remedy):
     found = gate_of(HELD, [event()], leases, NOW_S)
-    assert found.placer is Placer(placer)
+    assert found.placer is NominatorState(placer)
     assert says in gate_sentence(found)
     assert remedy in what_next(found)
 
