@@ -310,10 +310,12 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
-    """Return the note about a rank's shard, None if it is missing or broken. Raises StorageFailed."""
+    """Return the note about a rank's shard, None if it is missing or broken. Raises NewerFormat and StorageFailed."""
     try:
         text = store.read(step, note_name(rank), MAX_BYTES)
         return read_note(text) if text is not None else None
+    except NewerFormat:
+        raise
     except BadCheckpoint:
         return None
 
@@ -321,9 +323,13 @@ def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
 def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
     """Return the block checksums of a committed shard, from its note. Raises StorageFailed.
 
-    None if there is no note, if the note has no block checksums, or if it is of a shard that a later round has written.
+    None if there is no note, if it is of a newer format or has no block checksums, or if it is of a shard that a
+    later round has written.
     """
-    note = note_of(store, step, shard.rank)
+    try:
+        note = note_of(store, step, shard.rank)
+    except NewerFormat:
+        return None
     return note.blocks if note is not None and note.shard == shard else None
 
 
