@@ -241,7 +241,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
             self.folder, self._open_step = absolute_folder(checkpoint_id), None
 
     def read_metadata(self) -> Metadata:
-        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
+        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, NewerFormat and StorageFailed."""
         return metadata_of(self._saved_step().table)
 
     def _saved_step(self) -> SavedStep:
