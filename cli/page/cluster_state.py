@@ -177,8 +177,8 @@ def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> Ho
 def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[PlacedPod, ...]:
     """Return the pods that have a node, with job, queue and rank, sorted by job and rank.
 
-    job: KIND/NAMESPACE/NAME of the pod's owner, also if that is no known job. A pod that is no worker of an observed
-    job has no rank, and is not elastic.
+    The `job` of a pod is KIND/NAMESPACE/NAME of its owner, also if that is no known job. A pod that is no worker of an
+    observed job has no rank, and is not elastic.
     """
     ranks: dict[tuple[str, str], tuple[int, bool]] = {}
     for state in observation.jobs:

@@ -98,7 +98,7 @@ def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecor
 def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
     """Return for each run the function that is called at each of its events, and records its use.
 
-    recorders and result: of the run without lending and of that with it, in this order.
+    Both pairs are of the run without lending and of that with it, in this order.
     """
 
     def watch(recorder: UseRecorder, world: ReplayWorld) -> None:

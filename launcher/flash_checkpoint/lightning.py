@@ -127,7 +127,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._last_stored_step = trainer.global_step
 
     def load(self) -> dict[str, Any]:
-        """Load the newest step in the form of Lightning's own files. Raises BadCheckpoint, NewerFormat, StorageFailed."""
+        """Load the newest step in the form of Lightning's own files.
+
+        Raises BadCheckpoint, NewerFormat and StorageFailed.
+        """
         loaded = self._parts.load(lambda name: name != _RANDOM)
         if loaded is None:
             raise BadCheckpoint(f"nothing is stored in {self._parts.folder}")
