@@ -63,7 +63,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
 @pytest.mark.parametrize(
     ("leases", "placer", "says", "remedy"),
     [
-        pytest.param([lease()], "works", "NoRoom, 4 must", "as soon as all of it fits", id="a nominator works"),
+        pytest.param([lease()], "works", "NoRoom, 4 must", "as soon as the whole gang fits", id="a nominator works"),
         pytest.param([lease(99), lease()], "works", "", "fits", id="one of two installations works"),
         pytest.param([lease(99)], "silent", "No nominator holds the Lease", "an admin", id="its holder is silent"),
         pytest.param([lease(1, "")], "silent", "No nominator holds", "turnout release", id="it was given back"),
