@@ -12,18 +12,18 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1
     USAGE = 2
-    FOUND_WRONG = 3
+    NEGATIVE_RESULT = 3
     INTERRUPTED = 130
-    NOBODY_READS = 141
+    BROKEN_PIPE = 141
 
 
 MEANS: Mapping[ExitCode, str] = {
-    ExitCode.DONE: "done, and what was looked at is well",
+    ExitCode.DONE: "done, and no fault was found",
     ExitCode.FAILED: "failed: the API server cannot be reached or refuses, or what was named is not there",
     ExitCode.USAGE: "usage: an option or a name that makes no sense, or an extra of pip that is missing",
-    ExitCode.FOUND_WRONG: "looked, and the answer is no: a fault was found, a gang finds no place",
+    ExitCode.NEGATIVE_RESULT: "looked, and the answer is no: a fault was found, a gang finds no place",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGINT",
-    ExitCode.NOBODY_READS: "nobody reads the output any more, as a shell tells SIGPIPE",
+    ExitCode.BROKEN_PIPE: "the reader of the output has closed it, as a shell reports SIGPIPE",
 }
 
 # Under the help of every verb.

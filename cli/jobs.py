@@ -143,7 +143,7 @@ def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[Jo
         lambda row: f"{row.kind}/{row.namespace}/{row.name}",
         "no job of a kind that the job controllers know is here",
         notes,
-        passing=frozenset(["age_s"]),
+        ignored_fields=frozenset(["age_s"]),
     )
 
 

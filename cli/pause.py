@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from turnout.autoscaler.model import UNTIL_KEY, AdminOverride, admin_override_data
 from turnout.jobs.annotations import duration_s
@@ -19,12 +19,12 @@ class BadOptions(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """One merge patch. message: printed for the user after it is written."""
+class PendingPatch:
+    """A merge patch that is not sent yet."""
 
-    path: str
+    path: str  # of the object
     body: dict[str, Any]
-    message: str
+    message: str  # printed for the user after the patch is written
 
 
 def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
@@ -57,21 +57,21 @@ def path_of(key: JobKey) -> str:
     return f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
 
 
-def override_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
-    """Return the write that pauses one job, or resumes it if `direction` is None.
+def pause_patch(key: JobKey, paused: Literal["true", "grow", "shrink"] | None, ends: str = "") -> PendingPatch:
+    """Return the patch that pauses one job, or resumes it if `paused` is None. The patch is not sent.
 
-    direction: which changes are paused: true (both), grow or shrink. ends: RFC 3339, "" for no end.
+    paused: what stops: "grow", "shrink", or "true" (a text) for both. ends: RFC 3339; "" for no end, and to resume.
     """
-    annotations = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
-    what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
+    annotations = {labels.PAUSED: paused, labels.PAUSED_UNTIL: ends or None}
+    what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(paused or "", "")
     message = (
-        f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is resized by the autoscaler again"
+        f"{key} {what}{f' until {ends}' if ends else ''}" if paused else f"{key} is resized by the autoscaler again"
     )
-    return Write(path_of(key), {"metadata": {"annotations": annotations}}, message)
+    return PendingPatch(path_of(key), {"metadata": {"annotations": annotations}}, message)
 
 
-def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
-    """Return the patch that sets an override for all jobs at once.
+def override_patch(configmap: str, override: AdminOverride, ends: str = "") -> PendingPatch:
+    """Return the patch that sets an override for all jobs at once. The patch is not sent.
 
     configmap: NAMESPACE/NAME, the value of the autoscaler's --orders. ends: RFC 3339, "" for no end.
     """
@@ -88,4 +88,4 @@ def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Wri
         AdminOverride.RELEASE: "every elastic job goes back to its min, and keeps that size",
     }[override]
     path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-    return Write(path, body, f"{message}{f' until {ends}' if ends else ''}")
+    return PendingPatch(path, body, f"{message}{f' until {ends}' if ends else ''}")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from turnout.cli.exit_codes import ExitCode
 
-# What each extra brings, by the names of modules. setup.cfg has them by the names of distributions.
+# What each extra missing_extra, by the names of modules. setup.cfg has them by the names of distributions.
 _API = ("kubernetes", "aiohttp")
 _SERVICE = (*_API, "prometheus_client", "yaml", "networkx", "cryptography")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -92,7 +92,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
     missing module is reported when a command imports it.
     """
     wants_version = sys.argv[1:2] == ["--version"]
-    if at_once and not wants_version and lacking(EXTRAS[extra]):
+    if at_once and not wants_version and missing_modules(EXTRAS[extra]):
         return _report_missing(program, extra)
     try:
         try:
@@ -109,22 +109,22 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
         if not _nobody_reads():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return ExitCode.NOBODY_READS
+        return ExitCode.BROKEN_PIPE
     except ModuleNotFoundError as error:
-        if (brings := bringing((error.name or "").partition(".")[0], extra)) is None:
+        if (missing_extra := extra_of((error.name or "").partition(".")[0], extra)) is None:
             raise
-        return _report_missing(program, brings)
+        return _report_missing(program, missing_extra)
     return code
 
 
-def lacking(modules: Sequence[str]) -> list[str]:
+def missing_modules(modules: Sequence[str]) -> list[str]:
     """Name the modules that are not installed, without importing any."""
     return [name for name in modules if find_spec(name) is None]
 
 
-def bringing(module: str, extra: str) -> str | None:
-    """Name the extra that brings a module: this one if it does. None if no extra does."""
-    return next((name for name in (extra, *EXTRAS) if module in EXTRAS[name]), None)
+def extra_of(module: str, preferred: str) -> str | None:
+    """Return the pip extra that installs a module, `preferred` if several do; None if none does."""
+    return next((name for name in (preferred, *EXTRAS) if module in EXTRAS[name]), None)
 
 
 def _user_command(program: str) -> int:

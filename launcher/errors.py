@@ -38,8 +38,9 @@ class BadState(LauncherError):
 
 
 class BadCheckpoint(LauncherError):
-    """The bytes differ from those that were written: incomplete, foreign or corrupt. Use an older step or another
-    copy.
+    """The bytes differ from those that were written: incomplete, foreign or corrupt. Use an older step or another copy.
+
+    Catch the subclass NewerFormat first: it forbids an older step.
     """
 
 

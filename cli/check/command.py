@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
 
 if TYPE_CHECKING:
     from turnout.cli.check.verdicts import CheckLine
@@ -20,7 +20,7 @@ _EXAMPLES = (
 _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `check` to the command line."""
     check = add_verb(
         commands,
@@ -39,7 +39,7 @@ def _check(args: argparse.Namespace) -> int:
     from turnout.cli.exit_codes import ExitCode
 
     async def work(client: Client) -> ExitCode:
-        """Check the installation and print the findings. Returns FOUND_WRONG if one of them is wrong."""
+        """Check the installation and print the findings. Returns NEGATIVE_RESULT if one of them is wrong."""
         from importlib.metadata import version
 
         from turnout.cli.check.facts import read_facts
@@ -47,7 +47,7 @@ def _check(args: argparse.Namespace) -> int:
 
         found = lines(await read_facts(client, version("turnout")))
         _print(found, args.output)
-        return ExitCode.FOUND_WRONG if any(line.level is Level.WRONG for line in found) else ExitCode.DONE
+        return ExitCode.NEGATIVE_RESULT if any(line.level is Level.WRONG for line in found) else ExitCode.DONE
 
     return run_verb("check", args, work)
 

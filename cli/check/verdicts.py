@@ -103,7 +103,9 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for each Lease of Turnout: whether it has a holder that renews it."""
+    """Yield a line for each Lease of Turnout: FINE if its holder renews it, else WRONG. Nothing if they may not be
+    listed.
+    """
     for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
@@ -317,57 +319,66 @@ def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
         yield CheckLine(level, _ABOUT, line.text, line.remedy)
 
 
-class _Way(NamedTuple):
-    """The verdict on one placement method. level: _UNUSED (None) if the verdict depends on the other methods."""
+class _MethodVerdict(NamedTuple):
+    """The verdict on one placement method.
+
+    level: _UNUSED (None) if the verdict depends on the other methods.
+    """
 
     level: Level | None
     text: str
     remedy: str = ""
 
 
-def _extender(facts: ClusterFacts) -> _Way:
+def _extender(facts: ClusterFacts) -> _MethodVerdict:
     """Return the verdict on the extender: whether it is used, or how to begin."""
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
-        return _Way(Level.FINE, "extender: used, kube-scheduler asks it")
+        return _MethodVerdict(Level.FINE, "extender: used, kube-scheduler asks it")
     if is_installed and facts.pages and all(page is None for page in facts.pages.values()):
-        return _Way(Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above")
+        return _MethodVerdict(
+            Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above"
+        )
     if is_installed:
         remedy = "put the block of its NOTES into kube-scheduler's configuration; on a managed cluster use gates"
-        return _Way(_UNUSED, "extender: installed, not used", remedy)
+        return _MethodVerdict(_UNUSED, "extender: installed, not used", remedy)
     remedy = "where kube-scheduler can be configured: helm upgrade --set extender.enabled=true; else use gates"
-    return _Way(_UNUSED, "extender: not installed", remedy)
+    return _MethodVerdict(_UNUSED, "extender: not installed", remedy)
 
 
-def _nominations(facts: ClusterFacts) -> _Way:
+def _nominations(facts: ClusterFacts) -> _MethodVerdict:
     """Return the verdict on nominations: whether they are used, or how to begin."""
     if _has(facts, "nominator"):
-        return _Way(Level.FINE, "nominations: used, a nominator is installed")
+        return _MethodVerdict(Level.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:
-        return _Way(_UNUSED, "nominations: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
-    return _Way(_UNUSED, "nominations: not used", "helm upgrade --set nominator.enabled=true")
+        return _MethodVerdict(_UNUSED, "nominations: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
+    return _MethodVerdict(_UNUSED, "nominations: not used", "helm upgrade --set nominator.enabled=true")
 
 
-def _gates(facts: ClusterFacts) -> _Way:
+def _gates(facts: ClusterFacts) -> _MethodVerdict:
     """Return the verdict on scheduling gates: who sets and lifts them, or how to begin."""
     gated = facts.methods.gated or 0
     if _version(facts) < _FIRST:
-        return _Way(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
+        return _MethodVerdict(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
     if not any("--gates" in _words(each) for each in _deployments_of(facts, "nominator")):
         if gated:
             text = f"gates: {gated} pods wait behind ours, and no nominator lifts them"
-            return _Way(Level.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
-        return _Way(_UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true")
+            return _MethodVerdict(
+                Level.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all"
+            )
+        return _MethodVerdict(
+            _UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true"
+        )
     admission = [*_policies(facts), *_webhooks(facts)]
     putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
     labelled = facts.methods.namespaces
     if admission and labelled == []:
-        return _Way(Level.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
+        return _MethodVerdict(Level.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
     if labelled and not admission and not facts.refused:
         detail = f"{text}; namespaces ask for them by a label that nothing obeys: {', '.join(labelled[:3])}"
-        return _Way(Level.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
-    return _Way(Level.FINE, text)
+        return _MethodVerdict(Level.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
+    return _MethodVerdict(Level.FINE, text)
 
 
 def _controllers_gate_pods(facts: ClusterFacts) -> bool:
@@ -417,7 +428,7 @@ Object = Mapping[str, Any]
 
 
 class Level(Enum):
-    """The verdict of one line. WRONG makes `turnout check` end with FOUND_WRONG; DOUBTFUL, a warning, does not."""
+    """The verdict of one line. WRONG makes `turnout check` end with NEGATIVE_RESULT; DOUBTFUL, a warning, does not."""
 
     FINE = "fine"
     UNKNOWN = "unknown"  # it could not be seen

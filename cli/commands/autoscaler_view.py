@@ -124,7 +124,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
                 [] if informers.map_read or once.faults else [settings.configmap]
             ):
                 if late == [_PODS]:
-                    once.rest.set()
+                    once.others_listed.set()
                 if watching.done():
                     await watching
                 await asyncio.sleep(_LOOK_S)
@@ -139,5 +139,5 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     now_s = time.time()
     observation, gangs = view.observation(now_s), view.bare_gangs()
     return AutoscalerSnapshot(
-        view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, observation, gangs
+        view, nodes, tuple(once.unreadable_configmaps), once.missing(), dict(view.faults), now_s, observation, gangs
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import CODES, ExitCode
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 Examples = Sequence[tuple[str, str]]
+Verbs: TypeAlias = "argparse._SubParsersAction[Any]"  # the parsers to which a verb adds its own
 
 
 def add_verb(
-    commands: Any, name: str, summary: str, examples: Examples, more: str = "", **options: Any
+    commands: Verbs, name: str, summary: str, examples: Examples, more: str = "", **options: Any
 ) -> argparse.ArgumentParser:
     """Add a verb with its help text, and return its parser.
 

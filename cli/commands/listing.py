@@ -34,9 +34,9 @@ class Lists(Protocol):
 class ListOnce:
     """Lists as a client does, and never watches. faults: lists that failed for a reason other than missing rights.
 
-    unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not be listed in the whole
-    cluster; `namespace` is listed instead if that is permitted. last: the path whose pages are held back until `rest`
-    is set, though they are fetched at once: pods cost less once their jobs are known.
+    unreadable_configmaps: paths of ConfigMaps that may not be listed. forbidden_paths: all other paths that may not be
+    listed in the whole cluster; `namespace` is listed instead if that is permitted. last: a path that is fetched at
+    once, but yielded only when the event `others_listed` is set: pods are cheaper to read once their jobs are known.
     """
 
     def __init__(self, client: Lists, namespace: str, last: str = "") -> None:
@@ -44,10 +44,10 @@ class ListOnce:
         import asyncio
 
         self._client, self._namespace, self._last = client, namespace, last
-        self.rest = asyncio.Event()
+        self.others_listed = asyncio.Event()
         self.faults: dict[str, CallError] = {}
-        self.unknown: list[str] = []
-        self.refused: list[str] = []
+        self.unreadable_configmaps: list[str] = []
+        self.forbidden_paths: list[str] = []
 
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
@@ -61,15 +61,15 @@ class ListOnce:
                 yield page
             return
         pages = [page async for page in self._allowed(path, params, limit)]
-        await self.rest.wait()
+        await self.others_listed.wait()
         for page in pages:
             yield page
 
     async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
         """Yield the pages of a list.
 
-        If it is forbidden, those of one namespace, and record the path in `refused` or `unknown`. Raises NotFound for a
-        kind that is not served, and CallError, which is also recorded.
+        If it is forbidden, those of one namespace, and record the path in `forbidden_paths` or `unreadable_configmaps`.
+        Raises NotFound for a kind that is not served, and CallError, which is also recorded.
         """
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
@@ -80,9 +80,9 @@ class ListOnce:
             raise  # an optional kind that is not served; a list that outlived its version is listed again
         except Forbidden:
             if path.endswith("/configmaps"):
-                self.unknown.append(path)
+                self.unreadable_configmaps.append(path)
             else:
-                self.refused.append(path)
+                self.forbidden_paths.append(path)
             async for page in self._narrower(path, params, limit):
                 yield page
         except CallError as error:
@@ -107,7 +107,7 @@ class ListOnce:
 
     def missing(self) -> tuple[str, ...]:
         """Return what may not be listed in the whole cluster, as kubectl auth can-i takes it."""
-        return tuple(resource(path) for path in sorted(self.refused))
+        return tuple(resource(path) for path in sorted(self.forbidden_paths))
 
     async def _narrower(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
         """Yield the pages of the same list in one namespace only; one empty page if that is forbidden, too."""

@@ -67,23 +67,23 @@ def namespace_of(args: argparse.Namespace) -> str:
     return str(args.namespace) or ("" if args.all_namespaces else context_namespace(args))
 
 
-async def show(args: argparse.Namespace, observe: Observe, say: Callable[[str], None], clock: Clock) -> None:
+async def show(args: argparse.Namespace, observe: Observe, print_now: Callable[[str], None], clock: Clock) -> None:
     """Print a listing. With -w observe again every REFRESH_S seconds and print the changed rows, until cancelled.
 
-    observe: returns the current listing. say: prints one text. While the API server is unreachable, -w retries; the
-    first listing raises Unreachable.
+    observe: returns the current listing. print_now: prints one text. While the API server is unreachable, -w retries;
+    the first listing raises Unreachable.
     """
     from turnout.kube.errors import Unreachable
 
     by = getattr(args, "sort_by", "")
     listing = (await observe()).sorted_by(by)
-    say(text(listing, args.output, headers=not args.no_headers))
+    print_now(text(listing, args.output, headers=not args.no_headers))
     while args.watch:
-        before = listing.steady()
+        before = listing.compared_values()
         await clock.sleep(REFRESH_S)
         try:
             listing = (await observe()).sorted_by(by)
         except Unreachable:
             continue
         if changed_rows := changes(listing, args.output, before):
-            say(changed_rows)
+            print_now(changed_rows)

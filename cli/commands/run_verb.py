@@ -55,7 +55,7 @@ def run_verb(
         return ExitCode.FAILED
 
 
-def say(text: str) -> None:
-    """Print at once: whoever watches through a pipe waits for it. Nothing is no empty line."""
+def print_now(text: str) -> None:
+    """Print a text and flush, since a reader of a pipe waits for it. Print nothing for "", not even a newline."""
     if text:
         print(text, flush=True)

@@ -76,7 +76,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
     ]
     await asyncio.gather(*works)
     once.check()
-    fabric, fault = _map(maps, settings.configmap, bool(once.unknown))
+    fabric, fault = _map(maps, settings.configmap, bool(once.unreadable_configmaps))
     gangs.set_map(fabric)
     for node in nodes:
         gangs.put_node(node)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from turnout.cli.commands.child_programs import RunningExtender, extender_command, running_extender
 from turnout.cli.demo import scenario
-from turnout.cli.demo.lending.driver import Loan, lend
+from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.page import DemoPage, in_browser
 from turnout.cli.demo.scenario import (
@@ -103,12 +103,12 @@ async def _stage(
         cluster.addresses.update({place.name: place.ip for place in play.places})
         await stage.set_up(play)
         if page is not None:
-            screen.say(in_browser(await ends.enter_async_context(page.serve(kubeconfig))))
-        screen.say(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
+            screen.print_now(in_browser(await ends.enter_async_context(page.serve(kubeconfig))))
+        screen.print_now(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
         configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
         extending = running_extender(show.extender, kubeconfig, configmap, folder, cluster.session)
         up = await ends.enter_async_context(extending)
-        screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
+        screen.print_now(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
         settings = SchedulerSettings(extender=ExtenderSettings(weight=show.weight), seed=show.seed)
         asked_extender = ExtenderClient(cluster.session, up.url)
         cluster.schedule(settings, asked_extender, stage.on_outcome)
@@ -178,7 +178,7 @@ class _Performance:
             async with asyncio.timeout(_RELOAD_S):
                 await self._extender.wait_for_another_map(before)
         except TimeoutError:
-            self._screen.say(f"The ConfigMap was edited; the extender has not told of it within {_RELOAD_S:g} s.")
+            self._screen.print_now(f"The ConfigMap was edited; the extender has not told of it within {_RELOAD_S:g} s.")
             return
         self._play = replace(self._play, places=change.places)
         self._fabric = _fabric(self._play)
@@ -347,7 +347,7 @@ async def play(part: str, show: Show, fast: bool, console: Console) -> None:
     if part != LENDING:
         await perform(replace(show, pause_s=0.0) if fast else show, Screen(console), page)
     if part != GANGS:
-        loan = Loan()
+        loan = LendingDemoSettings()
         await lend(replace(loan, pause_s=_FAST_S) if fast else loan, LendingScreen(console), page)
     console.print()
     console.print("Try next:")

@@ -55,7 +55,7 @@ class Screen:
         )
         self._console.print()
 
-    def say(self, text: str) -> None:
+    def print_now(self, text: str) -> None:
         """One sentence on the way."""
         self._console.print(Text(text, style="dim"))
 

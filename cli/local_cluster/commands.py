@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
@@ -25,6 +26,9 @@ from turnout.cli.local_cluster.daemon import (
     welcome,
 )
 
+if TYPE_CHECKING:
+    from turnout.topology.model import Reading
+
 _UP = (
     ("local up", "16 nodes of 8 GPUs under two leaf switches"),
     ("local up --nodes 64 --gpus 4", "a larger one"),
@@ -37,7 +41,7 @@ _EXAMPLES = (*_UP, _STATUS, _DOWN)
 _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add `local` to the parser's commands."""
     _add_verbs(add_verb(commands, "local", "a cluster on this machine, without building anything", _EXAMPLES))
 
@@ -66,11 +70,13 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
 
 
-def _from_0(maximum: int) -> Any:
+def _from_0(maximum: int) -> Callable[[str], int]:
+    """Return a parser of a whole number from 0 to `maximum`, as argparse takes it."""
     return lambda text: _number(text, 0, maximum)
 
 
-def _from_1(maximum: int) -> Any:
+def _from_1(maximum: int) -> Callable[[str], int]:
+    """Return a parser of a whole number from 1 to `maximum`, as argparse takes it."""
     return lambda text: _number(text, 1, maximum)
 
 
@@ -167,8 +173,8 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def _read_map(file: Path) -> Any:
-    """Return the map in a file, and the data of its ConfigMap.
+def _read_map(file: Path) -> tuple[Reading, tuple[tuple[str, str], ...]]:
+    """Return the map in a file, and the data of its ConfigMap as (key, value).
 
     Raises LocalClusterFailed with every fault of the map.
     """

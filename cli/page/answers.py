@@ -32,7 +32,7 @@ from turnout.cli.page.messages import (
     NodeList,
     QueueList,
     RankRow,
-    Ring,
+    RingCost,
     RoundItem,
     SaveItem,
     Summary,
@@ -370,10 +370,11 @@ def rank_rows(state: ClusterState, job: str) -> tuple[RankRow, ...]:
     return tuple(rows)
 
 
-def ring_of(state: ClusterState, job: str) -> Ring | None:
-    """Return the cost of a job's ring: edges that leave switches, and switches used, by tier.
+def ring_of(state: ClusterState, job: str) -> RingCost | None:
+    """Return what the ring of a job's workers crosses: edges and switches of each tier, and the fewest leaves possible.
 
-    None if the job has no ranked worker on a node, or if one of its nodes is not on the map.
+    job: KIND/NAMESPACE/NAME. None if no worker of it has a node and a rank, so also for an unknown job, or if one of
+    its nodes is not on the map.
     """
     by_node = {each.node: each.host for each in state.hosts}
     pods = [pod for pod in state.pods if pod.job == job and pod.rank is not None]
@@ -382,7 +383,7 @@ def ring_of(state: ClusterState, job: str) -> Ring | None:
     if not known or len(known) < len(hosts):
         return None
     found = ring_cost(state.fabric, known)
-    return Ring(found.crossings, found.switches, _fewest_leaves(state, sum(pod.gpus for pod in pods)))
+    return RingCost(found.crossings, found.switches, _fewest_leaves(state, sum(pod.gpus for pod in pods)))
 
 
 def _fewest_leaves(state: ClusterState, gpus: int) -> int:

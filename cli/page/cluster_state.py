@@ -23,7 +23,8 @@ from turnout.kube.times import unix_s
 from turnout.topology.fabric import EMPTY, Fabric
 from turnout.topology.switch_paths import natural_key
 
-# Bounds of the GPUs that a pod, a node or a sum is shown with: what others write must fit into JSON and the picture.
+# Upper bounds of the shown GPUs of a pod, a node and a sum. Tenants write these numbers: larger ones are cut, so that
+# JSON and the picture stay small.
 MOST_POD_GPUS, MOST_NODE_GPUS, MOST_SUM_GPUS = 1_000_000, 1_024, 10**12
 
 
@@ -176,7 +177,8 @@ def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> Ho
 def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[PlacedPod, ...]:
     """Return the pods that have a node, with job, queue and rank, sorted by job and rank.
 
-    A pod that is no worker of an observed job has no rank, and is not elastic.
+    The `job` of a pod is KIND/NAMESPACE/NAME of its owner, also if that is no known job. A pod that is no worker of an
+    observed job has no rank, and is not elastic.
     """
     ranks: dict[tuple[str, str], tuple[int, bool]] = {}
     for state in observation.jobs:

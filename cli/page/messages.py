@@ -260,8 +260,8 @@ class JobList(ListAnswer, kw_only=True, frozen=True):
     items: tuple[JobItem, ...]
 
 
-class Ring(msgspec.Struct, frozen=True):
-    """The edges of a gang's ring that leave a switch, by tier."""
+class RingCost(msgspec.Struct, frozen=True):
+    """What the ring of a job's workers crosses, by tier from the leaf up."""
 
     # Edges between two leaf switches, two switches of tier 2 and so on; tier by tier from the leaf.
     crossings: tuple[int, ...]
@@ -334,7 +334,7 @@ class JobDetail(Answer, kw_only=True, frozen=True):
     sentence: str
     # Why it is as it is, link by link: what the row is about, and the text.
     why: tuple[tuple[str, str], ...]
-    ring: Ring | None
+    ring: RingCost | None
     # In the order of ranks, at most 1,024.
     ranks: tuple[RankRow, ...]
     # Its size since this page began to observe; only changes.

@@ -19,7 +19,7 @@ from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
 MOST_POINTS = 720  # of one series of an answer
 MOST_SERIES = 16  # of one answer
 RATE_S = 300.0  # over which lent GPU-seconds become GPUs, at least
-MOST_CHANGES = 500  # of a job's size
+MOST_CHANGES = 500  # of a job's size; older changes are left out
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ class PastSamples(Generic[T]):
 class BadAnswer(ValueError):
     """An invalid answer of Prometheus.
 
-    The message continues "Prometheus does not tell the time before this page started:".
+    The message is shown after "Prometheus does not tell the time before this page started:".
     """
 
 
@@ -55,11 +55,11 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
-Line = Mapping[float, float]  # the value by the time, in seconds since 1970
-NO_LINE: Line = {}
+TimeSeries = Mapping[float, float]  # seconds since 1970 -> value
+NO_SAMPLES: TimeSeries = {}
 
 
-def read_lines(body: bytes, label: str) -> dict[str, Line]:
+def read_series(body: bytes, label: str) -> dict[str, TimeSeries]:
     """Return the series of an answer to a range query, by the value of one label; "" for a series without it.
 
     Raises BadAnswer if the answer is no valid one, reports an error, or is too large.
@@ -69,27 +69,27 @@ def read_lines(body: bytes, label: str) -> dict[str, Line]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"its answer is not that of a Prometheus: {error}") from error
     if answer.status != "success" or answer.data is None or answer.data.result_type != "matrix":
-        raise BadAnswer(f"it refuses the question: {answer.error[:200] or answer.status[:50]}")
+        raise BadAnswer(f"it rejected the query: {answer.error[:200] or answer.status[:50]}")
     if len(answer.data.result) > MOST_SERIES or any(len(each.values) > MOST_POINTS for each in answer.data.result):
         raise BadAnswer(f"its answer has more than {MOST_SERIES} series of {MOST_POINTS} points")
-    return {each.metric.get(label, ""): _line(each.values) for each in answer.data.result}
+    return {each.metric.get(label, ""): _parse_series(each.values) for each in answer.data.result}
 
 
-def _line(values: Iterable[tuple[float, str]]) -> Line:
-    """Return the values of one series by time.
+def _parse_series(values: Iterable[tuple[float, str]]) -> TimeSeries:
+    """Return the samples of one series as a mapping: seconds since 1970 -> value.
 
-    Values that cannot be a number of GPUs (negative, not finite, too large) are left out. Raises BadAnswer for text
-    that is no number.
+    values: (seconds since 1970, value as text). Values that cannot be a number of GPUs or workers (negative, not
+    finite, too large) are left out. Raises BadAnswer for text that is no number.
     """
-    found = {}
+    series = {}
     for at_s, text in values:
         try:
             value = float(text)
         except ValueError as error:
-            raise BadAnswer(f"its answer has the number {text[:20]!r}") from error
+            raise BadAnswer(f"its answer has a value that is not a number: {text[:20]!r}") from error
         if isfinite(value) and 0 <= value <= MOST_SUM_GPUS:
-            found[at_s] = value
-    return found
+            series[at_s] = value
+    return series
 
 
 def quoted(text: str) -> str:
@@ -117,20 +117,20 @@ def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, s
     )
 
 
-def queue_samples(lines: Mapping[str, Line], step_s: float) -> tuple[QueueSample, ...]:
+def queue_samples(lines: Mapping[str, TimeSeries], step_s: float) -> tuple[QueueSample, ...]:
     """Return the samples of a queue, oldest first. Times without its use are left out.
 
-    lines: the series of all queries, by type and by part; "" for what it lends. A gap becomes one sample without
-    amounts, so that no line is drawn across it.
+    lines: the series of all `queue_queries`, by type and by part; "" for what it lends. step_s: seconds between
+    samples. A gap becomes one sample without amounts, so that no line is drawn across it.
     """
-    used_line, min_line, elastic_line = (lines.get(name, NO_LINE) for name in ("used", "min", "elastic"))
+    used_line, min_line, elastic_line = (lines.get(name, NO_SAMPLES) for name in ("used", "min", "elastic"))
     samples: list[QueueSample] = []
     for at_s in sorted({*used_line, *min_line}):
         if samples and at_s - samples[-1].at_s > 1.5 * step_s:
             samples.append(QueueSample(samples[-1].at_s + step_s, None, None, None, None, None, None))
         elastic = elastic_line.get(at_s, 0.0)
         used = used_line.get(at_s, min_line.get(at_s, 0.0) + elastic)
-        share, lent = lines.get("deserved", NO_LINE).get(at_s), lines.get("", NO_LINE).get(at_s, 0.0)
+        share, lent = lines.get("deserved", NO_SAMPLES).get(at_s), lines.get("", NO_SAMPLES).get(at_s, 0.0)
         samples.append(_sample(at_s, round(used), round(elastic), None if share is None else round(share), round(lent)))
     return tuple(samples[-2 * MOST_POINTS :])
 
@@ -152,11 +152,14 @@ def size_query(job: JobItem, cluster: str) -> str:
     return f"{workers} or max(turnout_launcher_members{of_job})"
 
 
-def size_samples(line: Line) -> tuple[SizeSample, ...]:
-    """Return the changes of a job's size, oldest first; the newest MOST_CHANGES if there are more."""
+def size_samples(workers: TimeSeries) -> tuple[SizeSample, ...]:
+    """Return the moments at which a job's number of workers changed, oldest first; only the newest MOST_CHANGES.
+
+    workers: the answer to `size_query`.
+    """
     samples: list[SizeSample] = []
-    for at_s in sorted(line):
-        workers = round(line[at_s])
-        if not samples or samples[-1].workers != workers:
-            samples.append(SizeSample(at_s, workers))
+    for at_s in sorted(workers):
+        size = round(workers[at_s])
+        if not samples or samples[-1].workers != size:
+            samples.append(SizeSample(at_s, size))
     return tuple(samples[-MOST_CHANGES:])

@@ -19,11 +19,11 @@ from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
 from turnout.cli.page.past_queries import (
     MOST_POINTS,
     BadAnswer,
-    Line,
     PastSamples,
+    TimeSeries,
     queue_queries,
     queue_samples,
-    read_lines,
+    read_series,
     size_query,
     size_samples,
 )
@@ -114,7 +114,7 @@ class Prometheus:
 
         async def ask() -> tuple[QueueSample, ...]:
             """Return the samples of all queries about the queue."""
-            lines: dict[str, Line] = {}
+            lines: dict[str, TimeSeries] = {}
             for query, label in queue_queries(name, self._cluster, step_s):
                 lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
             return queue_samples(lines, step_s)
@@ -135,7 +135,7 @@ class Prometheus:
 
         return await self._jobs.get(job.job, ask)
 
-    async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, Line]:
+    async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, TimeSeries]:
         """Send a range query and return its series by the value of `label`.
 
         points: number of samples, the last one at `end_s` (since 1970). Raises BadAnswer, TimeoutError, OSError and
@@ -152,7 +152,7 @@ class Prometheus:
                     raise BadAnswer(f"its answer has more than {MOST_BYTES} bytes")
             if response.status not in (200, 400, 422):
                 raise BadAnswer(f"it answers {response.status}")
-        return read_lines(body, label)
+        return read_series(body, label)
 
     async def close(self) -> None:
         """End the open questions."""

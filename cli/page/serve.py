@@ -92,11 +92,11 @@ def local_hosts(port: int) -> frozenset[str]:
 
 
 async def serve_locally(
-    client: Client, settings: Settings, args: argparse.Namespace, say: Callable[[str], None]
+    client: Client, settings: Settings, args: argparse.Namespace, print_now: Callable[[str], None]
 ) -> ExitCode:
     """Serve the page on loopback for the user of this machine. Return when interrupted. Raises BadAddress.
 
-    say: prints the address.
+    print_now: prints the address.
     """
     secret = secrets.token_urlsafe(24)
 
@@ -107,16 +107,16 @@ async def serve_locally(
     place = LOOPBACK, args.port
     access, sources = LocalAccess(secret), _sources(args)
     async with serving(client, settings, access, place, hosts, reads_logs=True, **sources) as page:
-        say(f"http://{LOOPBACK}:{page.port}/#token={secret}")
-        say("Ctrl-C ends it.")
+        print_now(f"http://{LOOPBACK}:{page.port}/#token={secret}")
+        print_now("Ctrl-C ends it.")
         await page.source.run()
     return ExitCode.DONE
 
 
-async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str], None]) -> None:
+async def serve(settings: Settings, args: argparse.Namespace, print_now: Callable[[str], None]) -> None:
     """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting.
 
-    args: the command line of `turnout page`. say: prints the address.
+    args: the command line of `turnout page`. print_now: prints the address.
     """
     address, probes_at = parse_address(args.listen, "--listen"), parse_address(args.metrics_bind, "--metrics-bind")
     own = _page_settings(args, frozenset(each.lower() for each in args.allowed_host))
@@ -131,7 +131,7 @@ async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str
         probes = probe_pages(lambda: unready_reason(source), metrics.page)
         async with serve_pages(*probes_at, probes) as metrics_port:
             log.info("serving", extra={"port": page.port, "metrics_port": metrics_port})
-            say(f"the page listens on {address[0]}:{page.port}")
+            print_now(f"the page listens on {address[0]}:{page.port}")
             await run_until_signal(source.run())
 
 

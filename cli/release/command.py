@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb, check_object
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, check_object
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -21,7 +21,7 @@ _FAULTS_TOLD = 5
 LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it long before
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `release` to the command line."""
     release = add_verb(commands, "release", "take the scheduling gate turnout.dev/placement from pods", _EXAMPLES)
     where = release.add_mutually_exclusive_group(required=True)

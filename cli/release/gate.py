@@ -21,18 +21,18 @@ COMPONENT = "turnout-nominator"  # by whom its Events are
 _MOST_WORD, _MOST_TEXT = 64, 500
 # What the owner of a job can do, by the nominator's word. docs/extender.md has all of them.
 NEXT = {
-    "GangIncomplete": "create the members that are missing, or state a smaller min",
+    "GangIncomplete": "create the missing members, or set a smaller min",
     "GangUnknown": "create its PodGroup or owner, or state the min on the pods: turnout.dev/min-workers",
-    "NoRoom": "wait: it is let go as soon as all of it fits; or state a smaller min",
-    "Preempting": "wait: pods of a lower priority are leaving for it, and it is let go once they are gone",
+    "NoRoom": "wait: its gate is removed as soon as the whole gang fits; or set a smaller min",
+    "Preempting": "wait: pods of a lower priority are leaving for it, and its gate is removed once they are gone",
     "EvictionRefused": "ask the owner of the PodDisruptionBudget to loosen it, or wait: it is tried again",
-    "TierTooNarrow": "allow a wider turnout.dev/topology-tier, or state a smaller min",
+    "TierTooNarrow": "allow a wider turnout.dev/topology-tier, or set a smaller min",
     "NoMap": "ask an admin for the map of the switches, or drop turnout.dev/topology: required",
 }
 
 
-class Placer(Enum):
-    """Whether a program places gangs and removes gates."""
+class NominatorState(Enum):
+    """Whether the nominator runs, which places gangs and removes gates."""
 
     WORKS = "works"
     SILENT = "silent"  # nobody holds the Lease
@@ -45,7 +45,7 @@ class Gate:
     """The state of pods with the scheduling gate. reason: of the nominator's last Event, "" if there is none."""
 
     pods: int
-    placer: Placer
+    placer: NominatorState
     reason: str = ""
     detail: str = ""
     said_s: float | None = None  # since 1970
@@ -81,26 +81,26 @@ def gate_sentence(gate: Gate) -> str:
         text += f": {gate.reason}, {gate.detail}" if gate.detail else f": {gate.reason}"
     else:
         text += ", until turnout-nominator has a place for the whole gang; it has not said yet what it waits for"
-    if gate.placer is Placer.ABSENT:
+    if gate.placer is NominatorState.ABSENT:
         return f"{text}. No nominator is installed in this cluster, so nobody lifts it"
-    if gate.placer is Placer.SILENT:
+    if gate.placer is NominatorState.SILENT:
         return f"{text}. No nominator holds the Lease, so nobody lifts it now"
     return text
 
 
 def what_next(gate: Gate) -> str:
     """Return what the owner of the pods can do; "" if waiting is all that is known."""
-    if gate.placer is Placer.ABSENT:
+    if gate.placer is NominatorState.ABSENT:
         return "take the gate out of the pod template; `turnout release` lets these pods go"
-    if gate.placer is Placer.SILENT:
+    if gate.placer is NominatorState.SILENT:
         return "ask an admin to look at the nominator's pods; `turnout release` lets pods go without a plan"
     return NEXT.get(gate.reason, "")
 
 
 def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[str, str]]:
-    """Return the rows of `turnout why` with those about the gate; its remedy replaces theirs.
+    """Return the rows of `turnout why`, then those about the gate, as a new list. The gate's remedy replaces theirs.
 
-    None: the rows are unchanged.
+    rows: (label, text). gate: None for no gate; then the rows are unchanged.
     """
     if gate is None:
         return list(rows)
@@ -124,18 +124,18 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
     return event.last_s or 0.0, event.reason, message
 
 
-def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
-    """Return whether a program places gangs, by the renewal times of its Leases.
+def _placer(leases: Sequence[Lease] | None, now_s: float) -> NominatorState:
+    """Return whether the nominator runs, by the renewal times of its Leases.
 
     leases: None if they may not be listed.
     """
     if leases is None:
-        return Placer.UNKNOWN
+        return NominatorState.UNKNOWN
     if not leases:
-        return Placer.ABSENT
+        return NominatorState.ABSENT
     latest = min(leases, key=lambda lease: silence_s(lease, now_s))
     is_held = latest.spec.holder_identity and placer_state(latest, float("inf"), now_s) is PlacerState.PLACED
-    return Placer.WORKS if is_held else Placer.SILENT
+    return NominatorState.WORKS if is_held else NominatorState.SILENT
 
 
 def _has_gate(pod: Pod) -> bool:

@@ -18,7 +18,7 @@ from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, Watch, p99, replay
 from turnout.simulator.replay.traces import Labels, TraceRow, submissions_of
 
-USUAL_LOAD = 0.65  # of a cluster whose size nobody states
+USUAL_LOAD = 0.65  # of the cluster, if --nodes is not given
 
 
 class BadSimulation(ValueError):
@@ -49,30 +49,27 @@ class SimulationOptions:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of both runs; times in seconds, shares from 0 to 1. late: jobs that started later than they may.
-
-    faster: mean completion time without over with. harm: the worst loss in units of two restarts and a grace.
-    """
+    """The figures of both runs, without lending and with it. Times in seconds, shares from 0 to 1."""
 
     jobs: int
-    gpus: int
+    gpus: int  # of the cluster
     nodes: int
-    busy_without: float
-    busy: float
+    busy_without: float  # share of GPU time in which jobs made progress, without lending
+    busy: float  # the same with lending
     mean_wait_without_s: float
     mean_wait_s: float
     p99_wait_without_s: float
     p99_wait_s: float
     mean_completion_without_s: float
     mean_completion_s: float
-    faster: float
-    gained: int
-    lost: int
-    worse: float
+    faster: float  # mean completion time without lending, divided by that with it
+    gained: int  # jobs that ended more than 1 s sooner with lending
+    lost: int  # jobs that ended more than 1 s later with lending
+    worse: float  # share of jobs that ended more than 60 s later with lending
     late: int
     worst_delay_s: float
     harm: float
-    restarts: float
+    restarts: float  # changes of size per job
 
 
 def jobs_of(
@@ -161,38 +158,40 @@ def figures(compared: Compared) -> Figures:
     )
 
 
-def scene(found: Figures) -> str:
-    """Say how large the replay is."""
-    return f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
+def size_sentence(figures: Figures) -> str:
+    """Return one sentence on the size of the replay: jobs, nodes, GPUs."""
+    return f"{figures.jobs:,} jobs on {figures.nodes:,} nodes, {figures.gpus:,} GPUs"
 
 
-def lines(found: Figures) -> list[str]:
+def lines(figures: Figures) -> list[str]:
     """Return the lines of the table, with its heading first."""
-    rows = [("", "without", "with lending"), *table_rows(found)]
+    rows = [("", "without", "with lending"), *table_rows(figures)]
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     return [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}".rstrip() for a, b, c in rows]
 
 
-def table_rows(found: Figures) -> tuple[tuple[str, str, str], ...]:
+def table_rows(figures: Figures) -> tuple[tuple[str, str, str], ...]:
     """Return the rows of the table: what is measured, without lending, with lending."""
     return (
-        ("GPU time with progress", f"{found.busy_without:.1%}", f"{found.busy:.1%}"),
-        ("mean wait", duration_text(found.mean_wait_without_s), duration_text(found.mean_wait_s)),
-        ("p99 wait", duration_text(found.p99_wait_without_s), duration_text(found.p99_wait_s)),
-        ("mean completion", duration_text(found.mean_completion_without_s), duration_text(found.mean_completion_s)),
-        ("jobs that won, lost", "", f"{found.gained:,}, {found.lost:,}"),
-        ("more than 60 s worse", "", f"{found.worse:.2%}"),
-        ("latest start", "", f"{max(0.0, found.worst_delay_s):.0f} s later"),
-        ("changes of size a job", "", f"{found.restarts:.2f}"),
+        ("GPU time with progress", f"{figures.busy_without:.1%}", f"{figures.busy:.1%}"),
+        ("mean wait", duration_text(figures.mean_wait_without_s), duration_text(figures.mean_wait_s)),
+        ("p99 wait", duration_text(figures.p99_wait_without_s), duration_text(figures.p99_wait_s)),
+        ("mean completion", duration_text(figures.mean_completion_without_s), duration_text(figures.mean_completion_s)),
+        ("jobs that won, lost", "", f"{figures.gained:,}, {figures.lost:,}"),
+        ("more than 60 s worse", "", f"{figures.worse:.2%}"),
+        ("latest start", "", f"{max(0.0, figures.worst_delay_s):.0f} s later"),
+        ("changes of size a job", "", f"{figures.restarts:.2f}"),
     )
 
 
-def verdict(found: Figures) -> str:
-    """Return a sentence on what lending gained, and how many jobs ended more than a minute later."""
-    gain = f"Jobs end {found.faster:.2f} times as fast on average" if found.faster >= 1.005 else "Jobs end no faster"
-    used = f"the cluster is busy to {found.busy:.0%} rather than {found.busy_without:.0%}"
+def verdict(figures: Figures) -> str:
+    """Return one sentence: how much sooner jobs end, how busy the cluster is, how many jobs end over a minute later."""
+    gain = (
+        f"Jobs end {figures.faster:.2f} times as fast on average" if figures.faster >= 1.005 else "Jobs end no faster"
+    )
+    used = f"the cluster is busy to {figures.busy:.0%} rather than {figures.busy_without:.0%}"
     paid = "no job ends later by more than a minute"
-    if found.worse:
-        number = round(found.worse * found.jobs)
-        paid = f"{count(number, 'job')} of {found.jobs:,} ({found.worse:.1%}) end more than a minute later"
+    if figures.worse:
+        number = round(figures.worse * figures.jobs)
+        paid = f"{count(number, 'job')} of {figures.jobs:,} ({figures.worse:.1%}) end more than a minute later"
     return f"{gain}, and {used}; {paid}."

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from turnout.cli.simulate.model import Figures, scene, table_rows, verdict
+from turnout.cli.simulate.model import Figures, size_sentence, table_rows, verdict
 from turnout.simulator.replay.model import JobResult
 from turnout.simulator.replay.run import Compared
 
@@ -99,18 +99,18 @@ def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list
     return kept_points
 
 
-def report(trace: str, compared: Compared, found: Figures, curves: tuple[Curve, Curve]) -> Report:
-    """Return the values of the report. trace: its name. curves: without and with lending."""
+def report(trace: str, compared: Compared, figures: Figures, curves: tuple[Curve, Curve]) -> Report:
+    """Return the values of the report. trace: its name. curves: of the run without lending, of that with it."""
     outcomes = sorted(
         (_outcome(before, after) for before, after in zip(compared.without.ran, compared.lent.ran, strict=True)),
         key=lambda each: (each.completion_s - each.completion_without_s, each.name),
     )
     return Report(
         trace=trace,
-        scene=scene(found),
-        verdict=verdict(found),
-        gpus=found.gpus,
-        rows=table_rows(found),
+        scene=size_sentence(figures),
+        verdict=verdict(figures),
+        gpus=figures.gpus,
+        rows=table_rows(figures),
         without=curves[0],
         lent=curves[1],
         wait_without_s=_percentiles(compared.without.ran, lambda each: each.waited_s),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
 from turnout.cli.commands.run_verb import run_verb
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EXAMPLES = (("clear-nominations", "after turnout-nominator was uninstalled"),)
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `clear-nominations` to the command line."""
     clear = add_verb(commands, "clear-nominations", "take every nomination of turnout-nominator back", _EXAMPLES)
     add_cluster(clear)
@@ -22,7 +22,10 @@ def add(commands: Any) -> None:
 
 
 def _clear(args: argparse.Namespace) -> int:
-    """Remove all nominations from pods and print their number."""
+    """Clear all nominations that turnout-nominator wrote, in the whole cluster, and print their number.
+
+    Return the exit code.
+    """
 
     async def work(client: Client) -> None:
         from turnout.scheduler_ext.nominator import clear

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
@@ -17,7 +16,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `demo` to the command line."""
     demo = add_verb(commands, "demo", "see gangs land under one switch, and a queue lend its idle GPUs", _EXAMPLES)
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")

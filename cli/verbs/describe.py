@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb
 from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.job_names import JOB_KINDS
 
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `describe` to the command line."""
     describe = add_verb(commands, "describe", "tell of a job at length: conditions, pods, Events", _EXAMPLES)
     add_job(describe, ", ".join(JOB_KINDS))

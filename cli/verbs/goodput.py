@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnout.cli.commands.cluster_flags import (
     SEEING,
+    Verbs,
     add_cluster,
     add_flags,
     add_job,
@@ -16,7 +17,7 @@ from turnout.cli.commands.cluster_flags import (
     settings_of,
 )
 from turnout.cli.commands.listing_output import add_output, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import print_now, run_verb
 from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `goodput` to the command line."""
     goodput = add_verb(
         commands,
@@ -68,7 +69,7 @@ def _goodput(args: argparse.Namespace) -> int:
         async def look() -> Listing[GoodputRow]:
             return await goodput_of(client, await found_job(client, job_name), args.since, clock.wall())
 
-        await show(args, look, say, clock)
+        await show(args, look, print_now, clock)
 
     return run_verb("goodput", args, work)
 
@@ -87,6 +88,6 @@ def _goodput_of_queue(args: argparse.Namespace, queue: str) -> int:
             names = await jobs_of_queue(client, settings, queue)
             return await goodput_of_jobs(client, f"queue {queue}", names, args.since, clock.wall())
 
-        await show(args, look, say, clock)
+        await show(args, look, print_now, clock)
 
     return run_verb("goodput", args, work)

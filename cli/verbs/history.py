@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, job_of
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb, job_of
 from turnout.cli.commands.listing_output import add_output, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.job_names import JobName
@@ -28,7 +28,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `history` to the command line."""
     history = add_verb(commands, "history", "what was decided for a job, oldest first, and by whom", _EXAMPLES)
     add_job(history)
@@ -51,7 +51,7 @@ def _history(args: argparse.Namespace) -> int:
         async def look() -> Listing[Any]:
             return await history_of(client, name, args.decision_log)
 
-        await show(args, look, say, RealClock())
+        await show(args, look, print_now, RealClock())
 
     return run_verb("history", args, work, NoSuchJob, OSError)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
 from turnout.cli.commands.listing_output import add_namespace, add_output, add_selector, namespace_of, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
+    from turnout.cli.jobs import JobRow
+    from turnout.cli.views.listing import Listing
     from turnout.kube.client.api_client import Client
 
 COLUMNS = ("NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE")
@@ -21,7 +23,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `jobs` to the command line."""
     jobs = add_verb(
         commands,
@@ -45,15 +47,16 @@ def _jobs(args: argparse.Namespace) -> int:
         """Print the jobs, repeatedly with --watch."""
         namespace = namespace_of(args)
 
-        async def look() -> Any:
+        async def look() -> Listing[JobRow]:
+            """Read the jobs and return the listing."""
             return await jobs_of(client, namespace, args.selector)
 
-        await show(args, look, say, RealClock())
+        await show(args, look, print_now, RealClock())
 
     return run_verb("jobs", args, work)
 
 
-async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
+async def jobs_of(client: Client, namespace: str, selector: str) -> Listing[JobRow]:
     """Return the listing of jobs, with a note that counts those of other controllers. namespace: "" for all.
 
     selector: of labels, "" for all.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, duration_s
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb, duration_s
 from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import JOB_KINDS
 
@@ -24,7 +24,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `logs` to the command line."""
     logs = add_verb(commands, "logs", "print what a worker of a job has written", _EXAMPLES)
     add_job(logs, ", ".join(JOB_KINDS))
@@ -43,7 +43,9 @@ def add(commands: Any) -> None:
 
 
 def _logs(args: argparse.Namespace) -> int:
-    """Print or follow the log of one rank. Return the exit code."""
+    """Print or follow the log of one rank. Return the exit code. Raises BadArgument for options that exclude each
+    other.
+    """
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.cli.log_runs import NoSuchContainer
 

@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_no_namespace, add_verb
 from turnout.cli.commands.listing_output import add_output, add_selector, show
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, NoSuch, print_now, run_verb
 
 if TYPE_CHECKING:
+    from turnout.cli.nodes import NodeRow
+    from turnout.cli.views.listing import Listing
     from turnout.kube.client.api_client import Client
 
 COLUMNS = ("NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY")
@@ -26,7 +28,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `nodes`, with its command `untaint`, to the command line."""
     nodes = add_verb(commands, "nodes", "which nodes are tainted as faulty, since when, until when and why", _EXAMPLES)
     nodes.add_argument("--show-cleared", action="store_true", help="also nodes that were cleared lately")
@@ -70,7 +72,7 @@ def _list(args: argparse.Namespace) -> int:
         from turnout.cli.nodes import listing, rows
         from turnout.kube.errors import Forbidden
 
-        async def look() -> Any:
+        async def look() -> Listing[NodeRow]:
             """Read the nodes and return the listing. Raises NoSuch if the user may not list nodes."""
             found: list[dict[str, Any]] = []
             try:
@@ -80,7 +82,7 @@ def _list(args: argparse.Namespace) -> int:
                 raise NoSuch(f"you may not list nodes: {error.message}") from error
             return listing(rows(found, _taint_key(args), args.show_cleared))
 
-        await show(args, look, say, RealClock())
+        await show(args, look, print_now, RealClock())
 
     return run_verb("nodes", args, work)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import DECIDING, add_cluster, add_flags, add_verb, settings_of
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.cluster_flags import DECIDING, Verbs, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.commands.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.exit_codes import ExitCode
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `page` to the command line."""
     page = add_verb(
         commands, "page", "GPUs and their holders, jobs that wait and why, and decisions, in a browser", _EXAMPLES
@@ -80,9 +80,11 @@ def _page(args: argparse.Namespace) -> int:
         from turnout.kube.client.run_until_signal import CANNOT_START, run_program
 
         logs.setup(args.log_level)
-        return run_program("turnout page", lambda: serve(settings, args, say), (*CANNOT_START, BadAddress, BadSetting))
+        return run_program(
+            "turnout page", lambda: serve(settings, args, print_now), (*CANNOT_START, BadAddress, BadSetting)
+        )
 
     async def work(client: Client) -> ExitCode:
-        return await serve_locally(client, settings, args, say)
+        return await serve_locally(client, settings, args, print_now)
 
     return run_verb("page", args, work, BadAddress, BadSetting)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb, check_object, job_of
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, check_object, job_of
 from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import FORMS, JobName
 
 if TYPE_CHECKING:
-    from turnout.cli.pause import Write
+    from turnout.cli.pause import PendingPatch
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
 
@@ -28,7 +28,7 @@ _PAUSE = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verbs `pause` and `resume` to the command line."""
     pause = add_verb(commands, "pause", "leave the size of a job, or of all, as it is", _PAUSE)
     _target(pause)
@@ -59,7 +59,7 @@ def _target(parser: argparse.ArgumentParser) -> None:
 def _pause(args: argparse.Namespace) -> int:
     """Pause the autoscaler for a job or for all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import BadOptions, override_all, pause_end
+    from turnout.cli.pause import BadOptions, override_patch, pause_end
 
     try:
         ends = pause_end(args.until, args.for_, time.time())
@@ -72,24 +72,26 @@ def _pause(args: argparse.Namespace) -> int:
     if args.only:
         raise BadArgument("--only goes with one job, not with --all")
     return _all(
-        "pause", args, override_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
+        "pause", args, override_patch(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
     )
 
 
 def _resume(args: argparse.Namespace) -> int:
     """Remove the pause of a job, or of all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import override_all
+    from turnout.cli.pause import override_patch
 
     return (
-        _all("resume", args, override_all(args.orders, AdminOverride.RUN))
+        _all("resume", args, override_patch(args.orders, AdminOverride.RUN))
         if args.all
         else _one("resume", args, None, "")
     )
 
 
-def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
-    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of `override_job`."""
+def _one(verb: str, args: argparse.Namespace, paused: Literal["true", "grow", "shrink"] | None, ends: str) -> int:
+    """Pause or resume the autoscaler for one job. Return the exit code. verb: for messages. paused, ends: as of
+    `pause_patch`.
+    """
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
@@ -97,12 +99,12 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
 
     async def write(client: Client) -> None:
         """Write the override to the job and print what changed. Raises NoSuch if the job does not exist."""
-        from turnout.cli.pause import override_job
+        from turnout.cli.pause import pause_patch
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
 
         key = await _resolve_job(client, job_name)
-        change = override_job(key, direction, ends)
+        change = pause_patch(key, paused, ends)
         try:
             await client.patch(change.path, change.body, MERGE, _MANAGER)
         except NotFound as error:
@@ -150,8 +152,8 @@ def _missing(job_name: JobName) -> str:
     return f"there is no {what}; `turnout top -n {job_name.namespace}` lists jobs that hold GPUs or wait for them"
 
 
-def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
-    """Write an override for all jobs. Return the exit code. change: the write."""
+def _all(verb: str, args: argparse.Namespace, change: PendingPatch) -> int:
+    """Write an override for all jobs. Return the exit code. verb: for messages."""
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import SEEING, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.commands.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
 from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
@@ -25,7 +25,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `queues` to the command line."""
     queues = add_verb(
         commands, "queues", "what each queue has, uses, lends and borrows, and how many wait in it", _EXAMPLES
@@ -50,7 +50,7 @@ def _queues(args: argparse.Namespace) -> int:
         async def observe() -> Listing[QueueRow]:
             return await queues_of(client, settings, await look(client, settings, namespace or "default"), namespace)
 
-        await show(args, observe, say, RealClock())
+        await show(args, observe, print_now, RealClock())
 
     return run_verb("queues", args, work)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.commands.run_verb import BadArgument, say
+from turnout.cli.commands.cluster_flags import Verbs, add_verb
+from turnout.cli.commands.run_verb import BadArgument, print_now
 from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MOST_NODES = 10_000
 _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `simulate` to the command line."""
     simulate = add_verb(commands, "simulate", "replay a trace of jobs with lending and without, and compare", _EXAMPLES)
     simulate.add_argument(
@@ -42,8 +42,8 @@ def add(commands: Any) -> None:
         metavar="TRACE",
         help=f"CSV with submission_time, num_gpu and duration in seconds; - for stdin; `{DRAWN}`: one drawn by --seed",
     )
-    simulate.add_argument("--nodes", metavar="NxGPUS", help="the cluster, as in 32x8 (as many as are busy to 65 %%)")
-    simulate.add_argument("--jobs", type=int, default=0, help="the first so many (all)")
+    simulate.add_argument("--nodes", metavar="NxGPUS", help="the cluster, as in 32x8 (default: a load of 65 %%)")
+    simulate.add_argument("--jobs", type=int, default=0, help="only the first N jobs (default: all)", metavar="N")
     simulate.add_argument("--elastic", type=float, default=1.0, help="share of jobs that are elastic (%(default)s)")
     simulate.add_argument("--factor", type=int, default=4, help="their max over their min (%(default)s)")
     simulate.add_argument("--restart-s", type=float, default=60.0, help="cost of a change of size (%(default)s)")
@@ -62,7 +62,7 @@ def _simulate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
-    from turnout.cli.simulate.model import lines, scene, verdict
+    from turnout.cli.simulate.model import lines, size_sentence, verdict
     from turnout.cli.views.listing import encoded
     from turnout.simulator.replay.traces import BadTrace
 
@@ -77,13 +77,13 @@ def _simulate(args: argparse.Namespace) -> int:
     recorders = _recorders(submissions) if args.report else None
     with _progress(2 * len(submissions)) as ended:
         compared = model.simulate(submissions, rules, options, ended, recorders and _watches(recorders))
-    found = model.figures(compared)
+    figures = model.figures(compared)
     if args.output == "table":
-        say("\n".join([scene(found), *lines(found), verdict(found)]))
+        print_now("\n".join([size_sentence(figures), *lines(figures), verdict(figures)]))
     else:
-        say(encoded(asdict(found), args.output))
+        print_now(encoded(asdict(figures), args.output))
     if recorders is not None:
-        return _write_report(args, compared, found, recorders)
+        return _write_report(args, compared, figures, recorders)
     return ExitCode.DONE
 
 
@@ -96,7 +96,10 @@ def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecor
 
 
 def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
-    """Return for each run the function that is called at each of its events, and records its use."""
+    """Return for each run the function that is called at each of its events, and records its use.
+
+    Both pairs are of the run without lending and of that with it, in this order.
+    """
 
     def watch(recorder: UseRecorder, world: ReplayWorld) -> None:
         recorder.add(world.now_s, world.rules.gpus - sum(world.free), len(world.waiting))
@@ -106,9 +109,13 @@ def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
 
 
 def _write_report(
-    args: argparse.Namespace, compared: Compared, found: Figures, recorders: tuple[UseRecorder, UseRecorder]
+    args: argparse.Namespace, compared: Compared, figures: Figures, recorders: tuple[UseRecorder, UseRecorder]
 ) -> int:
-    """Write the HTML report to the file of --report. Return the exit code: FAILED if it cannot be written."""
+    """Write the HTML report to the file of --report, and its path to stderr.
+
+    recorders: of the run without lending and of that with it, in this order. Returns the exit code: FAILED if the file
+    cannot be written.
+    """
     from importlib import resources
 
     from turnout.cli.simulate.report import document, report
@@ -117,7 +124,7 @@ def _write_report(
     names = ("report.js", "page.css", "notices.txt")
     script, style, notices = (static.joinpath(name).read_text(encoding="utf-8") for name in names)
     without, lent = recorders
-    values = report(args.trace, compared, found, (without.curve(), lent.curve()))
+    values = report(args.trace, compared, figures, (without.curve(), lent.curve()))
     try:
         Path(args.report).write_text(document(values, script, style, notices), encoding="utf-8")
     except OSError as error:

@@ -7,9 +7,9 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `stacks` to the command line."""
     stacks = add_verb(
         commands,

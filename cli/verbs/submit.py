@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, context_namespace
 from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JOB_KINDS, can_be_name
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `submit` to the command line."""
     submit = add_verb(commands, "submit", "make a job of a command; --dry-run prints its YAML", _EXAMPLES)
     submit.add_argument("--kind", choices=JOB_KINDS, default="PyTorchJob", help="kind of the job (%(default)s)")
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    """Create a job from options. Return the exit code."""
+    """Create a job from options, or print it with --dry-run. Return the exit code. Raises BadArgument."""
     from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

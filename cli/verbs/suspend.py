@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb
 from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.job_names import JOB_KINDS
 
@@ -19,7 +19,7 @@ _SUSPEND = (
 _UNSUSPEND = (("unsuspend bert -n team-a", "its pods are made again"),)
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verbs `suspend` and `unsuspend` to the command line."""
     suspend = add_verb(commands, "suspend", "take a job's pods away until `turnout unsuspend`", _SUSPEND)
     unsuspend = add_verb(commands, "unsuspend", "let a suspended job go on", _UNSUSPEND)

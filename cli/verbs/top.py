@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import SEEING, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.commands.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
 from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import BadArgument, run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, print_now, run_verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from turnout.cli.views.listing import Listing
+    from turnout.cli.views.top import TopRow
     from turnout.kube.client.api_client import Client
 
 BY = ("job", "queue", "namespace", "node")  # views.top.BY, which is not imported before it is needed
@@ -21,11 +23,11 @@ _EXAMPLES = (
     ("top --by queue", "what each queue holds"),
     ("top --by queue --live", "the same on the whole terminal, new every 2 s"),
     ("top --by node --no-headers", "nodes with their free GPUs, for a script"),
-    ("top -n team-a --sort-by waiting", "one namespace, those that wait for most last"),
+    ("top -n team-a --sort-by waiting", "one namespace, sorted by waiting GPUs, most at the end"),
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `top` to the command line."""
     top = add_verb(commands, "top", "who holds the GPUs: jobs, queues, namespaces or nodes, most first", _EXAMPLES)
     top.add_argument("--by", choices=BY, default="job", help="what each row is (%(default)s)")
@@ -53,8 +55,8 @@ def _top(args: argparse.Namespace) -> int:
     async def work(client: Client) -> None:
         """Print who uses the GPUs, repeatedly with --watch or --live."""
 
-        async def observe() -> Any:
-            """Read the cluster and return the listing of used and offered GPUs."""
+        async def observe() -> Listing[TopRow]:
+            """Read the cluster once. Return its GPU use as rows (--by), and a note on sums or on missing rights."""
             cluster_view = await look(client, settings, namespace or "default")
             holdings = [
                 PodGpus(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
@@ -70,7 +72,7 @@ def _top(args: argparse.Namespace) -> int:
             )
 
         if console is None:
-            await show(args, observe, say, RealClock())
+            await show(args, observe, print_now, RealClock())
         else:
             heading = f"GPUs by {args.by}{f' in {namespace}' if namespace else ''}"
             await show_live(observe, heading, RealClock(), console, args.sort_by)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnout.cli.commands.cluster_flags import (
     DECIDING,
     SEEING,
+    Verbs,
     add_cluster,
     add_flags,
     add_no_namespace,
@@ -17,7 +18,7 @@ from turnout.cli.commands.cluster_flags import (
     settings_of,
 )
 from turnout.cli.commands.listing_output import add_form, add_output, show
-from turnout.cli.commands.run_verb import BadArgument, run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, print_now, run_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.verbs import topology_check
 
@@ -37,7 +38,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verbs `topology` and `explain` to the command line."""
     _add_topology(commands)
     explain = commands.add_parser(
@@ -66,7 +67,7 @@ def add(commands: Any) -> None:
     explain.set_defaults(run=_explain)
 
 
-def _add_topology(commands: Any) -> None:
+def _add_topology(commands: Verbs) -> None:
     """Add the verb `topology` with its options."""
     topology = add_verb(commands, "topology", "the switches as a tree, with used and free GPUs under each", _EXAMPLES)
     topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
@@ -91,13 +92,13 @@ def _topology(args: argparse.Namespace) -> int:
     async def work(client: Client) -> None:
         """Print the tree of switches, repeatedly with --watch."""
         if args.svg:
-            say(topology_svg(await look(client, settings, "default", sizes=False), settings))
+            print_now(topology_svg(await look(client, settings, "default", sizes=False), settings))
             return
 
         async def observe() -> Listing[Branch]:
             return topology_listing(await look(client, settings, "default", sizes=False), settings, args.nodes)
 
-        await show(args, observe, say, RealClock())
+        await show(args, observe, print_now, RealClock())
 
     return run_verb("topology", args, work)
 
@@ -129,7 +130,8 @@ def topology_svg(view: SchedulerView, settings: Settings) -> str:
 
 
 def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
-    """Return the GPUs of each gang on each node: node -> key of the gang -> GPUs. Pods without GPUs are left out.
+    """Return the GPUs of each gang on each node: node -> key of the gang -> GPUs. Pods without a GPU or node are
+    omitted.
 
     Raises CannotSee if nodes or pods may not be listed.
     """
@@ -173,12 +175,12 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadArgument(str(error)) from error
 
     async def work(client: Client) -> ExitCode:
-        """Print where the gang would be placed. Return FOUND_WRONG if it does not fit now."""
+        """Print where the gang would be placed. Return NEGATIVE_RESULT if it does not fit now."""
         from turnout.cli.commands.gang_landing import explained
 
         found = await explained(client, settings, gang)
-        say(text(listing(found), args.output))
-        return ExitCode.DONE if found.fits else ExitCode.FOUND_WRONG
+        print_now(text(listing(found), args.output))
+        return ExitCode.DONE if found.fits else ExitCode.NEGATIVE_RESULT
 
     return run_verb("explain", args, work)
 
@@ -193,5 +195,5 @@ def _explain_reason(word: str) -> int:
         close = get_close_matches(word, sorted(WORDS), 1)
         hint = f"did you mean {close[0]}?" if close else "docs/reference/reasons.md lists all"
         raise BadArgument(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
-    say("\n".join(lines))
+    print_now("\n".join(lines))
     return ExitCode.DONE

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 
 _EXAMPLES = (
@@ -17,7 +16,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the command `check` to `turnout topology`."""
     check = add_verb(
         commands, "check", "tell every fault of a topology text or ConfigMap; exit 3 when it has any", _EXAMPLES
@@ -38,4 +37,4 @@ def _check(args: argparse.Namespace) -> int:
     reading = check(text)
     name = "stdin" if args.file == "-" else args.file
     print("\n".join(report_lines(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
-    return ExitCode.FOUND_WRONG if reading.faults else ExitCode.DONE
+    return ExitCode.NEGATIVE_RESULT if reading.faults else ExitCode.DONE

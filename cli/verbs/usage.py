@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import add_verb, duration_s
-from turnout.cli.commands.run_verb import say
+from turnout.cli.commands.cluster_flags import Verbs, add_verb, duration_s
+from turnout.cli.commands.run_verb import print_now
 from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `usage` to the command line."""
     usage = add_verb(
         commands,
@@ -69,7 +69,7 @@ def _usage(args: argparse.Namespace) -> int:
         older = f"; {usage.older_lines} lines are older" if usage.older_lines else ""
         print(f"turnout usage: {args.decision_log} has no line about usage of that time{older}", file=sys.stderr)
         return ExitCode.FAILED
-    say(_csv(args.by, usage) if args.output == "csv" else text(usage_listing(args.by, usage), args.output))
+    print_now(_csv(args.by, usage) if args.output == "csv" else text(usage_listing(args.by, usage), args.output))
     return ExitCode.DONE
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -19,7 +19,7 @@ _DEPLOYMENTS = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io%2Fpart
 _COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version"
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `version` to the command line."""
     version = add_verb(
         commands, "version", "the version of this program, of Kubernetes and of the installed parts", _EXAMPLES
@@ -31,11 +31,11 @@ def add(commands: Any) -> None:
 
 def _version(args: argparse.Namespace) -> int:
     """Print our version, Kubernetes' and the installed one. Return the exit code."""
-    from turnout.cli.commands.run_verb import run_verb, say
+    from turnout.cli.commands.run_verb import print_now, run_verb
     from turnout.cli.exit_codes import ExitCode
     from turnout.kube.version import installed_build
 
-    say(f"turnout     {installed_build()}")
+    print_now(f"turnout     {installed_build()}")
     if args.client:
         return ExitCode.DONE
 
@@ -46,13 +46,13 @@ def _version(args: argparse.Namespace) -> int:
         from turnout.kube.errors import CallError
 
         kubernetes = msgspec.json.decode(await client.get("/version"))
-        say(f"kubernetes  {str(kubernetes.get('gitVersion') or 'unknown').removeprefix('v')}")
+        print_now(f"kubernetes  {str(kubernetes.get('gitVersion') or 'unknown').removeprefix('v')}")
         try:
             parts = msgspec.json.decode(await client.get(_DEPLOYMENTS)).get("items") or []
         except CallError as error:  # the embedded API has none, and not everybody may list them
-            say(f"installed   unknown: {error}")
+            print_now(f"installed   unknown: {error}")
             return
-        say("\n".join(installed(parts)) or "installed   nothing of Turnout")
+        print_now("\n".join(installed(parts)) or "installed   nothing of Turnout")
 
     return run_verb("version", args, work)
 

@@ -10,7 +10,16 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import DECIDING, add_cluster, add_flags, add_job, add_verb, job_of, settings_of
+from turnout.cli.commands.cluster_flags import (
+    DECIDING,
+    Verbs,
+    add_cluster,
+    add_flags,
+    add_job,
+    add_verb,
+    job_of,
+    settings_of,
+)
 from turnout.cli.commands.run_verb import run_verb
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ _EXAMPLES = (
 )
 
 
-def add(commands: Any) -> None:
+def add(commands: Verbs) -> None:
     """Add the verb `why` to the command line."""
     why = add_verb(commands, "why", "why a job waits, or is as large as it is, and when it may start", _EXAMPLES)
     add_job(why)
@@ -126,7 +135,7 @@ def _chain(
 ) -> Chain:
     """Return the chain of causes of the job's state, by the autoscaler's own decision.
 
-    ended: keys of ended jobs -> UID.
+    key: of a job in the snapshot that has not ended. ended: keys of ended jobs -> UID.
     """
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast

@@ -43,35 +43,34 @@ class Column(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """Rows, and how each is told. name: as other commands take it. value: what programs read, a dataclass's fields.
-
-    empty: said in the place of a table without rows. notes: lines under a table, which programs do not get.
-    """
+    """Rows, and how each is printed."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R]
-    name: Callable[[R], str]
-    empty: str
-    notes: Sequence[str] = ()
+    name: Callable[[R], str]  # of a row, as other commands take it
+    empty: str  # printed in place of a table without rows
+    notes: Sequence[str] = ()  # lines under a table; not in JSON, YAML and names
+    # Returns a row as JSON and YAML print it. The default needs a dataclass.
     value: Callable[[R], Mapping[str, Any]] = asdict  # type: ignore[assignment]
-    document: Any = None  # what programs read in the place of the rows' values
-    passing: frozenset[str] = frozenset()  # fields that time alone changes, such as an age: no news of a row
+    document: Any = None  # printed as JSON and YAML in place of the rows' values; None for the rows
+    # Fields that time alone changes, such as an age: their change is no change of the row.
+    ignored_fields: frozenset[str] = frozenset()
 
     def sorted_by(self, head: str) -> Listing[R]:
         """Return the listing with its rows in the order of a column; as it is for "" and for an unknown one."""
         column = next((each for each in self.columns if head and each.head == head), None)
         return self if column is None else replace(self, rows=sorted(self.rows, key=column.key))
 
-    def steady(self) -> dict[str, Mapping[str, Any]]:
-        """Give what is news of each row when it changes, by its name."""
-        return {self.name(row): self._steady(row) for row in self.rows}
+    def compared_values(self) -> dict[str, Mapping[str, Any]]:
+        """Return, by row name, the values whose change counts as a change of the row: all but `ignored_fields`."""
+        return {self.name(row): self._compared(row) for row in self.rows}
 
-    def news(self, before: Mapping[str, Mapping[str, Any]]) -> list[R]:
-        """List the rows that are new or have changed since an earlier listing's `steady`."""
-        return [row for row in self.rows if before.get(self.name(row)) != self._steady(row)]
+    def changed_rows(self, before: Mapping[str, Mapping[str, Any]]) -> list[R]:
+        """List the rows that are new or have changed. before: `compared_values()` of an earlier listing."""
+        return [row for row in self.rows if before.get(self.name(row)) != self._compared(row)]
 
-    def _steady(self, row: R) -> Mapping[str, Any]:
-        return {key: each for key, each in self.value(row).items() if key not in self.passing}
+    def _compared(self, row: R) -> Mapping[str, Any]:
+        return {key: each for key, each in self.value(row).items() if key not in self.ignored_fields}
 
 
 def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> str:
@@ -98,9 +97,9 @@ def encoded(values: Any, output_format: str) -> str:
 def changes(listing: Listing[Any], output_format: str, before: Mapping[str, Mapping[str, Any]]) -> str:
     """Return only the new and the changed rows, as `kubectl get -w` does: no heading, one document for each row.
 
-    output_format: one of FORMS. before: the `steady` values of an earlier listing. "" if nothing has changed.
+    output_format: one of FORMS. before: the `compared_values` values of an earlier listing. "" if nothing has changed.
     """
-    rows = listing.news(before)
+    rows = listing.changed_rows(before)
     if not rows:
         return ""
     if output_format == "json":

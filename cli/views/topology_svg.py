@@ -87,7 +87,7 @@ def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
 
 
 def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the colour of each gang that has its own, and the legend: (colour, text)."""
+    """Return (colour by gang, legend of (colour, text)). Only gangs with the most GPUs have a colour of their own."""
     held_gpus = Counter[str]()
     for gangs in holders.values():
         held_gpus.update(gangs)

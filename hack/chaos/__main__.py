@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
     parser.add_argument("--seeds", type=int, default=default.seeds, help="how many schedules (%(default)s)")
     parser.add_argument("--faults", type=int, default=default.faults, help="of the training job, each (%(default)s)")
-    parser.add_argument("--kinds", type=_asked, default=default.kinds, metavar="KIND,...", help=_named())
+    parser.add_argument("--kinds", type=_parse_kinds, default=default.kinds, metavar="KIND,...", help=_named())
     parser.add_argument("--folder", type=Path, default=default.folder, help="for histories (%(default)s)")
     settings = Settings(**vars(parser.parse_args(argv)))
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
@@ -106,7 +106,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
     shutil.rmtree(home, ignore_errors=True)
     outcome = asyncio.run(ended_by_sigterm(run(events, home, Plan.of(settings.faults))))
     print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
-    for line in _told(events, outcome):
+    for line in _event_lines(events, outcome):
         print(f"  {line}")
     for violation in outcome.violations:
         print(f"  BROKEN: {violation}")
@@ -118,14 +118,14 @@ def _play(seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
+def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
     """Return lines of text: each fault, each new round and the end, with the seconds since the start."""
-    first_s, hurried = outcome.records[0].at_s, iter([*(event.hurried for event in events)])
+    first_s, during_recovery = outcome.records[0].at_s, iter([*(event.during_recovery for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
         at = f"{record.at_s - first_s:7.2f} s  "
         if record.event == "fault":
-            soon = ", at once" if next(hurried) else ""
+            soon = ", at once" if next(during_recovery) else ""
             lines.append(f"{at}{Fault[record.kind].value}{soon}{'' if record.who else ' (nobody was there)'}")
         elif record.event == "begun" and record.round not in rounds:
             rounds.add(record.round)
@@ -160,7 +160,7 @@ def _is_kind(word: str) -> bool:
     return word.isdecimal() or word.upper() in Kind.__members__
 
 
-def _asked(text: str) -> Asked:
+def _parse_kinds(text: str) -> Asked:
     """Parse the value of --kinds. Raises ArgumentTypeError."""
     try:
         return Asked.of(text.lower().split(","))

@@ -28,35 +28,33 @@ class Fault(Enum):
 # What training must not notice: nobody's process ends by it, nobody's memory is lost.
 UNNOTICED = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.AUTOSCALER, Fault.CUT, Fault.FULL})
 LOSES_MEMORY = frozenset({Fault.POD, Fault.COORDINATOR, Fault.NODE})
-_HURRIED = 0.3  # of all faults hit a job that still recovers from the one before
+_DURING_RECOVERY = 0.3  # share of faults that hit a job which still recovers from the fault before
 
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One fault. aim: 0 to 1, which of those that can be hit. lasts_s: until it is taken back, where it is.
-
-    hurried: it does not wait until the job trains again, but comes after_s seconds after the one before it.
-    Otherwise it comes after so many seconds of quiet training.
-    """
+    """A planned fault."""
 
     fault: Fault
-    aim: float
-    after_s: float
-    lasts_s: float
-    hurried: bool = False
+    aim: float  # picks the target: its position in the list of possible targets, as a share from 0 to 1
+    after_s: float  # seconds of undisturbed training before it; if `during_recovery`, seconds after the fault before it
+    lasts_s: float  # seconds until it is undone, for faults that can be
+    during_recovery: bool = False  # it does not wait until the job trains again
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[Fault] = tuple(Fault)) -> tuple[FaultEvent, ...]:
     """Draw a schedule of `faults` faults. Every kind occurs before a kind occurs again.
 
-    The first fault is never hurried. The same seed, count and kinds always give the same schedule.
+    The first fault never comes during a recovery. The same seed, count and kinds always give the same schedule.
     """
     rng, events, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
     for number in range(faults):
         if not bag:
             bag = list(kinds)
             rng.shuffle(bag)
-        hurried = rng.random() < _HURRIED and number > 0
-        after_s = rng.uniform(0.0, 2.0) if hurried else rng.uniform(0.3, 1.5)
-        events.append(FaultEvent(bag.pop(), rng.random(), round(after_s, 3), round(rng.uniform(1.0, 4.0), 3), hurried))
+        during_recovery = rng.random() < _DURING_RECOVERY and number > 0
+        after_s = rng.uniform(0.0, 2.0) if during_recovery else rng.uniform(0.3, 1.5)
+        events.append(
+            FaultEvent(bag.pop(), rng.random(), round(after_s, 3), round(rng.uniform(1.0, 4.0), 3), during_recovery)
+        )
     return tuple(events)

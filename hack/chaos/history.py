@@ -1,6 +1,6 @@
-"""The history of a training job: what its processes and the runner have written, and the rounds that it tells of.
+"""The history of a training job: what its processes and the runner have written, and the rounds in it.
 
-What has to hold of it is in invariants.py; who writes it, in train_script.py and testbed/testbed.py. A process
+invariants.py checks it; train_script.py and testbed/testbed.py write it. A process
 notes what it `begun` with, each step that it `took` (before the ranks meet in it), `stepped` and `saved`, and how it
 `ended`; the runner each `fault`, each checkpoint that it saw `committed` in storage, and how the job was `over`. Times
 are of one clock.

@@ -18,7 +18,7 @@ class Invariant(Enum):
     """The invariants."""
 
     APART = "two worlds never train at once"
-    SIZES = "a world is never smaller than the least nor larger than the most"
+    SIZES = "a world is never smaller than min nor larger than max"
     ONE_EACH = "a round has one world, and one process for each rank of it"
     ALIKE = "all ranks of a round go on from the same step, and make the same steps in order"
     COMMITTED = "a step that is committed in storage is never lost"

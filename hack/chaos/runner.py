@@ -17,7 +17,7 @@ from hack.chaos.history import JobPlan, Record, read
 from hack.chaos.invariants import Violation, find_violations
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAIN_SCRIPT, Plan
-from hack.chaos.testbed.testbed import Stood, Testbed, stage
+from hack.chaos.testbed.testbed import NoProgress, Testbed, stage
 
 PATIENCE_S = 90.0  # for the next step after whatever was done
 _QUIET = 3  # steps of one round: then it trains again
@@ -44,7 +44,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
         try:
             await _play(found, injectors, events)
             found.note(Record("over", time.monotonic(), code=0))
-        except Stood as error:
+        except NoProgress as error:
             found.note(Record("over", time.monotonic(), code=1, why=str(error)))
         finally:
             await injectors.stop()
@@ -56,12 +56,14 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
-    """Inject each fault in turn, then let the job complete. Raises Stood if it makes no progress within PATIENCE_S."""
+    """Inject each fault in turn, then let the job complete. Raises NoProgress if it makes no progress within
+    PATIENCE_S.
+    """
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, event in enumerate(events):
         await asyncio.sleep(event.after_s)
         record = await injectors.do(event)
-        if number + 1 == len(events) or not events[number + 1].hurried:
+        if number + 1 == len(events) or not events[number + 1].during_recovery:
             await trains_again(found, injectors, record)
     await injectors.settle()
     quiet_s = time.monotonic()
@@ -69,14 +71,14 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
     await found.until(lambda: found.whole and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S)
     (found.home / "finish").touch()
     if (phase := await found.over(JOB, PATIENCE_S)) != "Completed":
-        raise Stood(f"the job is {phase or 'gone'}")
+        raise NoProgress(f"the job is {phase or 'gone'}")
 
 
 async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
     """Wait until the job trains after a fault: for _QUIET steps, in a round that began after it.
 
     After a fault that hit nothing or ends no process, any round counts. Faults that last are waited for first. Raises
-    Stood.
+    NoProgress.
     """
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):

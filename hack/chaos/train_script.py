@@ -1,8 +1,8 @@
 """The training script under faults: a tiny model in float64, saved after every step; each step is written down.
 
 Argument: a home, a folder that every worker sees. Read there: `plan.json` (samples, batch, epochs, pace_s), and
-`finish`: once it is there nobody dawdles. Written there: `storage/run`, checkpoints; `history/`, files, one
-write a line, so that a kill cuts the last line at most.
+`finish`: once it exists, steps no longer pause. Written there: `storage/run`, checkpoints; `history/`, files, each line
+with one write, so that a kill cuts the last line at most.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from turnout.launcher.elastic.sampler import ElasticSampler
 from turnout.launcher.elastic.steps import Steps
 
 DISK_EVERY, KEPT = 20, 5
-AT_ONCE = 3  # steps of a round that nobody dawdles before: how long a recovery takes is to be seen
+UNPAUSED_STEPS = 3  # first steps of a round without a pause, so that the time of a recovery shows
 MOST_PAUSE_S = 1.0
 _LOOK_S = 0.02
 
 
-class Diary:
+class HistoryWriter:
     """The history of one process."""
 
     def __init__(self, folder: Path) -> None:
@@ -90,7 +90,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.sampler.load_state_dict(state["sampler"])
 
-    def step(self, number: int, diary: Diary) -> None:
+    def step(self, number: int, diary: HistoryWriter) -> None:
         """Train on one global batch, and record the samples and the loss. number: of the step, from 1."""
         sampler = self.sampler
         if not sampler.left:
@@ -109,8 +109,8 @@ class Training:
         told = {"samples": trained, "loss": float(loss.detach()), "cursor": sampler.cursor}
         diary.note("stepped", step=number, epoch=sampler.epoch, **told)
 
-    def dawdle(self, number: int) -> None:
-        """Sleep before a step, longer the nearer the end is, until the file "finish" exists. So each fault meets a job
+    def pause_before_step(self, number: int) -> None:
+        """Sleep before a step, longer the nearer the end is, unless the file "finish" exists. So each fault meets a job
         that trains.
 
         number: of the step.
@@ -124,7 +124,7 @@ class Training:
         return [float(value) for each in self.model.parameters() for value in each.detach().flatten()]
 
 
-def undisturbed(home: Path, diary: Diary) -> None:
+def undisturbed(home: Path, diary: HistoryWriter) -> None:
     """Train in one process without saves, and record the final model, which every other run has to reach."""
     training = Training(home)
     for step in range(1, training.total + 1):
@@ -132,7 +132,7 @@ def undisturbed(home: Path, diary: Diary) -> None:
     diary.note("ended", step=training.total, why="done", model=training.weights())
 
 
-def train(home: Path, diary: Diary) -> None:
+def train(home: Path, diary: HistoryWriter) -> None:
     """Train from the newest state to the end, or to the step at which all ranks stop. Each step is recorded in the
     diary.
     """
@@ -149,8 +149,8 @@ def train(home: Path, diary: Diary) -> None:
         if step > training.total:
             diary.note("ended", step=step - 1, why="done", model=training.weights())
             break
-        if step > start + AT_ONCE:
-            training.dawdle(step)
+        if step > start + UNPAUSED_STEPS:
+            training.pause_before_step(step)
         training.step(step, diary)
         last = steps.done(step)
         disk = last or step % DISK_EVERY == 0 or step == training.total
@@ -171,7 +171,7 @@ def main() -> None:
     else:
         dist.init_process_group("gloo")
     try:
-        (undisturbed if alone else train)(home, Diary(home / "history"))
+        (undisturbed if alone else train)(home, HistoryWriter(home / "history"))
     finally:
         dist.destroy_process_group()
 

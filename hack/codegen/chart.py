@@ -1,7 +1,7 @@
 """Write what the chart is made of beside its templates, and the manifests that are rendered from it.
 
 `python -m hack.codegen.chart` copies CRDs, alerts and dashboards into the chart, which helm packs as one folder, writes
-the table of values into its README, and renders deploy/manifests. tests/deploy holds that all of it is up to date.
+the table of values into its README, and renders deploy/manifests. tests/deploy checks that all of it is up to date.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write the policy that guards pods' verdicts on their nodes: `python -m hack.codegen.fault_report_policy`.
 
-tests/deploy holds that the file is up to date, and what the policy lets an account do.
+tests/deploy checks that the file is up to date, and what the policy lets an account do.
 """
 
 from __future__ import annotations

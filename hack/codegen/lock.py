@@ -1,16 +1,22 @@
 """Resolve hack/locks/*.txt afresh from setup.cfg: `python -m hack.codegen.lock`. Needs uv on PATH or in this Python.
 
-Every wheel is named by its hash and none by its address, so that any index may serve it. dev.txt is what
-`make setup` installs; demo.txt is the part of it that `make demo` installs where there was no setup; controllers.txt
-is the part that the controllers' image runs on; launcher-image.txt is what the launcher's image brings along, without
-torch, which is the training image's. launcher.txt is what `make setup-launcher` adds, torch and what it needs, and
-repeats what the two share; pythons.txt runs the tests without torch on Python 3.11 and newer alike. adapters.txt is
-launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a
-trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
-ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
-preprocess.txt has the tokenizers of `turnout preprocess` in the versions of adapters.txt, and what its tests compare
-with. spark.txt is pyspark, which comes as source alone. uv.txt is the installer that the Makefile runs, docs.txt the
-generator of the docs site.
+Every wheel is named by its hash and none by its address, so that any index may serve it.
+
+- dev.txt: what `make setup` installs.
+- demo.txt: the part of dev.txt that `make demo` installs without a setup.
+- controllers.txt: the part of dev.txt that the controllers' image runs on.
+- launcher-image.txt: what the launcher's image brings along, without torch, which the training image has.
+- launcher.txt: torch and what it needs, added by `make setup-launcher`. It repeats what dev.txt has of that.
+- pythons.txt: runs the tests without torch on Python 3.11 and newer alike.
+- adapters.txt: launcher.txt and the trainers of other projects.
+- launcher-floor.txt: the oldest versions that setup.cfg lets a trainer have, and what runs the tests, for an
+  environment of its own (minimum_versions.py).
+- colossalai.txt: the ColossalAI runner with what its command line imports and the environment lacks.
+- preprocess.txt: the tokenizers of `turnout preprocess` in the versions of adapters.txt, and what its tests compare
+  with.
+- spark.txt: pyspark, which comes as source alone.
+- uv.txt: the installer that the Makefile runs.
+- docs.txt: the generator of the docs site.
 """
 
 from __future__ import annotations

@@ -95,8 +95,11 @@ def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
     return max(candidates, key=lambda each: (each.their_score.crossings - each.our_score.crossings, each.gang.letter))
 
 
-def svg(scene: Scene, placed: PlacedTwice) -> str:
-    """Draw both placements side by side. A line joins the members that are neighbours in the ring."""
+def draw_svg(scene: Scene, placed: PlacedTwice) -> str:
+    """Return the picture as SVG text: both placements side by side, with a line between neighbours in the ring.
+
+    scene: the demo's fabric, before cables are moved.
+    """
     gang, width = placed.gang, 2 * HALF_WIDTH + 60
     height = TOP + 2 * (SPINE_HEIGHT + 12) + 26
     title = f"One gang of {gang.pods} pods with {gang.gpus} GPUs each, placed twice on equal clusters"
@@ -190,7 +193,7 @@ def main() -> int:
     assert screen.scene is not None
     chosen = most_different(screen.placements)
     PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(svg(screen.scene, chosen))
+    PICTURE.write_text(draw_svg(screen.scene, chosen))
     print(f"{PICTURE}: gang {chosen.gang.letter}, {_sentence(chosen.their_score)} -> {_sentence(chosen.our_score)}")
     return 0
 

@@ -1,6 +1,6 @@
 """Write the roles and policies that follow from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
 
-They are templates of the chart. tests/deploy holds that the files are up to date, and what the roles allow.
+They are templates of the chart. tests/deploy checks that the files are up to date, and what the roles allow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Our end of the supervisor: orders go down its stdin, answers come back, and its death with ours is its own duty."""
+"""The client of the supervisor: sends it orders on stdin and reads its answers.
+
+The supervisor ends by itself when this process ends.
+"""
 
 from __future__ import annotations
 

@@ -159,12 +159,13 @@ class ControlPlane:
         binary = binary or cache.binary(f"kube-scheduler{self._release}")
         version = emulated_version or self.emulated_version
 
-        def start(port: int) -> None:
+        def start_on_port(port: int) -> None:
+            """Start it on this port, and wait until it is ready. Raises NotReady."""
             self._children.start(name, programs.scheduler(binary, path, self._files.pair, port, version, flags))
             self.scheduler_url = f"https://{programs.HOST}:{port}"
             self.wait_ready(name, f"{self.scheduler_url}/readyz")
 
-        self._on_free_ports(1, (name,), start)
+        self._on_free_ports(1, (name,), start_on_port)
 
     def stop_scheduler(self, name: str = "kube-scheduler") -> None:
         """End the scheduler of this name."""
@@ -176,24 +177,26 @@ class ControlPlane:
         """Start kube-controller-manager with only these controllers, and wait until it is ready. Raises NotReady."""
         binary = cache.binary("kube-controller-manager")
 
-        def start(port: int) -> None:
+        def start_on_port(port: int) -> None:
+            """Start it on this port, and wait until it is ready. Raises NotReady."""
             argv = programs.controller_manager(
                 binary, self.kubeconfig, self._files, port, controllers, self.emulated_version, flags
             )
             self._children.start("kube-controller-manager", argv)
             self.wait_ready("kube-controller-manager", f"https://{programs.HOST}:{port}/healthz")
 
-        self._on_free_ports(1, ("kube-controller-manager",), start)
+        self._on_free_ports(1, ("kube-controller-manager",), start_on_port)
 
     def start_kwok(self, flags: Sequence[str] = ()) -> None:
         """Start kwok, which makes every node alive and every bound pod run; wait until it is ready. Raises NotReady."""
         binary, stages = cache.binary("kwok"), Path(__file__).with_name("stages.yaml")
 
-        def start(port: int) -> None:
+        def start_on_port(port: int) -> None:
+            """Start it on this port, and wait until it is ready. Raises NotReady."""
             self._children.start("kwok", programs.kwok(binary, self.kubeconfig, stages, port, flags))
             self.wait_ready("kwok", f"http://{programs.HOST}:{port}/readyz")
 
-        self._on_free_ports(1, ("kwok",), start)
+        self._on_free_ports(1, ("kwok",), start_on_port)
 
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
         """Start training-operator for PyTorchJobs, and wait until it is ready. Raises NotReady.

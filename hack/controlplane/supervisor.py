@@ -1,11 +1,13 @@
-"""The parent of every program of a control plane: it ends them all when its own parent is gone, however that went.
+"""The parent of every program of a control plane: it ends them all in whatever way its own parent ends.
 
 Runs as a process of its own (python supervisor.py FOLDER PARENT_PID), one thread. It imports the standard library,
-and what programs of ours import once it is told to fork them (forked.py). It takes one JSON order a line on stdin and
-answers one JSON line each on stdout. Three nets, since each has a hole:
-stdin closes when the parent dies; a parent that left its end open in a forked child is noticed by the changed parent
-id; and the kernel kills each program when the supervisor itself is killed (PR_SET_PDEATHSIG, which fires when the
-*thread* that forked ends: hence one thread here, and never a fork from the test's own process).
+and what programs of ours import once it has to fork them (forked.py). It reads one JSON order a line from stdin and
+answers each with one JSON line on stdout.
+
+It notices the end of its parent in two ways, since each one can fail: stdin is closed, or the parent id has changed
+(if a forked child still holds stdin open). If the supervisor itself is killed, the kernel kills each program
+(PR_SET_PDEATHSIG). That signal comes when the *thread* that forked ends: so there is one thread here, and the test's
+own process never forks.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ class Supervisor:
         self.folder = folder
         self.programs: dict[str, Any] = {}  # a Popen, or a fork that answers as one (forked.py)
         self.prepared: set[str] = set()
-        self.tie = _tie_to_this_process()
+        self.tie = _die_with_parent_hook()
 
-    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+    def execute(self, order: dict[str, Any]) -> dict[str, Any]:
         """Carry out one order (start, state, signal or stop), and return the answer: pid and exit status, ok, or an
         error.
         """
@@ -127,7 +129,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-def _tie_to_this_process() -> Callable[[], None] | None:
+def _die_with_parent_hook() -> Callable[[], None] | None:
     """Return a function that a child calls before exec, so that the kernel kills it when this process dies.
 
     None on other systems than Linux.
@@ -177,7 +179,7 @@ def main(folder: Path, parent: int) -> None:
 def _answer(supervisor: Supervisor, line: bytes) -> None:
     """Carry out the order in one line, and write the answer, or the error, as a line to stdout."""
     try:
-        answer = supervisor.obey(json.loads(line))
+        answer = supervisor.execute(json.loads(line))
     except (OSError, LookupError, ValueError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     os.write(1, json.dumps(answer).encode() + b"\n")

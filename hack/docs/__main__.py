@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.docs.stage import abroad, place, placed, stage, with_own_worker
+from hack.docs.stage import foreign_resources, place, placed, stage, with_own_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "docs-source"
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     loads = [
         f"{page.relative_to(ROOT)}: {each}"
         for page in (*pages, *SITE.rglob("*.css"))
-        for each in abroad(page.read_text())
+        for each in foreign_resources(page.read_text())
     ]
     print("\n".join(loads) if loads else f"{len(pages)} pages: {SITE.relative_to(ROOT) / 'index.html'}")
     return 1 if loads else 0

@@ -75,7 +75,7 @@ def with_own_worker(page: str, html: str) -> str:
     return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{way}"', html)
 
 
-def abroad(html: str) -> list[str]:
+def foreign_resources(html: str) -> list[str]:
     """Return the addresses of other hosts from which a browser would load a part of this page, in order."""
     return [next(filter(None, found)) for found in _LOADS.findall(html)]
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 
-class Diary:
+class HistoryWriter:
     """Appends one line per event; lines of several processes do not mix."""
 
     def __init__(self, path: str) -> None:
@@ -38,13 +38,13 @@ def _life() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def adds(device: str, diary: Diary) -> None:
+def adds(device: str, diary: HistoryWriter) -> None:
     """Add numbers on the device, in a process that was forked from a parent that has imported torch; record the sum."""
     total = torch.arange(1_000, device=device).sum().item()
     diary.note("added", total=total, forked="turnout.launcher.workers.forkserver.child_main" in sys.modules)
 
 
-def reduces(device: str, diary: Diary, backend: str = "gloo") -> None:
+def reduces(device: str, diary: HistoryWriter, backend: str = "gloo") -> None:
     """Add ones over all ranks on the device, and record the sum. backend: of torch.distributed."""
     dist.init_process_group(backend)
     ones = torch.ones(4, device=device)
@@ -53,7 +53,7 @@ def reduces(device: str, diary: Diary, backend: str = "gloo") -> None:
     dist.destroy_process_group()
 
 
-def trains(device: str, diary: Diary, steps: str = "400") -> None:
+def trains(device: str, diary: HistoryWriter, steps: str = "400") -> None:
     """Train from the newest save up to step `steps`, and record each step."""
     from turnout import Checkpointer, Steps
 
@@ -76,7 +76,7 @@ def trains(device: str, diary: Diary, steps: str = "400") -> None:
         time.sleep(0.02)
 
 
-def spins(device: str, diary: Diary) -> None:
+def spins(device: str, diary: HistoryWriter) -> None:
     """Start a long kernel and kill this process, in its first life; in the second life, use the device and end."""
     if _life() == 0:
         _long_kernel(device, 60)
@@ -86,7 +86,7 @@ def spins(device: str, diary: Diary) -> None:
     diary.note("back", total=total, life=_life())
 
 
-def hangs(device: str, diary: Diary) -> None:
+def hangs(device: str, diary: HistoryWriter) -> None:
     """Step ten times; then rank 1 waits for a kernel that does not end, in its first life."""
     from turnout import Steps
 
@@ -117,7 +117,7 @@ def _long_kernel(device: str, seconds: float) -> None:
         torch.cuda._sleep(1_500_000_000)  # cycles: about a second each
 
 
-def restores(device: str, diary: Diary, size: str) -> None:
+def restores(device: str, diary: HistoryWriter, size: str) -> None:
     """Save a large state in the first life, which kills itself; load it from memory in the second life."""
     from hack.gpu.training import SIZES, Training
     from turnout import Checkpointer
@@ -157,4 +157,4 @@ SCRIPTS: dict[str, Callable[..., None]] = {
 
 if __name__ == "__main__":
     name, where, file, *more = sys.argv[1:]
-    SCRIPTS[name](where, Diary(file), *more)
+    SCRIPTS[name](where, HistoryWriter(file), *more)

@@ -1,6 +1,6 @@
 """Makes a layer of an image: a gzipped tar whose bytes are a function of its files and of nothing else.
 
-No owner but root, no time but one, every file in the order of its name. What is in a layer is decided in recipes.py.
+All files belong to root, have the same time stamp, and are sorted by name. recipes.py decides what is in a layer.
 """
 
 from __future__ import annotations

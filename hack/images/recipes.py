@@ -31,7 +31,7 @@ class Sources:
     """The inputs of a build besides the locks. cache: where packages are kept between builds."""
 
     version: str
-    revision: str  # the commit, "" if it is not known or the tree differs from it
+    revision: str  # the commit; "" if it is unknown, or if the tree has uncommitted changes
     cache: Path
 
 

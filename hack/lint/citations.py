@@ -1,6 +1,6 @@
-"""Holds what sources cite against what is here: paths of docs, their sections, ids of the contract, and addresses.
+"""Checks that everything cited in sources exists: paths of docs, their sections, ids of the contract, and addresses.
 
-Comments, docstrings and papers are read alike, as text. Links between papers are held by tests/test_docs.py.
+Comments, docstrings and docs pages are read alike, as text. tests/test_docs.py checks links between docs pages.
 """
 
 from __future__ import annotations

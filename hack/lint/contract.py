@@ -1,4 +1,4 @@
-"""Holds what users were promised against the tests: `python -m hack.lint.contract [--write | --check]`.
+"""Compares the promises to users with the tests: `python -m hack.lint.contract [--write | --check]`.
 
 The promises stand in docs/contract.yaml, a row each. A test says which it shows with @pytest.mark.contract("CS-01").
 Both together make docs/contract.md. Tests are read as text: nothing is imported.
@@ -226,12 +226,12 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     elif (root / PAGE).read_text() != text:
         wrong.append(f"{PAGE} is old: type make contract")
     if not asked.check:
-        print("\n".join(_told(table, tests)))
+        print("\n".join(_table_lines(table, tests)))
     print("".join(f"contract: {each}\n" for each in wrong), end="", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _told(table: Sequence[Row], tests: Iterable[Showing]) -> Iterator[str]:
+def _table_lines(table: Sequence[Row], tests: Iterable[Showing]) -> Iterator[str]:
     """Yield the lines of the printed table, with the number of tests of each row."""
     shows = by_row(tests)
     for state in State:

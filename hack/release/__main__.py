@@ -51,7 +51,10 @@ Part = Callable[[Release], dict[str, str]]  # writes its files; gives digests of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available."""
+    """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available.
+
+    A tree with uncommitted changes is released with a warning.
+    """
     parser = argparse.ArgumentParser(prog="python -m hack.release", description="Make what a release publishes.")
     parser.add_argument("what", nargs="?", choices=("release", "chart"), default="release")
     parser.add_argument("--url", default=NO_ADDRESS, help="the public address of the repository (%(default)s)")
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     sources = Sources(metadata.version("turnout"), revision(), python_wheels.cache_folder())
     if not sources.revision:
-        print("hack.release: the tree differs from its commit, so provenance names no commit", file=sys.stderr)
+        print("hack.release: the tree has uncommitted changes, so provenance names no commit", file=sys.stderr)
     try:
         assemble(Release(args.into / "release", sources, args.url.rstrip("/")), PARTS)
     except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.CalledProcessError) as error:

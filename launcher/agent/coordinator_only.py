@@ -17,7 +17,7 @@ from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.goodput.job_time import JobTime
-from turnout.launcher.goodput.ledger import newest
+from turnout.launcher.goodput.ledger import later_totals
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
@@ -171,7 +171,7 @@ class CoordinatorOnlyHost:
         """End the present leadership. The next worker that comes makes this program ask the arbiter who leads."""
         assert self._current_leadership is not None
         await self._current_leadership.end()
-        self._totals = newest(None, self._current_leadership.last_totals)
+        self._totals = later_totals(None, self._current_leadership.last_totals)
         self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 

@@ -110,7 +110,9 @@ class CoordinatorSession:
             A search without a target keeps its start time.
             """
             since_s = (
-                self._seek.since_s if self._seek.roams or self._without_target else asyncio.get_running_loop().time()
+                self._seek.since_s
+                if self._seek.tries_all_addresses or self._without_target
+                else asyncio.get_running_loop().time()
             )
             self._seek = seek = replace(self._seek, since_s=since_s, base=base)
             self._put(CoordinatorFound(await self._finder.find(seek)))
@@ -180,13 +182,13 @@ class CoordinatorSession:
         hint = (to.address, to.port) if to.port else None
         self._seek = replace(self._seek, hint=hint, last=None, silent=left, handed_over=handed)
 
-    def set_periodic_search(self, roams: bool) -> None:
+    def set_periodic_search(self, tries_all_addresses: bool) -> None:
         """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""
-        self._seek = replace(self._seek, roams=roams)
+        self._seek = replace(self._seek, tries_all_addresses=tries_all_addresses)
 
     def set_formed(self, successors: tuple[Successor, ...]) -> None:
         """Record that this member's world has formed, and the successors of its coordinator."""
-        self._seek = replace(self._seek, successors=successors, roams=False)
+        self._seek = replace(self._seek, successors=successors, tries_all_addresses=False)
 
     def set_successors(self, successors: tuple[Successor, ...]) -> None:
         """Record that a world without this member has formed, and the successors of its coordinator if given."""

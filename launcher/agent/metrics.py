@@ -123,7 +123,7 @@ class Metrics:
             self._suspects.labels(self._run, rank).set(1)
 
     def _on_world_formed(self, fields: Mapping[str, Any]) -> None:
-        """Update the metrics of a world that has formed."""
+        """Update the metrics of a world that has formed. fields: of the event world_formed."""
         run = self._run
         self._suspects.clear()  # the ranks belong to new processes now
         self._members.labels(run).set(fields["members"])

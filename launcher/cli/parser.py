@@ -29,7 +29,7 @@ class ConfigKey:
     text: str  # what it does, or why it has no effect here
     example: str  # a value
     sets: tuple[str, ...] = ()  # () for no effect
-    read: Callable[[str], object] = value_types.any_text
+    read: Callable[[str], object] = value_types.parse_text
     same: str = ""  # the key that it is another name of
 
 
@@ -39,14 +39,14 @@ KEYS = (
         "seconds that a round may take to form; 600 by default",
         "90",
         ("elastic_spec.join_timeout_s",),
-        value_types.seconds,
+        value_types.parse_seconds,
     ),
     ConfigKey(
         "timeout",
         "same as join_timeout; the name in torch's etcd back-end",
         "90",
         ("elastic_spec.join_timeout_s",),
-        value_types.seconds,
+        value_types.parse_seconds,
         "join_timeout",
     ),
     ConfigKey(
@@ -54,14 +54,14 @@ KEYS = (
         "seconds that a round waits for more workers once it has its minimum, 30 by default; --last-call-s wins",
         "2",
         ("elastic_spec.last_call_s",),
-        value_types.seconds,
+        value_types.parse_seconds,
     ),
     ConfigKey(
         "lastcall_timeout",
         "same as last_call_timeout; the name in DLRover",
         "2",
         ("elastic_spec.last_call_s",),
-        value_types.seconds,
+        value_types.parse_seconds,
         "last_call_timeout",
     ),
     ConfigKey(
@@ -69,16 +69,18 @@ KEYS = (
         "seconds between heartbeats; --heartbeat-s wins",
         "1",
         ("timing.heartbeat_s", "timing.silence_s"),
-        value_types.seconds,
+        value_types.parse_seconds,
     ),
     ConfigKey(
         "keep_alive_max_attempt",
         "heartbeats that may be missing before a peer is given up, 5 by default; --silence-s wins",
         "3",
         ("timing.silence_s",),
-        value_types.positive_count,
+        value_types.parse_positive_count,
     ),
-    ConfigKey("is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.truth),
+    ConfigKey(
+        "is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.parse_bool
+    ),
     ConfigKey("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
     ConfigKey("close_timeout", "a job that has ended is closed at once", "7"),
     ConfigKey("pend_timeout", "a spare worker waits as long as the job runs", "3600"),

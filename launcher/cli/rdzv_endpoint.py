@@ -115,7 +115,7 @@ def _env_port(environ: Mapping[str, str]) -> int:
     """Return the port in MASTER_PORT; STATIC_PORT if it is not set. Raises BadCommand for text that is no port."""
     text = environ.get("MASTER_PORT", "")
     try:
-        return value_types.port(text) if text else STATIC_PORT
+        return value_types.parse_port(text) if text else STATIC_PORT
     except value_types.BadValue as error:
         raise BadCommand(f"MASTER_PORT is {text!r}: {error}") from error
 

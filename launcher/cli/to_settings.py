@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from turnout.launcher.cli import help, parser, rdzv_endpoint
 from turnout.launcher.cli.options import Effect
 from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, parse_command_line, unknown_variables
-from turnout.launcher.cli.value_types import BadValue, positive_count
+from turnout.launcher.cli.value_types import BadValue, parse_positive_count
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
 from turnout.launcher.health.model import NodeChecks, ProbePolicy, SlowRule, StragglerLimits
@@ -64,7 +64,8 @@ def resizable(strategy: str, min_workers: int, max_workers: int) -> str | None:
     )
 
 
-Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
+# Parsed values by option name without "--". An option that was not given, or set by a variable, is missing.
+ParsedOptions: TypeAlias = Mapping[str, Any]
 
 MISSED_HEARTBEATS = 5  # missing heartbeats after which a peer is given up
 
@@ -106,7 +107,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     unknown variables.
     """
     given = {**look_up(environ), **line.given}
-    chosen: Chosen = {name: each.value for name, each in given.items()}
+    chosen: ParsedOptions = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
     conf = given.get("rdzv-conf")
     keys, conf_notes = parser.parse_rdzv_conf(conf.text, conf.source) if conf else ({}, ())
@@ -131,7 +132,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     return replace(settings, notes=(*notes, *unknown))
 
 
-def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
+def _bounds(chosen: ParsedOptions, environ: Mapping[str, str]) -> tuple[int, int]:
     """Return the smallest and the largest number of workers. Raises BadCommand.
 
     (1, 1) for a standalone worker, even if more are allowed. A process that only coordinates defaults to two, for
@@ -140,19 +141,19 @@ def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
     min_workers, max_workers = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
     if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):
         try:
-            min_workers = max_workers = positive_count(number)
+            min_workers = max_workers = parse_positive_count(number)
         except BadValue as error:
             raise BadCommand(f"NODE_NUM is {number!r}: {error}") from error
     return (min_workers, 1) if chosen.get("standalone") and min_workers == 1 else (min_workers, max_workers)
 
 
-def _processes(chosen: Chosen) -> int | Devices:
+def _processes(chosen: ParsedOptions) -> int | Devices:
     """Return the number of processes on this worker, or the kind of devices that determines it."""
     count: int | Devices = chosen.get("nproc-per-node", Devices.AUTO if chosen.get("auto-config") else 1)
     return count
 
 
-def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
+def _command(line: Line, chosen: ParsedOptions, environ: Mapping[str, str]) -> Command:
     """Return the command to run. Raises BadCommand.
 
     Source: torchrun, where --run-path overrides the other two, and those exclude each other.
@@ -170,7 +171,7 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
     )
 
 
-def _elastic_spec(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
+def _elastic_spec(chosen: ParsedOptions, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
     """Return the bounds and time limits of the elastic job.
 
     bounds: (min, max) workers. keys: those of --rdzv-conf, used where no option is given.
@@ -187,8 +188,11 @@ def _elastic_spec(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, in
     )
 
 
-def _place_settings(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
-    """Return the settings that describe where this worker runs."""
+def _place_settings(chosen: ParsedOptions, environ: Mapping[str, str]) -> PlaceSettings:
+    """Return the settings that describe where this worker runs. An option that was not given has its default.
+
+    environ: used for the worker's index, if no option gives it.
+    """
     return PlaceSettings(
         name=chosen.get("name", ""),
         host=chosen.get("host", ""),
@@ -199,7 +203,7 @@ def _place_settings(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings
     )
 
 
-def _timing_settings(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
+def _timing_settings(chosen: ParsedOptions, keys: Mapping[str, Any]) -> Timing:
     """Return the intervals and time limits, in seconds. keys: those of --rdzv-conf, used where no option is given."""
     default = Timing()
     heartbeat_s = chosen.get("heartbeat-s", keys.get("keep_alive_interval", default.heartbeat_s))
@@ -211,8 +215,8 @@ def _timing_settings(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     )
 
 
-def _start_settings(chosen: Chosen) -> StartSettings:
-    """Return the settings that say how worker processes are started."""
+def _start_settings(chosen: ParsedOptions) -> StartSettings:
+    """Return the settings that say how worker processes are started. An option that was not given has its default."""
     default = StartSettings()
     return StartSettings(
         fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
@@ -223,8 +227,8 @@ def _start_settings(chosen: Chosen) -> StartSettings:
     )
 
 
-def _output_settings(chosen: Chosen) -> Output:
-    """Return the settings for logs, worker output and metrics."""
+def _output_settings(chosen: ParsedOptions) -> Output:
+    """Return the settings for logs, worker output and metrics. An option that was not given has its default."""
     return Output(
         log_dir=chosen.get("log-dir", ""),
         redirects=chosen.get("redirects", Streams()),
@@ -238,7 +242,7 @@ def _output_settings(chosen: Chosen) -> Output:
     )
 
 
-def _node_checks(chosen: Chosen) -> NodeChecks:
+def _node_checks(chosen: ParsedOptions) -> NodeChecks:
     """Return which node checks run before training, and their limits.
 
     Options that are not given keep their defaults.
@@ -267,7 +271,7 @@ def _node_checks(chosen: Chosen) -> NodeChecks:
     )
 
 
-def _hang_policy(chosen: Chosen) -> HangPolicy:
+def _hang_policy(chosen: ParsedOptions) -> HangPolicy:
     """Return when a process counts as hanging, what follows, and where its stacks are written."""
     return HangPolicy(
         at_most_s=chosen.get("hang-timeout"),
@@ -276,7 +280,7 @@ def _hang_policy(chosen: Chosen) -> HangPolicy:
     )
 
 
-def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
+def _notes(given: Mapping[str, Given], chosen: ParsedOptions, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List notes about options without effect, and about the risk of a resize."""
     without_effect = [
         StartNote(each.source, NoteSubject.NO_EFFECT, each.option.text)

@@ -23,19 +23,19 @@ class BadValue(ValueError):
     """The text is no valid value. The error's own text says what is needed instead."""
 
 
-def any_text(text: str) -> str:
+def parse_text(text: str) -> str:
     """Return the text unchanged."""
     return text
 
 
-def word(text: str) -> str:
+def parse_word(text: str) -> str:
     """Return a text without surrounding space. Raises BadValue if nothing is left."""
     if not text.strip():
         raise BadValue("a text is needed")
     return text.strip()
 
 
-def truth(text: str) -> bool:
+def parse_bool(text: str) -> bool:
     """Return True for 1, a larger number or a word for yes; False for 0 or a word for no. Raises BadValue for other
     texts.
     """
@@ -47,21 +47,21 @@ def truth(text: str) -> bool:
     raise BadValue("1 or 0 is needed")
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Parse a whole number, 0 or more. Raises BadValue."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise BadValue("a whole number, 0 or more, is needed")
     return int(text)
 
 
-def positive_count(text: str) -> int:
+def parse_positive_count(text: str) -> int:
     """Parse a whole number, 1 or more. Raises BadValue."""
-    if count(text) < 1:
+    if parse_count(text) < 1:
         raise BadValue("a whole number, 1 or more, is needed")
     return int(text)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a time in seconds, 0 or more. Raises BadValue."""
     try:
         value = float(text)
@@ -72,21 +72,21 @@ def seconds(text: str) -> float:
     return value
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parse a time in seconds, above 0. Raises BadValue."""
-    if (value := seconds(text)) > 0:
+    if (value := parse_seconds(text)) > 0:
         return value
     raise BadValue("a number of seconds above 0 is needed")
 
 
-def port(text: str) -> int:
+def parse_port(text: str) -> int:
     """Parse a port, 0 to 65535. Raises BadValue."""
-    if count(text) > 65_535:
+    if parse_count(text) > 65_535:
         raise BadValue("a port from 0 to 65535 is needed")
     return int(text)
 
 
-def bounds(text: str) -> tuple[int, int]:
+def parse_bounds(text: str) -> tuple[int, int]:
     """Parse a number of workers, N or MIN:MAX; return (min, max), which are equal for N. Raises BadValue."""
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
     if not match or not 1 <= int(match[1]) <= int(match[2] or match[1]):
@@ -94,7 +94,7 @@ def bounds(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def processes(text: str) -> int | Devices:
+def parse_processes(text: str) -> int | Devices:
     """Parse a number of processes, 1 or more, or the word for a kind of devices to count. Raises BadValue."""
     names = [each.value for each in Devices]
     if text in names:
@@ -104,7 +104,7 @@ def processes(text: str) -> int | Devices:
     return int(text)
 
 
-def endpoint(text: str) -> tuple[str, int]:
+def parse_endpoint(text: str) -> tuple[str, int]:
     """Parse host[:port], with an IPv6 address in brackets; return (host, port). Raises BadValue.
 
     Source: PE-13; torchrun reads it alike.
@@ -112,10 +112,10 @@ def endpoint(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?", text.strip())
     if not match or int(match[2] or 0) > 65_535:
         raise BadValue("host[:port] is needed, an IPv6 address in brackets")
-    return host(match[1]), PORT if match[2] is None else int(match[2])
+    return parse_host(match[1]), PORT if match[2] is None else int(match[2])
 
 
-def host(text: str) -> str:
+def parse_host(text: str) -> str:
     """Parse a host name or an IP address; an IPv6 address may be in brackets, which are removed. Raises BadValue."""
     match = re.fullmatch(r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]?|([\w.-]+)", text.strip())
     if not match:
@@ -123,7 +123,7 @@ def host(text: str) -> str:
     return match[1] or match[2]
 
 
-def streams(text: str) -> Streams:
+def parse_streams(text: str) -> Streams:
     """Parse which outputs (0 none, 1 stdout, 2 stderr, 3 both) are meant: one digit for all ranks, or RANK:DIGIT,…
 
     Raises BadValue. Source: torchrun's --redirects.
@@ -136,26 +136,26 @@ def streams(text: str) -> Streams:
     return Streams(by_rank=tuple(sorted({int(rank): Std(int(std)) for rank, std in pairs}.items())))
 
 
-def ranks(text: str) -> tuple[int, ...]:
+def parse_ranks(text: str) -> tuple[int, ...]:
     """Parse local ranks, as R,R,…; return them sorted, without duplicates. Raises BadValue."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text.replace(" ", "")):
         raise BadValue("local ranks with commas between them are needed")
     return tuple(sorted({int(rank) for rank in text.split(",")}))
 
 
-def filters(text: str) -> tuple[str, ...]:
+def parse_filters(text: str) -> tuple[str, ...]:
     """Read words separated by commas; two commas are one comma within a word. Source: torchrun's parser."""
     return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
 
 
-def modules(text: str) -> tuple[str, ...]:
+def parse_modules(text: str) -> tuple[str, ...]:
     """Parse module names separated by commas. Raises BadValue."""
     if not re.fullmatch(r"[^\W\d][\w.]*(,[^\W\d][\w.]*)*", text):
         raise BadValue("names of modules with commas between them are needed")
     return tuple(dict.fromkeys(text.split(",")))
 
 
-def signals(text: str) -> tuple[str, ...]:
+def parse_signals(text: str) -> tuple[str, ...]:
     """Parse signal names, such as SIGTERM, separated by commas; duplicates are dropped. Raises BadValue."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if wrong := [name for name in names if name not in SIGNALS]:
@@ -163,12 +163,12 @@ def signals(text: str) -> tuple[str, ...]:
     return names
 
 
-def path(text: str) -> tuple[str, ...]:
+def parse_path(text: str) -> tuple[str, ...]:
     """Read a path a/b/c, from the root of the fabric down."""
     return tuple(name for name in text.strip().split("/") if name)
 
 
-def box_pairs(text: str) -> tuple[tuple[int, int], ...]:
+def parse_box_pairs(text: str) -> tuple[tuple[int, int], ...]:
     """Parse pairs of switchbox sockets, as a:b c:d, each socket in at most one pair. Raises BadValue.
 
     Source: the guide, DL-33
@@ -182,7 +182,7 @@ def box_pairs(text: str) -> tuple[tuple[int, int], ...]:
     return pairs
 
 
-def name_of_lease(text: str) -> str:
+def parse_lease_name(text: str) -> str:
     """Check that the text is namespace/name, and return it. Raises BadValue."""
     if not re.fullmatch(r"[a-z0-9.-]+/[a-z0-9.-]+", text):
         raise BadValue("namespace/name is needed")

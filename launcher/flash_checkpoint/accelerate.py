@@ -84,7 +84,7 @@ class FlashState:
         """Restore everything from the newest step in memory or storage; return that step, or None if nothing is stored.
 
         Random number generators are restored if the number of ranks is the same. Raises BadCheckpoint, also if a
-        prepared or registered object was not saved, and StorageFailed.
+        prepared or registered object was not saved, NewerFormat and StorageFailed.
         """
         loaded = self._parts.load(lambda name: name != _RANDOM)
         if loaded is None:

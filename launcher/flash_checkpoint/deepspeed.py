@@ -144,7 +144,7 @@ class DeepSpeedCheckpointer:
 
         Returns its path and the client state, or None and None if nothing is stored. how: arguments of DeepSpeed's own
         load_checkpoint. Random number generators are restored too. Raises BadCheckpoint, also if `tag` is not that of
-        the newest step, and StorageFailed.
+        the newest step, NewerFormat and StorageFailed.
         """
         self._check_folder(load_dir)
         loaded = self._parts.load(lambda name: name != _RANDOM)

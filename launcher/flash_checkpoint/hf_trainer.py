@@ -119,10 +119,10 @@ class FlashSaves:
         return parts if scaler is None else parts | {"scaler": scaler.state_dict()}
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *more: Any, **named: Any) -> Any:
-        """Train like transformers' Trainer, but True resumes from the newest step in memory or storage, or starts fresh
-        without one.
+        """Train like transformers' Trainer, except that True means the newest step in memory or storage.
 
-        A path resumes from transformers' own files. Raises BadCheckpoint and StorageFailed.
+        resume_from_checkpoint: True to resume from that step, or to start fresh if there is none; a path to resume from
+        transformers' own files. Raises BadCheckpoint, NewerFormat and StorageFailed.
         """
         inherited: Any = super()
         if resume_from_checkpoint is not True:

@@ -66,7 +66,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         """Return the value for `ckpt_path` that stands for the newest step; None, for a fresh start, if there is no
         step.
 
-        Raises BadCheckpoint and StorageFailed.
+        Raises BadCheckpoint, NewerFormat and StorageFailed.
         """
         return self.path if self._parts.any() else None
 
@@ -127,7 +127,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._last_stored_step = trainer.global_step
 
     def load(self) -> dict[str, Any]:
-        """Load the newest step in the form of Lightning's own files. Raises BadCheckpoint, StorageFailed."""
+        """Load the newest step in the form of Lightning's own files.
+
+        Raises BadCheckpoint, NewerFormat and StorageFailed.
+        """
         loaded = self._parts.load(lambda name: name != _RANDOM)
         if loaded is None:
             raise BadCheckpoint(f"nothing is stored in {self._parts.folder}")
@@ -152,7 +155,9 @@ class _Files(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._files.save_checkpoint(*arguments, **more)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> Any:
-        """Load a file, or the newest step for the one path that is not a file. Raises BadCheckpoint, StorageFailed."""
+        """Load a file, or the newest step for the one path that is not a file. Raises BadCheckpoint, NewerFormat,
+        StorageFailed.
+        """
         return self._flash.load() if path == self._flash.path else self._files.load_checkpoint(path, *arguments, **more)
 
     def remove_checkpoint(self, path: Any) -> None:

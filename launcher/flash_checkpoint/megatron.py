@@ -309,7 +309,7 @@ def load_checkpoint(
     Returns the iteration and the count of floating-point operations (0 before Megatron 0.5), or (0, 0) if nothing is
     stored. checkpoint_dir: --load by default. --finetune, --no-load-optim and --no-load-rng are obeyed.
     The sizes of tensor, pipeline and expert parallelism must equal the save's; with a distributed optimizer, data too.
-    Raises BadCheckpoint, StorageFailed, NotUsable, NotImplementedError.
+    Raises BadCheckpoint, NewerFormat, StorageFailed, NotUsable, NotImplementedError.
     """
     _check_arguments(megatrons, _IGNORED_AT_LOAD)
     megatron = Megatron.of_process()

@@ -185,8 +185,8 @@ class Parts:
         """Load the newest step: from memory if all ranks hold it, else from storage. None if there is none.
 
         With the same number of ranks, a rank gets the parts that it saved. With another number of ranks, it gets those
-        parts of all ranks for whose name `is_loaded_in_other_world` returns True. Raises BadCheckpoint and
-        StorageFailed.
+        parts of all ranks for whose name `is_loaded_in_other_world` returns True. Raises BadCheckpoint,
+        NewerFormat and StorageFailed.
         """
         reader = self._reader()
         if reader is None:
@@ -218,7 +218,9 @@ class Parts:
         )
 
     def any(self) -> bool:
-        """Return True if this rank finds a step in memory or storage. Raises BadCheckpoint and StorageFailed."""
+        """Return True if this rank finds a step in memory or storage. Raises BadCheckpoint, NewerFormat and
+        StorageFailed.
+        """
         return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:

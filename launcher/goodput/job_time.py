@@ -57,7 +57,7 @@ class JobTime:
     gpu_us: Amounts = NO_TIME  # the same in GPU-microseconds: each interval times the GPUs of the world
     undecided_ns: Amount = 0  # steps that are not preserved, and a start whose first step is not done
     gpus: Amount = 0  # of the newest world: its training processes
-    mark: StepNumber = -1  # the newest step before the undecided ones
+    mark: StepNumber = -1  # the newest decided step: the time of later steps is in undecided_ns
     step: StepNumber = -1  # the newest step that was done
     # what goes on between two worlds: a later coordinator counts the time until its own begin as this
     pause: TimeKind = TimeKind.RECOVERY

@@ -31,7 +31,7 @@ class Ledger:
     start_pending_ns: int = 0  # of a world without a step: its start
     steps_ns: int = 0  # of steps that are done and not preserved
     tail_ns: int = 0  # since the newest step
-    mark: int = -1  # the newest step before those of steps_ns
+    mark: int = -1  # the newest decided step: the time of later steps is in steps_ns
     step: int = -1  # the newest step of this round, -1 for none
     preserved: int = -1  # the newest preserved step
     saved: int = -1  # the newest saved step that was reported before the first world here; -1 for none
@@ -45,10 +45,10 @@ class Ledger:
         return self.start_pending_ns + self.steps_ns + self.tail_ns
 
 
-def begin(
+def new_ledger(
     issuer: str, begun_ns: int, now_ns: int, record: JobTime | None = None, pause: TimeKind = TimeKind.RENDEZVOUS
 ) -> Ledger:
-    """Make the ledger of a coordinator. begun_ns: since 1970; now_ns: the same on a clock that never goes back.
+    """Return a new ledger for a coordinator. begun_ns: since 1970; now_ns: the same on a clock that never goes back.
 
     record: the newest totals of an earlier coordinator, None if unknown. pause: the kind of the time until a world
     forms, if there is no record.
@@ -57,11 +57,12 @@ def begin(
     return ledger if record is None else inherit(ledger, record)
 
 
-def newest(own: JobTime | None, stored: JobTime | None) -> JobTime | None:
-    """Choose the totals with which a coordinator begins: its agent's own, or those that the arbiter stores.
+def later_totals(own: JobTime | None, stored: JobTime | None) -> JobTime | None:
+    """Return the totals with the later `until_ns`, `own` if they are equal; None if there are none.
 
-    An agent without totals knows no survivor of the last world. Then the job has stopped as a whole, so the time
-    until the next world is recovery, even if that world had begun to shrink.
+    own: those of this coordinator's agent. stored: those that the arbiter keeps. If only `stored` is known, no member
+    of the last world is left: the job has stopped as a whole. Then a copy is returned whose `pause` is RECOVERY, so
+    that the time until the next world counts as recovery.
     """
     if stored is None or (own is not None and own.until_ns >= stored.until_ns):
         return own
@@ -77,7 +78,7 @@ def inherit(ledger: Ledger, record: JobTime) -> Ledger:
     is_own = record.issuer == ledger.issuer and record.until_ns >= ledger.begun_ns
     if is_own or (known is not None and known.until_ns >= record.until_ns):
         return ledger
-    if ledger.gpus and known is None:  # a world was formed here before anybody told of the job's past
+    if ledger.gpus and known is None:  # a world was formed before this coordinator learned the totals of an earlier one
         lost = Totals().plus(record.time_ns, record.gpu_us).add(TimeKind.WASTED, record.undecided_ns, record.gpus)
         return replace(ledger, inherited=replace(record, time_ns=lost.time_ns, gpu_us=lost.gpu_us, undecided_ns=0))
     if ledger.gpus:
@@ -95,7 +96,10 @@ def inherit(ledger: Ledger, record: JobTime) -> Ledger:
 
 
 def record_of(ledger: Ledger) -> JobTime:
-    """Return the job's totals up to now, with those that were inherited and the time between."""
+    """Return the job's totals up to now: this coordinator's, the inherited ones, and the time between the two.
+
+    The time between counts as the `pause` of the inherited totals.
+    """
     totals, origin_ns = ledger.own, ledger.begun_ns
     if (past := ledger.inherited) is not None:
         totals = totals.plus(past.time_ns, past.gpu_us)
@@ -116,7 +120,7 @@ def record_of(ledger: Ledger) -> JobTime:
     )
 
 
-def pause(ledger: Ledger, now_ns: int, kind: TimeKind, gpus: int = 0) -> Ledger:
+def count_pause(ledger: Ledger, now_ns: int, kind: TimeKind, gpus: int = 0) -> Ledger:
     """Return the ledger with the time up to `now_ns` counted as `kind`. No world trained in that time.
 
     gpus: those of the members present, if no world has formed before; 0: those of the last world.
@@ -126,7 +130,7 @@ def pause(ledger: Ledger, now_ns: int, kind: TimeKind, gpus: int = 0) -> Ledger:
     return replace(ledger, now_ns=ledger.now_ns + passed_ns, own=own)
 
 
-def train(ledger: Ledger, now_ns: int, report: RankZero | None = None, *, hung: bool = False) -> Ledger:
+def count_training(ledger: Ledger, now_ns: int, report: RankZero | None = None, *, hung: bool = False) -> Ledger:
     """Return the ledger with the time up to `now_ns` counted as time in which a world trained.
 
     report: the newest of rank 0, None if it is unknown. hung: a process hangs.

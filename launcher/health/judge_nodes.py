@@ -171,7 +171,8 @@ class Evidence:
     def _is_slow(self, result: Measured, time_s: float, samples: Iterable[tuple[Sample, list[float | None]]]) -> bool:
         """Return True if a group's time is suspicious in one of the samples.
 
-        samples: each with the times of its groups, in the order of `groups`.
+        result, time_s: the group, and its time in seconds. samples: (sample, seconds of its groups in the order of
+        `groups`, None for a group without a time).
         """
         same = self._runs_of_group(result)
         return any(
@@ -364,7 +365,10 @@ def verdict(evidence: Evidence) -> Verdict:
 
 
 def _bad_finding(evidence: Evidence, node: str) -> Finding:
-    """Return the finding for a bad node: its own computation failed, or its network."""
+    """Return the finding for a bad node: COMPUTE_FAILED if its own computation failed, else NETWORK_FAILED.
+
+    Precondition: the evidence proves the node bad.
+    """
     if node in evidence.broken:
         return Finding((node,), FaultCause.COMPUTE_FAILED, "its own computation failed or got stuck")
     others = " and with ".join(evidence.failed_with(node)[:2])
@@ -432,8 +436,11 @@ def max_searches(nodes: int) -> int:
     return max(LEAST_SEARCHES, (nodes - 1).bit_length())
 
 
-def next_groups(check: Check) -> Groups | Verdict:
-    """Return the next round's groups, disjoint and each in the check's order; the verdict if no probe is needed."""
+def next_groups_or_verdict(check: Check) -> Groups | Verdict:
+    """Return the groups of the next round of probes, or the verdict if nothing is left to probe.
+
+    The groups are disjoint, and each is in the order of check.nodes.
+    """
     if not check.rounds:
         return _neighbours(check.nodes)
     evidence = Evidence(check)

@@ -247,7 +247,7 @@ def end_training(transition: Transition) -> None:
             return
         state = replace(state, budget=state.budget.charged())
     staying = sum(member_state.leave_s is None for member_state in transition.members.values())
-    expected, call_s = (
+    expected, last_call_s = (
         (0, 0.0)
         if state.job.elastic_spec.world_size(staying)
         else (state.fencing.base_size, state.job.elastic_spec.settle_s)
@@ -256,7 +256,7 @@ def end_training(transition: Transition) -> None:
         state,
         phase=Phase.HANDING,
         cause=replace(state.cause, fault="", lost=False, since_s=transition.now_s),
-        gathering=replace(state.gathering, expected=expected, call_s=call_s),
+        gathering=replace(state.gathering, expected=expected, last_call_s=last_call_s),
         checkpoints=replace(state.checkpoints, handover=None),
     )
 

@@ -39,7 +39,7 @@ class Search:
     laps: int = 0  # complete ones
     since_s: float = 0.0  # when the search began
     handed_over: bool = False  # its coordinator has left, and base.size no longer counts it
-    roams: bool = False  # this member has led too small a world, and tries all addresses before it leads again
+    tries_all_addresses: bool = False  # before it leads again, since the world that it led was too small
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _moves_of_lap(search: Search, now_s: float) -> Iterator[Move]:
         yield Lead()
     if endpoint is not None:
         yield ConnectTo(endpoint)
-    if search.roams or _is_leaderless(search, now_s):
+    if search.tries_all_addresses or _is_leaderless(search, now_s):
         yield Lead()
 
 
@@ -117,7 +117,7 @@ def _moves_to_last_world(search: Search) -> Iterator[Move]:
         yield ConnectTo(search.last)
     for successor in search.successors:
         if successor.id == search.id:
-            if not search.roams:
+            if not search.tries_all_addresses:
                 yield Lead()
             continue
         yield ConnectTo((successor.address, successor.port))

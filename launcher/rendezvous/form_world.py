@@ -122,7 +122,7 @@ def gather(transition: Transition) -> None:
     if (own := transition.members.get(state.job.member.id)) is not None and own.leave_s is not None:
         _hand_over(transition, own)
         return
-    if _is_arriving(transition):
+    if _waits_for_first_members(transition):
         _log_waiting(transition, Reason.LAST_CALL)
         return
     candidates = _candidates(transition)
@@ -133,13 +133,13 @@ def gather(transition: Transition) -> None:
         return
     if _is_last_call(transition, len(candidates)):
         _log_waiting(transition, Reason.LAST_CALL)
-        transition.wake(state.gathering.joined_s + state.gathering.call_s)
+        transition.wake(state.gathering.joined_s + state.gathering.last_call_s)
         return
     busy = sum(bool(member_state.busy) for member_state in transition.members.values())
     if state.job.elastic_spec.world_size(len(candidates) + busy) > size:
         return  # busy members were ordered to stop, and report the end of their processes
-    if not _is_fenced(transition):
-        transition.wake(state.fencing.fenced_s)
+    if not _old_world_is_over(transition):
+        transition.wake(state.fencing.old_world_until_s)
         return
     if (checked := checked_members(transition, candidates, size)) is not None:
         _claim_for(transition, checked, size)
@@ -148,7 +148,7 @@ def gather(transition: Transition) -> None:
 def _is_last_call(transition: Transition, candidates: int) -> bool:
     """Return True while more members are expected. candidates: the number of members that may be chosen now."""
     gathering, elastic_spec = transition.state.gathering, transition.state.job.elastic_spec
-    is_over = transition.now_s >= gathering.joined_s + gathering.call_s
+    is_over = transition.now_s >= gathering.joined_s + gathering.last_call_s
     return not is_over and candidates < min(gathering.expected, elastic_spec.max_nodes)
 
 
@@ -228,20 +228,21 @@ def _log_waiting(transition: Transition, reason: Reason) -> None:
 
 def _deadline_s(state: State) -> float:
     """Return the time at which the coordinator gives up the job if members are still too few."""
-    return (state.gathering.sought_s or state.cause.since_s) + state.job.elastic_spec.join_timeout_s
+    return (state.gathering.search_began_s or state.cause.since_s) + state.job.elastic_spec.join_timeout_s
 
 
-def _is_arriving(transition: Transition) -> bool:
-    """Return True while the first members of a new job are arriving: the last call is open and some are missing.
+def _waits_for_first_members(transition: Transition) -> bool:
+    """Return True during the last call of a new job's first round, while members are missing; then also wake at its
+    end.
 
-    Members are then not examined at each arrival. Adds a Wake effect for the end of that time.
+    Always False for a coordinator that took over a job.
     """
     state = transition.state
-    until_s = min(state.gathering.joined_s + state.gathering.call_s, _deadline_s(state))
+    until_s = min(state.gathering.joined_s + state.gathering.last_call_s, _deadline_s(state))
     if (
         state.fencing.base
         or state.fencing.before
-        or state.gathering.searches
+        or state.gathering.may_search
         or len(transition.members) >= min(state.gathering.expected, state.job.elastic_spec.max_nodes)
         or transition.now_s >= until_s
     ):
@@ -276,17 +277,17 @@ def _may_follow_unknown_world(transition: Transition) -> bool:
     return (
         state.fencing.base == 0
         and not state.job.has_arbiter
-        and bool(state.gathering.searches)
+        and bool(state.gathering.may_search)
         and (state.job.sole_coordinator or 2 * state.job.elastic_spec.min_nodes <= state.job.elastic_spec.max_nodes)
     )
 
 
-def _is_fenced(transition: Transition) -> bool:
+def _old_world_is_over(transition: Transition) -> bool:
     """Return True if no older world can still be training.
 
     A world trains only with all its members, so this coordinator's own world is over when one member has ended its
-    processes. For an earlier coordinator's world, half of its members must be present and idle. Otherwise `fenced_s`
-    must have passed: until then, members without a coordinator have ended their processes.
+    processes. For an earlier coordinator's world, half of its members must be present and idle. Otherwise
+    `old_world_until_s` must have passed: until then, members without a coordinator have ended their processes.
     """
     state = transition.state
     idle_veterans = sum(
@@ -297,7 +298,7 @@ def _is_fenced(transition: Transition) -> bool:
     return (
         own_world_ended
         or (0 < state.fencing.base >= state.fencing.before and 2 * idle_veterans >= state.fencing.base_size)
-        or transition.now_s >= state.fencing.fenced_s
+        or transition.now_s >= state.fencing.old_world_until_s
     )
 
 
@@ -323,7 +324,7 @@ def _wait_for_min(transition: Transition, present: int) -> None:
 def _may_join_another(state: State) -> bool:
     """Return True if this coordinator may step down, so that its members join another coordinator."""
     return (
-        bool(state.gathering.searches)
+        bool(state.gathering.may_search)
         and not state.job.has_arbiter
         and (not state.job.sole_coordinator or state.fencing.base == 0)
     )
@@ -373,7 +374,7 @@ def _step_down_for_search(transition: Transition) -> None:
     """
     state = transition.state
     factor = crc32(f"{state.job.member.id} {state.cause.since_s}".encode()) / 2**31  # 0 to 2
-    until_s = state.cause.since_s + state.job.roam_s * (1 + len(transition.members) + factor)
+    until_s = state.cause.since_s + state.job.search_period_s * (1 + len(transition.members) + factor)
     if transition.now_s < until_s:
         transition.wake(until_s)
         return
@@ -429,7 +430,7 @@ def form_granted(transition: Transition) -> None:
     if transition.now_s > transition.state.claiming.asked_s + GRANT_VALID_S:
         _drop_claim(transition)
         return
-    transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=False))
+    transition.state = replace(transition.state, claiming=replace(transition.state.claiming, grant_expired=False))
     form(transition)
 
 
@@ -449,7 +450,7 @@ def form_without_arbiter(transition: Transition) -> None:
     chosen = [transition.members[member.id] for member in claiming.chosen if member.id in transition.members]
     if (
         state.fencing.base
-        and not claiming.unfenced
+        and not claiming.grant_expired
         and len(chosen) == len(claiming.chosen)
         and overlaps(transition, chosen)
     ):
@@ -476,7 +477,7 @@ def form(transition: Transition) -> None:
     before = state.world.members if state.world else ()
     ranking = rank_members(chosen, before, by_index=state.job.elastic_spec.keeps_order)
     world, base = World.of(state.round, ranking.members), state.fencing.base
-    roams = None if state.gathering.searches is None else True
+    may_search = None if state.gathering.may_search is None else True
     transition.state = replace(
         state,
         phase=Phase.TRAINING,
@@ -484,7 +485,7 @@ def form(transition: Transition) -> None:
         ending=Ending(),
         cause=replace(state.cause, since_s=transition.now_s, fault="", lost=False),
         fencing=replace(state.fencing, base=state.round, base_size=len(world.members)),
-        gathering=replace(state.gathering, expected=0, call_s=0.0, sought_s=0.0, searches=roams),
+        gathering=replace(state.gathering, expected=0, last_call_s=0.0, search_began_s=0.0, may_search=may_search),
         claiming=replace(state.claiming, chosen=()),
         checking=state.checking and replace(state.checking, passed=frozenset()),
     )

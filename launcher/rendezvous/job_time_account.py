@@ -27,7 +27,7 @@ _LAST_STEP_KINDS = {**_RESIZE_KINDS, Reason.ALL_DONE: TimeKind.OTHER, Reason.PRO
 def adopt_totals(ledger: Ledger | None, record: JobTime | None) -> Ledger | None:
     """Return the ledger with the totals that a member knows from an earlier coordinator, if those are newer.
 
-    None and an absent record change nothing.
+    None for a job whose time is not measured (`ledger` is None). Without a record the ledger is returned unchanged.
     """
     return ledger if ledger is None or record is None else ledgers.inherit(ledger, record)
 
@@ -73,13 +73,13 @@ def _add_elapsed_time(transition: Transition, before: State, ledger: Ledger, now
     and the step report of rank 0 (transition.state.rank_zero) if it is of the same round.
     """
     if before.phase in _END_PHASES:
-        return ledgers.pause(ledger, now_ns, TimeKind.OTHER)
+        return ledgers.count_pause(ledger, now_ns, TimeKind.OTHER)
     if before.phase not in TRAINING_PHASES or before.world is None:
         gpus = 0 if ledger.gpus else sum(member_state.member.processes for member_state in before.members.values())
-        return ledgers.pause(ledger, now_ns, ledger.pause, gpus)
+        return ledgers.count_pause(ledger, now_ns, ledger.pause, gpus)
     report, hung = transition.state.rank_zero, bool(before.hanging.hanging)
     if report is None or report.round != before.world.round:  # a report of an earlier round says nothing of this one
-        return ledgers.train(ledger, now_ns, hung=hung)
-    ledger = ledgers.train(ledger, now_ns, report, hung=hung)
+        return ledgers.count_training(ledger, now_ns, hung=hung)
+    ledger = ledgers.count_training(ledger, now_ns, report, hung=hung)
     ledger = ledgers.begin_steps(ledger, report.first, report.since_first_ns)
     return ledgers.advance(ledger, report.step, report.since_step_ns)

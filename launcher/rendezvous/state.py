@@ -137,7 +137,7 @@ class JobFacts:
     sole_coordinator: bool = False  # nobody may succeed this coordinator, so there can be no other world
     regroup_s: float = 2.0  # for members to return after their coordinator was lost
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
-    roam_s: float = 10.0  # base of the time between two searches for another coordinator
+    search_period_s: float = 10.0  # base of the time between two searches for another coordinator
     fence_s: float = 15.0  # how long a member may still train after it lost its coordinator
     ask_s: float = 0.0  # between two requests that ask the endpoint for another coordinator; 0: never ask
 
@@ -161,7 +161,8 @@ class Fencing:
     base_size: int = 0  # its members, without those that have left for good
     before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
     ended: int = 0  # the round of a world that lost a member's processes, so it never trains again
-    fenced_s: float = 0.0  # until then a lost member, or one of an unknown world, may still train
+    # Until then a lost member, or a member of a world that is unknown here, may still train; on the clock of now_s.
+    old_world_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +171,12 @@ class Gathering:
 
     worker_count: int = 0  # members that the job was started with; 0 if unknown
     expected: int = 0  # members for which the round waits, if more may come; 0 for none
-    call_s: float = 0.0  # seconds after the latest join for which they are awaited
+    last_call_s: float = 0.0  # seconds after the latest join during which the round still waits for more members
     joined_s: float = 0.0  # when the latest new member came
     logged_s: float = -1e9  # when missing members were last logged
     # True: with too few members, step down so that all search for another coordinator; False: not yet; None: never.
-    searches: bool | None = None
-    sought_s: float = 0.0  # when this member's search for a coordinator began, before it led; 0 for none
+    may_search: bool | None = None
+    search_began_s: float = 0.0  # when this member's search for a coordinator began, before it led; 0 for none
     endpoint_s: float = 0.0  # when the endpoint was last asked for another coordinator
 
 
@@ -187,7 +188,7 @@ class Claiming:
     chosen: tuple[Member, ...] = ()  # members of its world
     asked_s: float = 0.0  # when the arbiter was asked for the round, or gave it
     retry_s: float = 0.0  # no claim before then
-    unfenced: bool = False  # the arbiter was unreachable for too long; only its grant lets training continue
+    grant_expired: bool = False  # the arbiter was unreachable for too long; only its grant lets training continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,8 @@ class Checkpoints:
 
     unreported: int = 0  # members that have not reported yet what they see in storage
     stored_step: StoredStepReport | None = None  # the stored step that all read; None before
-    persist_step: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
+    # Members write this step to storage: the newest step that all of the last world held when it stopped; -1 for none.
+    persist_step: int = -1
     handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
     rings: Rings = ()  # by number of copies: the ids that keep each member's replicas in the newest world
 
@@ -291,7 +293,7 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfenced:
+class GrantExpired:
     """An event: the arbiter was unreachable for so long that another coordinator may take over."""
 
 
@@ -309,7 +311,16 @@ class Ticked:
 
 
 Event: TypeAlias = (
-    Joined | Lost | MessageSent | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | StacksMerged
+    Joined
+    | Lost
+    | MessageSent
+    | Granted
+    | Denied
+    | Unanswered
+    | GrantExpired
+    | EndpointAnswered
+    | Ticked
+    | StacksMerged
 )
 
 

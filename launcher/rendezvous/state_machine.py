@@ -69,6 +69,7 @@ from turnout.launcher.rendezvous.state import (
     Fencing,
     Gathering,
     Granted,
+    GrantExpired,
     JobFacts,
     JobOver,
     Joined,
@@ -82,7 +83,6 @@ from turnout.launcher.rendezvous.state import (
     StepDown,
     Transition,
     Unanswered,
-    Unfenced,
 )
 
 PAUSED_SHARE = 0.5  # of the silence limit: after such a pause between two checks, this process itself was stopped
@@ -148,23 +148,25 @@ def replace_coordinator(
     *,
     handed_over: bool = False,
     before: int = 0,
-    fenced_s: float = 0.0,
-    sought_s: float | None = None,
+    old_world_until_s: float = 0.0,
+    search_began_s: float | None = None,
 ) -> State:
     """Return the state of a job whose coordinator was lost, made from a new job's state.
 
     base: the last world that the new coordinator knows; round 0 for none, then the job counts as new. handed_over: the
     old coordinator handed over, and `base` no longer counts it. before: the round in the arbiter's record before this
-    claim, 0 for none. fenced_s: until then its holder, if alive, may train without the arbiter. sought_s: when this
-    member's search for a coordinator began. None: never search again. 0: all members look for this very coordinator, so
-    it does not search before its first world.
+    claim, 0 for none. old_world_until_s: until then its holder, if alive, may train without the arbiter.
+    search_began_s: when this member's search for a coordinator began. None: never search again. 0: all members look for
+    this very coordinator, so it does not search before its first world.
     """
     if base.round or before:
-        fenced_s = max(fenced_s, state.cause.since_s + state.job.fence_s)
-    state = replace(state, budget=budget, fencing=replace(state.fencing, before=before, fenced_s=fenced_s))
+        old_world_until_s = max(old_world_until_s, state.cause.since_s + state.job.fence_s)
+    state = replace(
+        state, budget=budget, fencing=replace(state.fencing, before=before, old_world_until_s=old_world_until_s)
+    )
     gathering = state.gathering
-    if sought_s is not None:
-        gathering = replace(gathering, searches=sought_s > 0, sought_s=sought_s)
+    if search_began_s is not None:
+        gathering = replace(gathering, may_search=search_began_s > 0, search_began_s=search_began_s)
     if not base.round:
         return replace(state, gathering=gathering)
     expected = base.size if handed_over else max(base.size - 1, 1)
@@ -173,7 +175,7 @@ def replace_coordinator(
         round=max(state.round, base.round),
         cause=replace(state.cause, reason=Reason.COORDINATOR_LOST),
         fencing=replace(state.fencing, base=base.round, base_size=base.size),
-        gathering=replace(gathering, expected=expected, call_s=state.job.regroup_s),
+        gathering=replace(gathering, expected=expected, last_call_s=state.job.regroup_s),
     )
 
 
@@ -217,13 +219,13 @@ def _apply(transition: Transition, event: Event) -> None:
             step_down_for_endpoint(transition, event)
         case StacksMerged():
             act_on_merged(transition, event)
-        case Unfenced():
-            _handle_unfenced(transition)
+        case GrantExpired():
+            _handle_grant_expired(transition)
 
 
-def _handle_unfenced(transition: Transition) -> None:
+def _handle_grant_expired(transition: Transition) -> None:
     """Stop training: the arbiter was unreachable for so long that another coordinator may lead by now."""
-    transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=True))
+    transition.state = replace(transition.state, claiming=replace(transition.state.claiming, grant_expired=True))
     if transition.state.phase in TRAINING_PHASES:
         transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
@@ -324,7 +326,7 @@ def _expected_members(state: State, event: Joined, fencing: Fencing) -> Gatherin
     """
     gathering = replace(state.gathering, worker_count=event.worker_count or state.gathering.worker_count)
     if state.fencing.base == state.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
-        return replace(gathering, expected=fencing.base_size, call_s=state.job.regroup_s)
+        return replace(gathering, expected=fencing.base_size, last_call_s=state.job.regroup_s)
     return (
         replace(gathering, expected=event.worker_count) if event.worker_count and state.fencing.base == 0 else gathering
     )
@@ -418,7 +420,9 @@ def _fence_loss(transition: Transition, member_state: MemberState) -> Fencing:
     """
     fencing = transition.state.fencing
     if member_state.busy:
-        return replace(fencing, fenced_s=max(fencing.fenced_s, transition.now_s + transition.state.job.fence_s))
+        return replace(
+            fencing, old_world_until_s=max(fencing.old_world_until_s, transition.now_s + transition.state.job.fence_s)
+        )
     if member_state.leave_s is not None and member_state.base.inside and member_state.base.round == fencing.base:
         return replace(fencing, base_size=fencing.base_size - 1)
     return fencing

@@ -62,11 +62,11 @@ BEFORE = round_(1, 3, 1.0, 0, 40, "fresh")
 )
 def test_what_is_claimed_of_an_act(after, text, true):
     claim = check_resume([*BEFORE, *after], ACT, until_s=20.0)
-    assert (claim.text.removesuffix(" made twice"), claim.true) == (f"{ACT.what}: {text}", true)
+    assert (claim.text.removesuffix(" made twice"), claim.holds) == (f"{ACT.what}: {text}", true)
 
 
 def test_what_comes_after_the_act_is_over_does_not_count():
-    assert not check_resume([*BEFORE, *round_(2, 3, 9.0, 40, 44)], ACT, until_s=8.0).true
+    assert not check_resume([*BEFORE, *round_(2, 3, 9.0, 40, 44)], ACT, until_s=8.0).holds
 
 
 def done(model, samples=(0, 1)):
@@ -90,7 +90,7 @@ def done(model, samples=(0, 1)):
 )
 def test_what_is_claimed_of_the_end(records, true):
     terms = JobPlan(1, 3, samples=2, batch=2, epochs=1, model=(0.5, 1.0))
-    assert [claim.true for claim in check_end(records, terms)] == true
+    assert [claim.holds for claim in check_end(records, terms)] == true
 
 
 def test_the_loss_of_a_step_is_the_mean_over_ranks_in_its_last_round():

@@ -23,7 +23,7 @@ def test_every_kind_comes_before_one_comes_again(seed, faults):
 
 @given(seeds)
 def test_the_first_fault_waits_until_the_job_trains(seed):
-    assert not schedule(seed, 5)[0].hurried
+    assert not schedule(seed, 5)[0].during_recovery
 
 
 @given(seeds, st.lists(st.sampled_from(Fault), min_size=1, unique=True))
@@ -41,7 +41,7 @@ def test_a_seed_that_is_written_down_stays_what_it_was():
             round(event.aim, 6),
             event.after_s,
             event.lasts_s,
-            event.hurried,
+            event.during_recovery,
         )
         for event in schedule(2, 3)
     ]

@@ -223,5 +223,5 @@ def test_whatever_line_a_kill_cuts_the_rest_is_read(records, data):
 
 def test_a_breach_reads_as_a_sentence():
     assert str(Violation(Invariant.SIZES, "round 3 has 4 ranks, 1 to 3 are allowed")) == (
-        "a world is never smaller than the least nor larger than the most: round 3 has 4 ranks, 1 to 3 are allowed"
+        "a world is never smaller than min nor larger than max: round 3 has 4 ranks, 1 to 3 are allowed"
     )

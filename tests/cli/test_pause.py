@@ -10,7 +10,7 @@ from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import AdminOverride, read_admin_override
 from turnout.cli.__main__ import main
-from turnout.cli.pause import BadOptions, override_all, override_job, pause_end
+from turnout.cli.pause import BadOptions, override_patch, pause_end, pause_patch
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -49,7 +49,7 @@ def test_an_end_that_makes_no_sense_is_refused(moment, for_):
 
 def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
     for direction, ends in (("true", ""), ("grow", "2027-01-15T09:00:00Z"), (None, "")):
-        write = override_job(JobKey("Job", "ns", "j"), direction, ends)
+        write = pause_patch(JobKey("Job", "ns", "j"), direction, ends)
         notes = {key: value for key, value in write.body["metadata"]["annotations"].items() if value is not None}
         job = KINDS["Job"].read(indexed(notes={labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", **notes}))
         assert job.pause.value == {"true": "both", "grow": "grow", None: "none"}[direction]
@@ -59,7 +59,7 @@ def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
 
 @pytest.mark.parametrize("standing", list(AdminOverride))
 def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
-    write = override_all("ns/name", standing)
+    write = override_patch("ns/name", standing)
     assert read_admin_override(write.body["data"]) == (standing, None)
 
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from hack.codegen.placement_picture import PICTURE, PlacedTwice, most_different, svg
+from hack.codegen.placement_picture import PICTURE, PlacedTwice, draw_svg, most_different
 from turnout.cli.demo.scenario import DemoGang, scene
 from turnout.cli.demo.screen import Score
 
@@ -31,7 +31,7 @@ def test_which_gang_is_drawn(placements, chosen):
 
 
 def test_each_rank_is_drawn_once_a_half_with_the_numbers_of_the_run():
-    root = ET.fromstring(svg(scene(1, 3), placed("A", 0, 7)))
+    root = ET.fromstring(draw_svg(scene(1, 3), placed("A", 0, 7)))
     texts = [element.text for element in root.iter(f"{SVG}text")]
     assert sorted(text for text in texts if text in {"0", "1"}) == ["0", "0", "1", "1"]
     assert "kube-scheduler alone: 5 leaf switches, 7 ring crossings" in texts

@@ -30,37 +30,35 @@ from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, local_cluster
 
-_PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
+_PACE = Pace(pull_s=0.1, stop_s=0.3)  # long enough to be seen, too short to wait for
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
-    """How the second part is played. pause_s: after each act, for the eye; rest_s: how long nobody must be disturbed.
+class LendingDemoSettings:
+    """How the second part of the demo is played."""
 
-    extender, autoscaler: the commands of the two.
-    """
-
-    pause_s: float = 2.0
-    rest_s: float = 1.0
-    cooldown_s: float = 5.0  # between two growths; long enough to be seen, short enough to be sat through
-    patience_s: float = 20.0  # for anything that has to happen
+    pause_s: float = 2.0  # wait after each act, so that a person can follow
+    rest_s: float = 1.0  # time in which no job may be resized
+    cooldown_s: float = 5.0  # between two growths: long enough to be seen, short enough to wait for
+    patience_s: float = 20.0  # time limit for each thing that has to happen
     pace: Pace = _PACE
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
+    # Command lines that start the two programs.
     extender: Sequence[str] = field(default_factory=extender_command)
     autoscaler: Sequence[str] = field(default_factory=autoscaler_command)
 
     @property
     def settings(self) -> Settings:
-        """Give the settings that these flags make."""
+        """Return the autoscaler's settings that `flags` give."""
         return Settings(act=True, cooldown_s=self.cooldown_s, restart_s=0.0)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Give the autoscaler's flags: it acts, and a change of size costs these jobs nothing."""
+        """Return the autoscaler's flags: it acts, and a change of size costs these jobs nothing."""
         return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
 
 
-async def lend(loan: Loan, screen: LendingScreen, page: DemoPage | None = None) -> Story:
+async def lend(loan: LendingDemoSettings, screen: LendingScreen, page: DemoPage | None = None) -> Story:
     """Run the story, and return what happened.
 
     loan: settings of the run. page: shows the cluster in a browser. Raises ChildFailed if a program does not start,
@@ -90,7 +88,7 @@ async def lend(loan: Loan, screen: LendingScreen, page: DemoPage | None = None) 
 
 @asynccontextmanager
 async def _stage(
-    loan: Loan, screen: LendingScreen, on_moment: Callable[[StoryMoment], None], page: DemoPage | None
+    loan: LendingDemoSettings, screen: LendingScreen, on_moment: Callable[[StoryMoment], None], page: DemoPage | None
 ) -> AsyncIterator[tuple[LendingTestbed, AutoscalerProcess]]:
     """Start the API, the autoscaler and the extender, and the scheduler for the block; end them in reverse order.
 
@@ -102,17 +100,21 @@ async def _stage(
         stage = LendingTestbed(cluster, on_moment, loan.patience_s)
         await stage.set_up()
         if page is not None:
-            screen.say(in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig", loan.settings))))
-        screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
+            screen.print_now(
+                in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig", loan.settings)))
+            )
+        screen.print_now(
+            f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ..."
+        )
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
-        screen.say("The extender is ready, and the autoscaler leads.")
+        screen.print_now("The extender is ready, and the autoscaler leads.")
         stage.begin_story()
         yield stage, autoscaler
 
 
 @asynccontextmanager
 async def _programs(
-    loan: Loan, cluster: LocalCluster, folder: Path, stage: LendingTestbed
+    loan: LendingDemoSettings, cluster: LocalCluster, folder: Path, stage: LendingTestbed
 ) -> AsyncIterator[AutoscalerProcess]:
     """Run the autoscaler and the extender during the block; yields the autoscaler. folder: for the extender's files."""
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
@@ -129,7 +131,7 @@ async def _programs(
 class _Acts:
     """The story, act by act."""
 
-    def __init__(self, loan: Loan, stage: LendingTestbed) -> None:
+    def __init__(self, loan: LendingDemoSettings, stage: LendingTestbed) -> None:
         self._loan, self._stage = loan, stage
 
     async def all(self) -> None:
@@ -143,24 +145,24 @@ class _Acts:
         await self._stage.arrive(B)
         await self._runs(B, B.minimum)
         await self._stage.arrive(C)
-        await self._is_told(C, Reason.NEEDS_MORE)
+        await self._await_reason(C, Reason.NEEDS_MORE)
         await self._stage.leave(B)
         await self._runs(C, C.minimum)
         await self._stage.leave(C)
         await self._runs(A, A.maximum)
         await self._stage.arrive(D)
         await self._runs(D, D.minimum)
-        await self._is_told(D, Reason.REFUSED)
+        await self._await_reason(D, Reason.REFUSED)
 
     async def _runs(self, player: Player, workers: int) -> None:
-        """Wait until a player's job runs with this many workers, and record that moment."""
+        """Wait until a player's job runs with this many workers, record that moment, and pause for `pause_s`."""
         stage = self._stage
         what = f"{player.letter} runs with {workers} workers"
         await stage.until(lambda: running_gpus(stage.seats, player.letter) == workers, what)
         stage.note(MomentKind.RUNS, player.letter)
         await asyncio.sleep(self._loan.pause_s)
 
-    async def _is_told(self, player: Player, reason: Reason) -> None:
+    async def _await_reason(self, player: Player, reason: Reason) -> None:
         """Wait until the autoscaler gives this reason for the player's job, then `rest_s` seconds in which no job
         should be resized.
 

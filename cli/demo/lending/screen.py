@@ -54,7 +54,9 @@ class LendingScreen:
         self._leaves = [names[at : at + NODES_PER_LEAF] for at in range(0, len(names), NODES_PER_LEAF)]
 
     def open(self, flags: Sequence[str], pace: Pace) -> None:
-        """Print what the demo will show. flags: of the autoscaler. pace: the times of the story."""
+        """Print what the demo will show. flags: of the autoscaler, as the demo starts it. pace: seconds in which pods
+        start and stop.
+        """
         self._console.print()
         self._console.print(Text("Turnout: the right size", style="bold"))
         self._console.print(
@@ -72,7 +74,7 @@ class LendingScreen:
         )
         self._console.print()
 
-    def say(self, text: str) -> None:
+    def print_now(self, text: str) -> None:
         """One sentence on the way."""
         self._console.print(Text(text, style="dim"))
 

@@ -66,13 +66,13 @@ def _step_with_phase(steps: Steps, number: int) -> None:
 
 def _coordinator() -> Callable[[int], object]:
     """Return a function that does what a coordinator does at one heartbeat of rank 0. Its argument is the step."""
-    ledger = ledgers.form(ledgers.begin("bench/1", time.time_ns(), 0), 8)
+    ledger = ledgers.form(ledgers.new_ledger("bench/1", time.time_ns(), 0), 8)
 
     def count(number: int) -> bytes:
         """Apply one heartbeat of rank 0, and return the coordinator's heartbeat with the new totals, encoded."""
         nonlocal ledger
         report = RankZero(1, number, save_ns=number * NS // 100, since_step_ns=1_000, first=0)
-        ledger = ledgers.begin_steps(ledgers.train(ledger, (number + 1) * NS, report), report.first)
+        ledger = ledgers.begin_steps(ledgers.count_training(ledger, (number + 1) * NS, report), report.first)
         ledger = ledgers.preserve(ledgers.advance(ledger, report.step, report.since_step_ns), number - 2)
         return encode(Heartbeat(job_time=ledgers.record_of(ledger)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Finding, Group, Groups, Measured, StragglerLimits, Verdict
 
 NOBODY: frozenset[int] = frozenset()
@@ -63,7 +63,7 @@ class SimulatedNodes:
         `maximum` rounds.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
-        while not isinstance(answer := next_groups(check), Verdict):
+        while not isinstance(answer := next_groups_or_verdict(check), Verdict):
             rounds.append(answer)
             if len(rounds) > maximum:
                 raise RuntimeError(f"more than {maximum} rounds: {self}")

@@ -10,7 +10,7 @@ from random import Random
 
 from hack.bench.health.dlrover import Blamed, blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
-from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
 
 MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
@@ -102,7 +102,7 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> Trial:
     check, decided_s, rounds = Check(cluster.names), 0.0, list[Groups]()
     while True:
         began_s = time.perf_counter()
-        answer = next_groups(check)
+        answer = next_groups_or_verdict(check)
         decided_s += time.perf_counter() - began_s
         if isinstance(answer, Verdict):
             return Trial(cluster, answer, tuple(rounds), blamed(cluster), decided_s)

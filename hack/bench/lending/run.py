@@ -47,7 +47,7 @@ def run(scale: Scale) -> Outcome:
         Task(name, scene, seed, jobs)
         for scene in SCENES
         for name in names
-        for seed in range(SEEDS if scene.thrown and not quick else 1)
+        for seed in range(SEEDS if scene.is_random and not quick else 1)
     ]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(replayed, tasks))
@@ -58,7 +58,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _row(found: Result) -> tuple[object, ...]:
-    name = f"{found.task.cluster} #{found.task.seed}" if found.task.scene.thrown else found.task.cluster
+    name = f"{found.task.cluster} #{found.task.seed}" if found.task.scene.is_random else found.task.cluster
     return (name, *(getattr(found, field) for _, field, _ in MEASURES))
 
 

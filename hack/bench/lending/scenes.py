@@ -40,7 +40,7 @@ class Scene:
     oracle: bool = False
 
     @property
-    def thrown(self) -> bool:
+    def is_random(self) -> bool:
         """True if a seed labels its jobs. Only then is another seed another replay of a trace."""
         return self.measured or self.elastic < 1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hack.chaos.train_script import AT_ONCE, DISK_EVERY, Diary, Training
+from hack.chaos.train_script import DISK_EVERY, UNPAUSED_STEPS, HistoryWriter, Training
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     home = Path(sys.argv[1])
     dist.init_process_group("gloo")
     os.environ["TURNOUT_ROUND"] = str(_round(home / "history"))
-    training, diary = Training(home), Diary(home / "history")
+    training, diary = Training(home), HistoryWriter(home / "history")
     kept, start = home / "checkpoint.pt", 0
     if kept.exists():
         found = torch.load(kept, weights_only=True)
@@ -30,8 +30,8 @@ def main() -> None:
     place = {"epoch": training.sampler.epoch, "cursor": training.sampler.cursor, "pid": os.getpid()}
     diary.note("begun", step=start, source="disk" if start else "fresh", **place)
     for step in range(start + 1, training.total + 1):
-        if step > start + AT_ONCE:
-            training.dawdle(step)
+        if step > start + UNPAUSED_STEPS:
+            training.pause_before_step(step)
         training.step(step, diary)
         if training.rank == 0 and step % DISK_EVERY == 0:
             part = kept.with_suffix(".part")

@@ -90,7 +90,7 @@ def _short_jobs(annotations: dict[str, str]) -> Attack:
 
     def attack(story: LendingStory, second: int) -> None:
         if second % 300 == 0:
-            story.put(GREEDY, f"job{second}", 8, 8, annotations).lasts_s = 120.0
+            story.create_job(GREEDY, f"job{second}", 8, 8, annotations).lasts_s = 120.0
 
     return attack
 

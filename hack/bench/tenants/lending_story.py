@@ -105,7 +105,7 @@ class LendingStory:
         far.
         """
         for who in (*TENANTS, GREEDY):
-            self.put(who, "elastic", 2, 24)
+            self.create_job(who, "elastic", 2, 24)
         for second in range(0, self._seconds, LOOK_S):
             self.second = second
             self._turn()
@@ -135,18 +135,22 @@ class LendingStory:
 
     # What tenants do.
 
-    def put(self, who: str, name: str, minimum: int, maximum: int, notes: dict[str, str] | None = None) -> Job:
+    def create_job(
+        self, namespace: str, name: str, minimum: int, maximum: int, annotations: dict[str, str] | None = None
+    ) -> Job:
         """Create an Indexed Job of one-GPU workers and show it to the autoscaler; return it.
 
-        who: namespace. minimum, maximum: min and max of the workers. notes: further annotations.
+        The job starts with `minimum` workers. If that is also `maximum`, the job is rigid, and the caller sets its
+        lasts_s. annotations: further ones.
         """
-        notes = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), labels.QUEUE: "q", **(notes or {})}
+        sizes = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum)}
+        notes = {**sizes, labels.QUEUE: "q", **(annotations or {})}
         limits = {"limits": {GPU: "1"}, "requests": {GPU: "1"}}
         spec = {"parallelism": minimum, "completions": minimum, "completionMode": "Indexed"}
-        meta = {"name": name, "namespace": who, "uid": f"{who}/{name}", "annotations": notes}
+        meta = {"name": name, "namespace": namespace, "uid": f"{namespace}/{name}", "annotations": notes}
         meta["creationTimestamp"] = rfc3339(self._now_s)
         template = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
-        job = self.jobs[who, name] = Job(
+        job = self.jobs[namespace, name] = Job(
             {"metadata": meta, "spec": {**spec, "template": template}}, minimum, self.second
         )
         self._show(job)
@@ -201,7 +205,7 @@ class LendingStory:
         """Submit a rigid job of the next honest tenant, of random size and length."""
         who = TENANTS[self.second // self._gap_s % len(TENANTS)]
         minimum = self._rng.choice((2, 4, 8, 12))
-        job = self.put(who, f"job{self.second}", minimum, minimum)
+        job = self.create_job(who, f"job{self.second}", minimum, minimum)
         job.lasts_s = float(self._rng.randint(20, 40) * LOOK_S)
 
     def _end(self, key: tuple[str, str]) -> None:

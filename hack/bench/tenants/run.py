@@ -44,7 +44,7 @@ ASKED |= {"healthz p50 ms": ".1f", "healthz p99 ms": ".1f", "its questions": ",d
 class Row:
     """One attack compared with the run without it.
 
-    Which of the honest jobs grows first is open, so a run that differs in one step may give one what another had.
+    The order in which honest jobs grow is not fixed, so single jobs may differ between two runs with equal sums.
     """
 
     name: str
@@ -82,12 +82,12 @@ def run(scale: Scale) -> Outcome:
     """
     quick, seeds = scale is not Scale.FULL, scale.pick(16, 4, 1)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [SIZES[scale]] * (len(ATTACKS) + 1)))
+        gangs = list(pool.map(_measure_gang_attack, range(-1, len(ATTACKS)), [SIZES[scale]] * (len(ATTACKS) + 1)))
         of_jobs = range(-1, len(lending_attacks.ATTACKS))
-        jobs = list(pool.map(_jobs, of_jobs, [seeds] * len(of_jobs)))
-        words = list(pool.map(_words, range(len(_WORDS))))
-    words.append(_flooded(*scale.pick((1_000, 20), (200, 6), (4, 1))))
-    asked = dict(_asked(quick, *scale.pick((3, 1_000), (2, 150), (1, 2))))
+        jobs = list(pool.map(_measure_lending_attack, of_jobs, [seeds] * len(of_jobs)))
+        words = list(pool.map(_measure_report_attack, range(len(_WORDS))))
+    words.append(_measure_job_flood(*scale.pick((1_000, 20), (200, 6), (4, 1))))
+    asked = dict(_measure_http_attacks(quick, *scale.pick((3, 1_000), (2, 150), (1, 2))))
     titles = {
         "gangs of honest tenants in a full cluster: share of GPUs; neutral answers": gangs,
         "jobs of honest tenants in a queue that lends: size; jobs without decision": jobs,
@@ -98,7 +98,7 @@ def run(scale: Scale) -> Outcome:
             Table(title, COLUMNS, [row.cells() for row in rows], title.partition(" ")[0])
             for title, rows in titles.items()
         ),
-        Table(f"questions at {NODES:,} nodes", ASKED, [_told(name, each) for name, each in asked.items()], "asked"),
+        Table(f"questions at {NODES:,} nodes", ASKED, [_http_row(name, each) for name, each in asked.items()], "asked"),
     ]
     size = SIZES[scale]
     notes = (
@@ -111,8 +111,11 @@ def run(scale: Scale) -> Outcome:
     return Outcome("tenants: kept apart", tables, targets, notes, strict=True)
 
 
-def _gangs(number: int, size: Size) -> Row:
-    """Simulate one attack on the extender and its comparison. number: index in ATTACKS, -1 for no attack."""
+def _measure_gang_attack(number: int, size: Size) -> Row:
+    """Run one attack on the extender, and the same pods without annotations; return both as a row.
+
+    number: index in ATTACKS, -1 for no attack.
+    """
     if number < 0:
         alone = tell(size, nothing)
         return Row("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
@@ -129,7 +132,7 @@ def _wait_s(results: Measurements) -> float:
     return statistics.fmean(results.wait_s)
 
 
-def _jobs(number: int, seeds: int) -> Row:
+def _measure_lending_attack(number: int, seeds: int) -> Row:
     """Simulate one attack on the autoscaler and its comparison, once per seed. number: index in
     lending_attacks.ATTACKS, -1 for no attack. seeds: number of seeds.
     """
@@ -152,7 +155,7 @@ _WORDS = (
 )
 
 
-def _words(number: int) -> Row:
+def _measure_report_attack(number: int) -> Row:
     """Simulate one attack by reports or Events, and its comparison. number: index in _WORDS."""
     name, fair, story = _WORDS[number]
     print(name, file=sys.stderr, flush=True)
@@ -162,7 +165,7 @@ def _words(number: int) -> Row:
     return Row(name, fair, wait_s, beside_s, share, attacked.lost, share)
 
 
-def _flooded(flood: int, honest: int) -> Row:
+def _measure_job_flood(flood: int, honest: int) -> Row:
     """Measure a flood of jobs on the real job controllers. flood: number of the attacker's jobs. honest: measured
     jobs.
     """
@@ -172,7 +175,7 @@ def _flooded(flood: int, honest: int) -> Row:
     return Row(name, HALF, statistics.fmean(attacked.wait_s), statistics.fmean(baseline.wait_s), 1.0, 0)
 
 
-def _asked(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Asked]]:
+def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Asked]]:
     """Ask the real extender over HTTP without an attack and during each one. Yield (name of the attack, times).
 
     rounds: repetitions, of which the best counts. questions: honest requests in each.
@@ -199,7 +202,7 @@ def _ms(seconds: Sequence[float], share: float) -> float:
     return nearest_rank(seconds, share) * 1e3
 
 
-def _told(name: str, asked: Asked) -> tuple[object, ...]:
+def _http_row(name: str, asked: Asked) -> tuple[object, ...]:
     """Return the row of one attack over HTTP, in the order of ASKED."""
     ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
     return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)

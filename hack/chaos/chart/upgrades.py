@@ -82,7 +82,7 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
             for number in range(CHANGES):
                 what = await _change(world, rng, number)
                 done.append(what)
-                now, text, ended = await _running(world), await _map(world), await _ended(world, f"after-{number}")
+                now, text, ended = await _running_pods(world), await _map(world), await _ended(world, f"after-{number}")
                 seen.runs += [f"{what}: {before} became {now}"] * (now != before)
                 seen.kept += [f"{what}: {text!r}"] * (text != MAP)
                 seen.works += [f"{what}: it is {ended or 'not ended'}"] * (ended != "Succeeded")
@@ -129,12 +129,15 @@ def _job(name: str, workers: int, command: str) -> Object:
 
 async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
     """Return what `_running` returns, once all WORKERS pods of the job run; {} before."""
-    found = await _running(world)
+    found = await _running_pods(world)
     return found if len(found) == WORKERS else {}
 
 
-async def _running(world: World) -> dict[str, tuple[str, str, int]]:
-    """Return the UID, the node and the restart count of each running pod of the job, by the pod's name."""
+async def _running_pods(world: World) -> dict[str, tuple[str, str, int]]:
+    """Return (UID, node, restarts of its containers) of each running pod of the job `bert`, by pod name.
+
+    Pods that are being deleted are omitted.
+    """
     items = (await world.get("/api/v1/namespaces/default/pods"))["items"]
     return {
         pod["metadata"]["name"]: (

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hack.chaos.testbed.testbed import Stood
+from hack.chaos.testbed.testbed import NoProgress
 from hack.controlplane.plane import ControlPlane
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster import kubeconfig
@@ -40,13 +40,13 @@ class World:
     async def helm(self, *arguments: str, code: int = 0) -> str:
         """Run helm in the release's namespace and return its output.
 
-        code: expected exit code. Raises Stood with the state of the cluster for another one.
+        code: expected exit code. Raises NoProgress with the state of the cluster for another one.
         """
         argv = [str(cache.binary("helm")), *arguments, "--namespace", "gpu-team"]
         env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
         done = await asyncio.to_thread(_run, argv, env)
         if done.returncode != code:
-            raise Stood(done.stdout + done.stderr + await self.told())
+            raise NoProgress(done.stdout + done.stderr + await self.told())
         return done.stdout + done.stderr
 
     async def told(self) -> str:
@@ -76,7 +76,7 @@ class World:
     async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
         """Call `seen` until its result is true, and return the result.
 
-        Raises Stood with the state of the cluster after `within_s` seconds.
+        Raises NoProgress with the state of the cluster after `within_s` seconds.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -85,7 +85,7 @@ class World:
                         return answer
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise Stood(await self.told()) from None
+            raise NoProgress(await self.told()) from None
 
 
 def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
-from hack.chaos.testbed.testbed import Stood
+from hack.chaos.testbed.testbed import NoProgress
 from turnout.cli.commands.child_programs import ChildFailed
 from turnout.cli.commands.terminal import ended_by_sigterm, terminal
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return 0 if asyncio.run(ended_by_sigterm(tell(TrainScreen(terminal(args.plain))))) else 1
-    except (ChildFailed, Stood) as error:
+    except (ChildFailed, NoProgress) as error:
         print(f"demo-train: {error}", file=sys.stderr)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -17,7 +17,7 @@ class Claim:
     """A sentence with its numbers."""
 
     text: str
-    true: bool  # the run fulfilled the claim
+    holds: bool  # the run fulfilled the claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,11 @@ class Act:
 
 
 def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
-    """Return the claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps`
-    steps.
+    """Return the claim that all rounds after an act resumed from memory, and that together they repeated at most
+    `act.max_repeated_steps` steps.
 
-    until_s: later records are ignored. The claim is false if no round after the act has trained.
+    until_s: later records, such as those of the next act, are ignored. The claim is false if no round after the act has
+    trained.
     """
     rounds = rounds_of(record for record in records if record.at_s <= until_s)
     after = [each for each in rounds[1:] if each.begun_s > act.at_s]

@@ -17,7 +17,7 @@ from hack.chaos.history import JobPlan, Record
 from hack.chaos.runner import undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, LEAST, MOST, Plan
-from hack.chaos.testbed.testbed import Stood, Testbed, stage
+from hack.chaos.testbed.testbed import NoProgress, Testbed, stage
 
 PATIENCE_S = 90.0
 PLAN = Plan(epochs=50)
@@ -29,7 +29,7 @@ _TICK_S = 0.2
 async def tell(screen: TrainScreen) -> bool:
     """Run the demo. Return True if all its claims were true.
 
-    Raises ChildFailed if a program does not start, and Stood if the job makes no progress.
+    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
@@ -49,7 +49,7 @@ async def tell(screen: TrainScreen) -> bool:
             job_plan = JobPlan(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
             story.claims += check_end(found.records, job_plan)
             screen.close(found, story.claims)
-    return all(claim.true for claim in story.claims)
+    return all(claim.holds for claim in story.claims)
 
 
 class _Story:
@@ -81,7 +81,7 @@ class _Story:
         await self._act("a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MOST)
         await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MOST)
         await self.injectors.settle()
-        self._say("A is told not to dawdle any more, and trains to its end", "bold")
+        self._say("A is told not to pause_before_step any more, and trains to its end", "bold")
         (self._stage.home / "finish").touch()
         phase = await self._stage.over(JOB, PATIENCE_S)
         self._say(f"A has ended: {phase}", "bold")
@@ -103,10 +103,10 @@ class _Story:
         await self._trains(world, before)
         claim = check_resume(self._stage.records, act, time.monotonic())
         self.claims.append(claim)
-        self._say(claim.text if claim.true else f"NOT AS CLAIMED: {claim.text}", "green" if claim.true else "red")
+        self._say(claim.text if claim.holds else f"NOT AS CLAIMED: {claim.text}", "green" if claim.holds else "red")
 
     async def _trains(self, world: int, after_round: int) -> None:
-        """Wait until a round newer than `after_round`, with `world` workers, has made _STEPS steps. Raises Stood."""
+        """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps. Raises NoProgress."""
 
         def so() -> bool:
             newest = self._stage.round
@@ -129,7 +129,7 @@ class _Story:
         def served() -> bool:
             return any(record.event == "served" and record.who == name for record in self._stage.records)
 
-        with suppress(Stood):
+        with suppress(NoProgress):
             await self._stage.until(served, "the rigid job runs", PATIENCE_S)
         text = f"the rigid job of {_RIVALS} GPUs runs {time.monotonic() - came_s:.1f} s after it came"
         self._say(text)

@@ -71,7 +71,7 @@ class TrainScreen:
 
     def claimed(self, claim: Claim) -> None:
         """Print a claim, and whether it was true."""
-        mark = Text("true   " if claim.true else "FALSE  ", style="bold green" if claim.true else "bold red")
+        mark = Text("true   " if claim.holds else "FALSE  ", style="bold green" if claim.holds else "bold red")
         for number, part in enumerate(wrap(claim.text, max(30, self._console.width - 8))):
             self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
 
@@ -93,7 +93,7 @@ class TrainScreen:
         for claim in claims:
             self.claimed(claim)
         self._console.print()
-        true = sum(claim.true for claim in claims)
+        true = sum(claim.holds for claim in claims)
         style = "bold green" if true == len(claims) else "bold red"
         took_s = time.monotonic() - self._began_s
         self._console.print(Text(f"{true} of {len(claims)} claims are true, in {took_s:.0f} s.", style=style))

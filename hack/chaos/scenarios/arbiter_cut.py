@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from hack.chaos.fault_kinds import Kind
-from hack.chaos.scenarios.fault_proxy import PASS, Answer, FaultProxy, fault_proxy
+from hack.chaos.scenarios.fault_proxy import Answer, FaultProxy, fault_proxy
 from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER
 from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.agents import WORKERS, Job, apart, until
@@ -29,8 +29,8 @@ _OPTIONS = ("--rdzv-id=train", "--lease=default/train", "--max-restarts=10")
 _LOST_S = 600.0  # longer than anybody waits
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 WAYS = {
-    "what it asks of the API server is lost": Answer(slow_s=_LOST_S),
-    "what the API server answers is lost": Answer(mute_s=_LOST_S),
+    "what it asks of the API server is lost": Answer(delay_s=_LOST_S),
+    "what the API server answers is lost": Answer(hold_answer_s=_LOST_S),
 }
 
 GOES_ON = "a job whose coordinator cannot reach its Lease trains on, and forms a round for a majority"
@@ -64,12 +64,12 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random
         if not until(lambda: job.trains(WORKERS, 0.0), MADE_S):
             return 0, (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
         leads = max(proxies, key=lambda proxy: sum(each.method == "PATCH" for each in proxy.seen))
-        leads.judge = lambda request: WAYS[way]
+        leads.decide = lambda request: WAYS[way]
         cut_s = time.monotonic()
         _kill_one(job, rng)
         again = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
         lost, mended_s = leads.touched, time.monotonic()
-        leads.judge = lambda request: PASS
+        leads.pass_all()
         _kill_one(job, rng)
         together = until(lambda: job.trains(WORKERS, mended_s), AGAIN_S)
         ended = job.finish()

@@ -1,7 +1,7 @@
-"""An HTTP proxy before an API server, which passes requests on until it is told to do worse.
+"""An HTTP proxy in front of an API server that injects faults.
 
-A function of its owner settles each request, so that each scenario says its own faults. Every request is written down
-with its method, path and answer.
+Each scenario gives a function that decides for each request: pass it on, refuse it, delay it, or hold back its answer.
+Every request is recorded with its method, path and answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _HOP = ("host", "transfer-encoding", "connection", "content-length")
 class Answer:
     """Says what is done to a request."""
 
-    code: int = 0  # 0 passes it on
+    code: int = 0  # HTTP status; 0 passes the request on
     body: bytes = b""
-    slow_s: float = 0.0  # before that
-    mute_s: float = 0.0  # after the server has done it, before its answer is given
+    delay_s: float = 0.0  # seconds before the request is answered or passed on
+    hold_answer_s: float = 0.0  # seconds between the answer of the server and the answer of the proxy
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LoggedRequest:
     """A request that came, and the code with which it was answered."""
 
     method: str
@@ -59,23 +59,23 @@ class FaultProxy:
     target: str
     session: aiohttp.ClientSession
     url: str = ""
-    judge: Callable[[web.Request], Answer] = lambda request: PASS  # settles each request
-    seen: list[Seen] = field(default_factory=list)  # every request
+    decide: Callable[[web.Request], Answer] = lambda request: PASS  # decides what is done to each request
+    seen: list[LoggedRequest] = field(default_factory=list)  # every request
     touched: int = 0  # requests that were refused or delayed
 
-    def heal(self) -> None:
+    def pass_all(self) -> None:
         """Pass on all requests unchanged from now on."""
-        self.judge = lambda request: PASS
+        self.decide = lambda request: PASS
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Treat one request as `judge` decides: pass it on to the target, answer it with an error, or delay it.
+        """Treat one request as `decide` decides: pass it on to the target, answer it with an error, or delay it.
         Record it.
         """
-        answer = self.judge(request)  # type: ignore[arg-type]
+        answer = self.decide(request)  # type: ignore[arg-type]
         self.touched += answer is not PASS
-        await asyncio.sleep(answer.slow_s)
+        await asyncio.sleep(answer.delay_s)
         if answer.code:
-            self.seen.append(Seen(request.method, request.path, answer.code))
+            self.seen.append(LoggedRequest(request.method, request.path, answer.code))
             return web.Response(status=answer.code, body=answer.body, content_type="application/json")
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
         try:
@@ -83,14 +83,14 @@ class FaultProxy:
             async with self.session.request(
                 request.method, self.target + request.path_qs, headers=headers, data=body or None
             ) as found:
-                self.seen.append(Seen(request.method, request.path, found.status))
-                await asyncio.sleep(answer.mute_s)
+                self.seen.append(LoggedRequest(request.method, request.path, found.status))
+                await asyncio.sleep(answer.hold_answer_s)
                 if "watch" in request.query and found.status == 200:
                     return await _watch(request, found)
                 kept = {key: value for key, value in found.headers.items() if key.lower() not in _HOP}
                 return web.Response(status=found.status, body=await found.read(), headers=kept)
         except (aiohttp.ClientError, ConnectionError):
-            self.seen.append(Seen(request.method, request.path, 0))
+            self.seen.append(LoggedRequest(request.method, request.path, 0))
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=502)  # nobody gets it: the connection is gone

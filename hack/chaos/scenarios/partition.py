@@ -79,9 +79,9 @@ def _cut(net: Hosts, at: int, way: str) -> None:
     """
     for other in (host for host in range(1, WORKERS + 1) if host != at):
         if way != WAYS[1]:
-            net.deafen(at, other)
+            net.drop_packets(at, other)
         if way != WAYS[0]:
-            net.deafen(other, at)
+            net.drop_packets(other, at)
 
 
 def _mend(net: Hosts, at: int, way: str) -> None:

@@ -13,7 +13,7 @@ from hack.chaos.chart import upgrades
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
-from hack.chaos.testbed.testbed import Stood
+from hack.chaos.testbed.testbed import NoProgress
 from hack.controlplane.errors import ControlPlaneError
 from turnout.cli.commands.child_programs import ChildFailed
 from turnout.simulator.cluster.runtime.clients import ApiError
@@ -22,7 +22,7 @@ Play = Callable[[int, Path], Sequence[Strike]]
 
 # What a scenario may end with when it cannot run here, or never comes to its end: its kinds have not struck then.
 _FAILURES = (
-    *(OSError, subprocess.SubprocessError, TimeoutError, Stood, ChildFailed, ExceptionGroup),
+    *(OSError, subprocess.SubprocessError, TimeoutError, NoProgress, ChildFailed, ExceptionGroup),
     *(ControlPlaneError, ApiError),
 )
 
@@ -54,7 +54,7 @@ def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], 
         try:
             strikes = scenario(seed, home)
         except _FAILURES as error:
-            failed.append(f"{name}, seed {seed}: {_told(error)}; see {home}")
+            failed.append(f"{name}, seed {seed}: {_error_text(error)}; see {home}")
             continue
         found += strikes
         if not any(check.violations for strike in strikes for check in strike.checks):
@@ -62,7 +62,7 @@ def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], 
     return found, failed
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an exception as text: the first one of a group, and the places where it was raised, innermost first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -91,11 +91,11 @@ class FaultInjectors:
 
     async def _process(self, event: FaultEvent) -> str:
         """Kill one training process. Return the UID of its pod, "" without a hit."""
-        return _signal(_aimed(await self._trainers(), event), signal.SIGKILL)
+        return _signal(_target_of(await self._trainers(), event), signal.SIGKILL)
 
     async def _stopped(self, event: FaultEvent) -> str:
         """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
-        hit = _aimed(await self._trainers(), event)
+        hit = _target_of(await self._trainers(), event)
         self._back(event.lasts_s, lambda: _goes_on(hit))
         return _signal(hit, signal.SIGSTOP)
 
@@ -104,13 +104,13 @@ class FaultInjectors:
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
         agents = [each for each in found if each.inner == _AGENT and each.home in ours]
-        return _signal(_aimed(sorted(agents, key=lambda each: each.home), event), signal.SIGKILL)
+        return _signal(_target_of(sorted(agents, key=lambda each: each.home), event), signal.SIGKILL)
 
     # Pods and nodes.
 
     async def _pod(self, event: FaultEvent) -> str:
         """Kill one pod of the job. Return its UID, "" without a hit."""
-        hit = _aimed(self._stage.workers, event)
+        hit = _target_of(self._stage.workers, event)
         if hit is None:
             return ""
         await self._stage.kill_pod(hit["metadata"]["name"])
@@ -127,7 +127,7 @@ class FaultInjectors:
 
         Returns its name, "" without a hit.
         """
-        hit = _aimed(self._stage.workers, event)
+        hit = _target_of(self._stage.workers, event)
         if hit is None:
             return ""
         node = hit["spec"]["nodeName"]
@@ -152,7 +152,7 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """Record "served" when all pods of the rigid job run, then wait for its end and delete it. Raises Stood."""
+        """Record "served" when all pods of the rigid job run, then await its end and delete it. Raises NoProgress."""
         stage = self._stage
         pods = f"{name}-worker-"
 
@@ -203,7 +203,7 @@ class FaultInjectors:
         return "storage"
 
 
-def _aimed(found: list[Thing], event: FaultEvent) -> Thing | None:
+def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
     """Return the element at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
     return found[int(event.aim * len(found))] if found else None
 

@@ -50,10 +50,10 @@ class Hosts:
 
     def part(self, one: int, other: int) -> None:
         """Drop the packets between these two hosts in both directions; both reach all others."""
-        self.deafen(one, other)
-        self.deafen(other, one)
+        self.drop_packets(one, other)
+        self.drop_packets(other, one)
 
-    def deafen(self, at: int, to: int) -> None:
+    def drop_packets(self, at: int, to: int) -> None:
         """Drop the packets from host `at` to host `to` from now on. Packets in the other direction get through."""
         self._neighbour(at, "replace", to, "lladdr", _NOBODY, "nud", "permanent")
 

@@ -1,6 +1,6 @@
 """Trains nothing: notes that it began, and each step, until it is told to finish. Argument: a folder.
 
-The whole of a world makes a step when all its ranks have noted it; agents.py reads it so.
+A step of the world is done when every rank has written it; agents.py counts it so.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ PACE = Pace(pull_s=0.05, stop_s=0.1, restart_s=0.05, backoff_s=(0.2, 1.0))
 _LOOK_S = 0.03
 
 
-class Stood(Exception):
-    """Something that had to happen did not."""
+class NoProgress(Exception):
+    """Something that the job had to do did not happen within its time."""
 
 
 class Testbed:
@@ -128,7 +128,7 @@ class Testbed:
     async def until(self, happens: Callable[[], bool], what: str, patience_s: float) -> None:
         """Wait until `happens()` is true. what: the expectation, for the error message.
 
-        Raises Stood after `patience_s`.
+        Raises NoProgress after `patience_s`.
         """
         try:
             async with asyncio.timeout(patience_s):
@@ -137,7 +137,7 @@ class Testbed:
                         return
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError as error:
-            raise Stood(f"this was not so within {patience_s:g} s: {what}") from error
+            raise NoProgress(f"this was not so within {patience_s:g} s: {what}") from error
 
     async def phase(self, job: str) -> str:
         """Return the phase of a job; "" if the job does not exist."""
@@ -147,7 +147,7 @@ class Testbed:
         return ""
 
     async def over(self, job: str, patience_s: float) -> str:
-        """Wait until a job has ended. Return its phase; "" if it was deleted. Raises Stood after `patience_s`
+        """Wait until a job has ended. Return its phase; "" if it was deleted. Raises NoProgress after `patience_s`
         seconds.
         """
         end_s = time.monotonic() + patience_s
@@ -155,7 +155,7 @@ class Testbed:
             if (phase := await self.phase(job)) in (*ENDS, ""):
                 return phase
             if time.monotonic() > end_s:
-                raise Stood(f"{job} is {phase} after {patience_s:g} s, and was to end")
+                raise NoProgress(f"{job} is {phase} after {patience_s:g} s, and was to end")
             await asyncio.sleep(_LOOK_S)
 
     async def kill_pod(self, name: str) -> None:

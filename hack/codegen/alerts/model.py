@@ -119,8 +119,12 @@ def with_queue(expr: str) -> str:
     return f"({expr}) * {on} group_left (queue) {JOB_QUEUE} or ({expr}) unless {on} {JOB_QUEUE}"
 
 
-def absent_programs(series: str) -> str:
-    """Return the condition that a series above 0 is missing in a cluster that had it within a day, or everywhere."""
+def absent_in_cluster(series: str) -> str:
+    """Return PromQL that holds for each cluster that had the series within the last day and where no value is above 0
+    now.
+
+    If the series exists nowhere, it holds once, without labels.
+    """
     return (
         f"(group by (cluster) (last_over_time({series}[1d])) unless on (cluster) sum by (cluster) ({series}) > 0)"
         f" or absent({series})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_programs, slow_share
+from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_in_cluster, slow_share
 
 _REQUESTS = "turnout_extender_requests_total"
 NO_ADVICE = Ratio(
@@ -51,7 +51,7 @@ _CERTIFICATE = (
 EXTENDER_ALERTS = (
     Alert(
         "ExtenderGone",
-        absent_programs(_EXTENDER),
+        absent_in_cluster(_EXTENDER),
         Severity.WARNING,
         "No extender is there: kube-scheduler places pods of gangs wherever there is room.",
         "No extender is there. kube-scheduler places pods of gangs wherever there is room. Nothing is blocked.",
@@ -131,7 +131,7 @@ EXTENDER_ALERTS = (
 NOMINATOR_ALERTS = (
     Alert(
         "NominatorNoLeader",
-        absent_programs(_NOMINATOR),
+        absent_in_cluster(_NOMINATOR),
         Severity.CRITICAL,
         "No nominator leads: plans are not written, and pods may wait behind our gate.",
         "No nominator leads. Plans are not written on pods, and pods may wait behind our scheduling gate.",

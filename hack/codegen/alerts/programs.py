@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_programs
+from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_in_cluster
 
 API_REFUSED = Ratio(
     "api_refused",
@@ -20,7 +20,7 @@ CONTROLLER = Group(
     (
         Alert(
             "ControllerNoLeader",
-            absent_programs(_CONTROLLER),
+            absent_in_cluster(_CONTROLLER),
             Severity.CRITICAL,
             "No job controller writes: new jobs get no pods, and lost pods are not replaced.",
             "No job controller leads. New jobs get no pods, and lost pods are not replaced.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_programs, slow_share
+from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_in_cluster, slow_share
 
 DECIDE_OVER_1S = Ratio("decide_over_1s", "cluster", *slow_share("turnout_autoscaler_decide_seconds", "1.0"))
 RESIZE_REFUSED = Ratio(
@@ -19,7 +19,7 @@ _NAMESPACE = {"namespace": "{{ $labels.job_namespace }}"}
 ALERTS = (
     Alert(
         "AutoscalerNoLeader",
-        absent_programs(_LEADING),
+        absent_in_cluster(_LEADING),
         Severity.CRITICAL,
         "No autoscaler decides: jobs keep their size, and nobody makes room for jobs that wait.",
         "No autoscaler holds its Lease. Jobs keep their size, and nobody makes room for jobs that wait.",

@@ -1,8 +1,8 @@
 """Objects that training-operator 1.8.1 needs to start: its CRDs, a namespace, a Secret, a webhook configuration.
 
-It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there). Each gets a folder of
-its own in place of that one, in a mount namespace; where none can be made, one operator runs at a time on a machine,
-and a file lock keeps the turn.
+It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there). Each operator gets its
+own folder at this path, in a mount namespace. If the machine allows no mount namespace, a file lock lets only one
+operator run at a time.
 """
 
 from __future__ import annotations

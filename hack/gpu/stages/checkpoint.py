@@ -138,7 +138,11 @@ class Measured:
 
 
 def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
-    """Return the way of saving that the stage is named after."""
+    """Return the saver of a stage. Raises ValueError for an unknown stage.
+
+    folder: storage of our savers. memory: a folder in /dev/shm. Our savers keep their arenas there, and the others save
+    into it, so that no disk is measured.
+    """
     match stage:
         case "ours-blocking":
             return Ours(folder, memory, None)
@@ -148,7 +152,9 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
             return TorchSave(memory / "torch")
         case "dcp-save":
             return Dcp(memory / "dcp")
-    return DcpAsync(memory / "dcp", reused=True)
+        case "dcp-async":
+            return DcpAsync(memory / "dcp", reused=True)
+    raise ValueError(f"no stage {stage}")
 
 
 def main() -> int:

@@ -331,7 +331,10 @@ class TrainerClient:
         return False
 
     def _resume(self, new_socket: socket.socket, number: int) -> bool:
-        """Replace the connection, and announce all unfinished saves. Return False if this client was closed."""
+        """Replace the connection, and announce all unfinished saves. Return False if this client was closed.
+
+        new_socket: connected; it is closed if this client was closed. number: of the new connection. Raises OSError.
+        """
         with self._sending, self._changed:
             if self._closed:
                 new_socket.close()

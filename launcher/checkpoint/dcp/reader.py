@@ -155,7 +155,7 @@ def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> S
         if rank.stored_step < 0:
             return None
         step = await_manifest(store, rank.stored_step).step
-    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
+    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step):
         stored_step = InStorage(store, manifest)
         try:
             return SavedStep(None, lambda stored_step=stored_step: stored_step)  # type: ignore[misc]
@@ -241,7 +241,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
             self.folder, self._open_step = absolute_folder(checkpoint_id), None
 
     def read_metadata(self) -> Metadata:
-        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
+        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, NewerFormat and StorageFailed."""
         return metadata_of(self._saved_step().table)
 
     def _saved_step(self) -> SavedStep:

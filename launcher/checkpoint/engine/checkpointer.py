@@ -192,8 +192,8 @@ class Checkpointer:
 
         into: objects by key; each loads its part of the state by load_state_dict(). None: only return the state. Random
         number generators are restored too. Every byte is verified. Raises BadCheckpoint if this rank's part of the step
-        that all ranks load from memory is broken; the next round then does not use that step. Raises StorageFailed if
-        storage cannot be read.
+        that all ranks load from memory is broken; the next round then does not use that step. Raises NewerFormat, a
+        BadCheckpoint, if the stored step is of a newer Turnout, and StorageFailed if storage cannot be read.
         """
         with in_phase(RESTORING_PHASE):
             return self._load(into)

@@ -344,7 +344,10 @@ class MemorySaver:
             self._frozen.wait_compared()
 
     def _changed_names(self, save: _RunningSave, async_copy: AsyncCopy) -> list[str]:
-        """Wait for the copies from host memory. Return the tensors that were written to since the save began."""
+        """Wait for the copies from host memory. Return the names of tensors that were written to since the save began.
+
+        If this raises, the save is discarded.
+        """
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)

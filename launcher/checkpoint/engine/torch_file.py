@@ -163,7 +163,7 @@ def _open_replacement(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             aside.unlink()
-    _sync(path.parent)
+    _sync_folder(path.parent)
 
 
 def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
@@ -219,7 +219,7 @@ def _size_and_sum(file: BinaryIO) -> tuple[int, str]:
     return size, total.hexdigest()
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Sync a folder to disk, so that new names in it survive a crash."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

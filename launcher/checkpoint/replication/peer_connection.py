@@ -328,7 +328,8 @@ def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
 def _fill(sock: socket.socket, view: memoryview, checksum: xxhash.xxh3_64 | None) -> None:
     """Receive bytes until the view is full, and add them to the checksum.
 
-    Raises ConnectionResetError if the peer closes before. checksum: None for none.
+    checksum: changed in place; None for no checksum. Raises ConnectionResetError if the peer closes before,
+    TimeoutError by the time limit of `sock`, and other OSErrors.
     """
     filled_bytes = 0
     while filled_bytes < view.nbytes:
@@ -491,9 +492,10 @@ async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_:
 
 
 async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> bool:
-    """Return True for a caller that proves that it knows the token. Refuse any other caller, and return False.
+    """Return True for a caller that proves that it knows the token. Send any other caller a PeerRefusal; return False.
 
-    Raises BadFrame.
+    Sets the peer, the round and the authentication of `connection`, and leaves it open. Raises BadFrame for another
+    first message, and PeerUnavailable (PeerSilent after GREET_S).
     """
     nonce = os.urandom(NONCE_BYTES)
     await connection.send(PeerHello(VERSION, nonce))

@@ -199,7 +199,7 @@ class ReplicaSender:
             raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
-        """Stop sending the current step and unpin it; its receivers notice. False if there is none."""
+        """Stop sending the current step and unpin it; its receivers notice. Return False if no step is being sent."""
         for step in self._pins.keys() - {self._context.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
@@ -439,7 +439,7 @@ class Replicator:
         return bool(self._callers)
 
     def abandon_copy(self) -> bool:
-        """Stop the replication in progress to free its memory for a save. False if there is none."""
+        """Stop the replication in progress to free its memory for a save. Return False if none is in progress."""
         return self._sender is not None and self._sender.abandon_copy()
 
     def free_earlier_rounds(self) -> bool:

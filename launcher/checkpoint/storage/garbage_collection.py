@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.launcher.checkpoint.format.manifest import MAX_BYTES, All, Keep, Manifest, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import MAX_BYTES, All, Keep, Manifest, StoredShard, steps_to_remove
 from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
-from turnout.launcher.errors import BadCheckpoint, StorageFailed
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
 OLD_S = 3_600.0  # seconds without a write after which an unfinished file is abandoned
@@ -32,7 +32,9 @@ def remove_old_steps(
     """
     if isinstance(keep, All):
         return ()
-    manifests = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
+    manifests = {
+        manifest.step: manifest for manifest in committed(store, lambda word, fields: None, skip_newer_formats=True)
+    }
     removed = steps_to_remove(manifests, keep, reading, just_committed)
     for step in removed:
         store.remove(step, _files_of(store, manifests[step]))
@@ -45,12 +47,17 @@ def _files_of(store: Store, manifest: Manifest) -> list[str]:
     omitted.
     """
     shards = [shard.file for shard in manifest.shards]
-    notes = [
-        note_name(shard.rank)
-        for shard in manifest.shards
-        if (note := note_of(store, manifest.step, shard.rank)) is None or note.shard.file == shard.file
-    ]
+    notes = [note_name(shard.rank) for shard in manifest.shards if not _is_for_new_save(store, manifest.step, shard)]
     return [MANIFEST, *notes, *shards]
+
+
+def _is_for_new_save(store: Store, step: int, shard: StoredShard) -> bool:
+    """Return True if the note of this shard's rank names another shard, or is of a newer format."""
+    try:
+        note = note_of(store, step, shard.rank)
+    except NewerFormat:
+        return True
+    return note is not None and note.shard.file != shard.file
 
 
 def sweep(
@@ -113,8 +120,11 @@ def _files_outside_manifest(store: Store, step: int, names: list[str]) -> list[s
 
 
 def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
-    """Return True if a note of another run or a later round names this shard."""
-    note = note_of(store, step, rank_of(name) or 0)
+    """Return True if a note of another run or a later round names this shard, or may do so in a newer format."""
+    try:
+        note = note_of(store, step, rank_of(name) or 0)
+    except NewerFormat:
+        return True
     return note is not None and note.shard.file == name and (note.run != manifest.run or note.round > manifest.round)
 
 

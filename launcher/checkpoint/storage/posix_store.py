@@ -53,7 +53,7 @@ class WritebackFile:
         self._file, self._at, self._sent = file, 0, 0  # writeback has been started for the bytes [0, sent)
 
     def note_written(self, size_bytes: int) -> None:
-        """Tell that `size_bytes` more were written. This may block.
+        """Count `size_bytes` more bytes as written. This may block.
 
         After each full window: start writing it to disk, wait until the window before is on disk, and drop that one
         from the page cache. Raises OSError if the disk reports an error for earlier bytes.
@@ -141,7 +141,7 @@ class PosixStore:
                 self.path.mkdir(0o700, parents=True, exist_ok=True)
                 parent = os.open(self.path.parent, _FOLDER)
                 try:
-                    _sync(parent)
+                    _sync_folder(parent)
                 finally:
                     os.close(parent)
 
@@ -185,7 +185,7 @@ class PosixStore:
                     os.unlink(private, dir_fd=folder)
                 self._writing.discard(private)
             self._failpoint("unlinked")
-            _sync(folder)
+            _sync_folder(folder)
             self._failpoint("folder_synced")
             return name
 
@@ -228,16 +228,16 @@ class PosixStore:
                         os.unlink(name, dir_fd=folder)
                     self._failpoint("removed")
                     if number == 0:
-                        _sync(folder)
+                        _sync_folder(folder)
                         self._failpoint("folder_synced")
-                _sync(folder)
+                _sync_folder(folder)
             with self._root() as root, suppress(FileNotFoundError):
                 try:
                     os.rmdir(step_name(step), dir_fd=root)
                 except OSError as error:  # other files are left in it, of a writer or a person
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
-                _sync(root)
+                _sync_folder(root)
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
         """Delete the private files of a step that dead writers left, and return their names.
@@ -283,8 +283,10 @@ class PosixStore:
         self._failpoint("closed")
 
     def _publish(self, folder: int, private: str, name: str, replace: bool) -> str:
-        """Rename the private file to its final name, and return that name; another free name if it exists and not
-        `replace`.
+        """Rename the private file to its final name, and return that name.
+
+        folder: descriptor of the folder of both. If `name` exists and `replace` is False, a number is added to the
+        name. Raises OSError, also if MAX_NAMES names exist.
         """
         if replace:
             os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -319,7 +321,7 @@ class PosixStore:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=root)
                     self._failpoint("folder_made")
-                    _sync(root)
+                    _sync_folder(root)
                     self._failpoint("root_synced")
             folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
         try:
@@ -415,8 +417,11 @@ def _link(folder: int, private: str, name: str) -> bool:
     return True
 
 
-def _sync(folder: int) -> None:
-    """Sync a folder, so that its names are on disk. Do nothing on storage that cannot sync folders."""
+def _sync_folder(folder: int) -> None:
+    """Sync a folder, so that new names in it survive a crash. Do nothing on storage that cannot sync folders.
+
+    folder: an open descriptor. Raises OSError.
+    """
     try:
         os.fsync(folder)
     except OSError as error:

@@ -185,23 +185,23 @@ VISIBLE_S, _POLL_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some 
 
 
 def committed(
-    store: Store, log_event: EventLog, *, only: int | None = None, newer_too: bool = False
+    store: Store, log_event: EventLog, *, only_step: int | None = None, skip_newer_formats: bool = False
 ) -> Iterator[Manifest]:
     """Yield the manifests of all committed steps, newest first, whose shards have their full size. Log other steps.
 
-    only: yield at most this step; None for all. newer_too: skip steps of a newer format instead of raising NewerFormat,
-    for callers that do not load. Raises StorageFailed if the store cannot be listed, or if nothing was yielded and a
-    step could not be read: failed storage must not look empty.
+    only_step: yield at most this step; None for all. skip_newer_formats: skip steps of a newer format instead of
+    raising NewerFormat, for callers that do not load. Raises StorageFailed if the store cannot be listed, or if nothing
+    was yielded and a step could not be read: failed storage must not look empty.
     """
     failure: StorageFailed | None = None
     has_yielded = False
     for step in reversed(store.steps()):
-        if only not in (None, step):
+        if only_step not in (None, step):
             continue
         try:
             manifest = manifest_of(store, step)
         except (BadCheckpoint, StorageFailed) as error:
-            if isinstance(error, NewerFormat) and not newer_too:
+            if isinstance(error, NewerFormat) and not skip_newer_formats:
                 raise
             failure = failure or (error if isinstance(error, StorageFailed) else None)
             log_event("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
@@ -227,7 +227,8 @@ def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
 def manifest_of(store: Store, step: int) -> Manifest:
     """Return the manifest of a step, and check that its shards have their full size.
 
-    Raises BadCheckpoint, NewerFormat, StorageFailed.
+    Raises BadCheckpoint (also if the step is not committed), NewerFormat (the data is good: do not use an older step
+    instead), and StorageFailed.
     """
     text = store.read(step, MANIFEST, MAX_BYTES)
     if text is None:
@@ -267,7 +268,9 @@ def await_manifest(store: Store, step: int) -> Manifest:
 def verify(store: Store, step: int, rate_limiter: RateLimiter | None = None) -> Manifest:
     """Read and verify every chunk of every shard of a step; return its manifest.
 
-    rate_limiter: limits the rate of reading; None for no limit. Raises BadCheckpoint and StorageFailed.
+    For checks of a stored step: `load` verifies what it reads by itself. rate_limiter: limits the rate of reading; None
+    for no limit. Raises BadCheckpoint (also if the step is not committed), NewerFormat (the data is good: do not use an
+    older step instead), and StorageFailed.
     """
     manifest = manifest_of(store, step)
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -307,20 +310,26 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
-    """Return the note about a rank's shard, None if it is missing or broken. Raises StorageFailed."""
+    """Return the note about a rank's shard, None if it is missing or broken. Raises NewerFormat and StorageFailed."""
     try:
         text = store.read(step, note_name(rank), MAX_BYTES)
         return read_note(text) if text is not None else None
+    except NewerFormat:
+        raise
     except BadCheckpoint:
         return None
 
 
 def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
-    """Return the block checksums of a committed shard, from its note; None if it has none.
+    """Return the block checksums of a committed shard, from its note. Raises StorageFailed.
 
-    None too if the note is of another shard, which another round has written since. Raises StorageFailed.
+    None if there is no note, if it is of a newer format or has no block checksums, or if it is of a shard that a
+    later round has written.
     """
-    note = note_of(store, step, shard.rank)
+    try:
+        note = note_of(store, step, shard.rank)
+    except NewerFormat:
+        return None
     return note.blocks if note is not None and note.shard == shard else None
 
 

@@ -69,7 +69,9 @@ class Store(Protocol):
         """
 
     def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
-        """Read a small file, None if it does not exist. Raises BadCheckpoint for what cannot be a file of ours."""
+        """Read a small file, None if it does not exist. Raises BadCheckpoint if the name is no regular file, or the
+        file has more than `max_bytes`.
+        """
 
     def opened(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
         """Open a large file. Raises BadCheckpoint if it does not exist or cannot be a file of ours."""

@@ -110,7 +110,7 @@ class HangMonitor:
         files = {workers.first_rank + local_rank: each.file for local_rank, each in stacks.items()}
         why = {str(workers.first_rank + local_rank): each.why for local_rank, each in stacks.items() if each.why}
         try:
-            await asyncio.to_thread(self._folder.keep, files, workers.world)
+            await asyncio.to_thread(self._folder.replace_all, files, workers.world)
         except OSError as error:
             self._log_event("stacks_lost", {"folder": str(self._folder.path), "why": str(error)})
         else:

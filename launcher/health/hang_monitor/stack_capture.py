@@ -26,7 +26,7 @@ _NAME = "turnout-stacks"
 
 
 class StackFolder:
-    """A folder for stack traces: the one that the user named, or one in the temporary folder for this user alone.
+    """A folder for stack traces: the one that the user named, or else a private one in the temporary folder.
 
     A stack trace shows code and names of files. Another user may have made a folder or a link of our name in the
     temporary folder; then a fresh folder beside it is used. named: "" for the temporary folder. temporary: None for the
@@ -37,8 +37,8 @@ class StackFolder:
         self._private = not named
         self.path = Path(named) if named else (temporary or Path(tempfile.gettempdir())) / _NAME
 
-    def keep(self, files: Mapping[int, bytes], world: int) -> None:
-        """Write one file per rank, and remove the files of worlds of other sizes. Raises OSError.
+    def replace_all(self, files: Mapping[int, bytes], world: int) -> None:
+        """Write one file per rank, and remove all files of worlds of other sizes. Raises OSError.
 
         files: content by rank. world: number of ranks.
         """
@@ -164,13 +164,14 @@ def _complaint(printed: str) -> str:
 
 
 def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
-    """Make the process write its stacks to `file`; return the text and "", or "" and the reason why it is missing.
+    """Signal a process so that it writes its stacks; return (text, ""), or ("", why there is no text). Raises nothing.
 
-    Waits up to ANSWER_S. Blocks.
+    file: the process's own file, `stacks_file(progress)`: the process opened it at its start, and writes nowhere else.
+    It is emptied first. At most MAX_BYTES // 2 bytes are read. Blocks until the output pauses, for ANSWER_S at most.
     """
     try:
         if not _signal(pid, file):
-            return "", "the process has no handler of ours: it was not forked, and its script has no Steps"
+            return "", "the process has no stack handler: the forkserver did not start it, and its script has no Steps"
         since_s = time.monotonic()
         until_s, size = since_s + ANSWER_S, 0
         while time.monotonic() < until_s and (not size or time.monotonic() - since_s < _QUIET_S):
@@ -180,7 +181,7 @@ def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
         with file.open("rb") as dump:
             printed = dump.read(MAX_BYTES // 2).decode(errors="replace")
     except OSError as error:
-        return "", f"its stacks cannot be had: {error}"
+        return "", f"its stacks cannot be read: {error}"
     return printed, "" if printed else f"it did not answer a signal in {ANSWER_S:g} s"
 
 

@@ -36,7 +36,7 @@ class ReportWriter:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one probe: measure everything in the plan, as far as possible. Exits with 0 if all succeeded, else 1.
+    """Run one probe: the stages of the plan until one fails. Exits with 0 if all passed, else 1.
 
     argv: PLAN and AGENT, None for those of this process.
     """
@@ -55,7 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
-    """Run all probes of a plan and report each stage. Return the exit code: 0 if all stages passed, else 1."""
+    """Run the stages of a plan in order and report each. Stop at the first that fails, and report its error as `fault`.
+
+    Return the exit code: 0 if all stages passed, else 1. After a failure the other members of the group are told, so
+    that they do not wait until their time limit.
+    """
     from turnout.launcher.health.probes import measure
 
     collective: measure.CollectiveProbe | None = None

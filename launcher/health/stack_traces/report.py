@@ -54,7 +54,8 @@ def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
     """Find where the ranks stand, by the Python frames of their main threads: the majority, and the groups that left
     it.
 
-    The majority follows the branch with two thirds of the ranks as deep as there is one.
+    From the outermost frame inwards, the majority follows the branch with two thirds of the ranks, until none has so
+    many.
     """
     mains = {
         rank: [each for each in stacks.python if each.main] for rank, stacks in world_stacks.stacks_by_rank.items()
@@ -370,7 +371,10 @@ def flame_lines(root: StackNode, world: int) -> str:
 
 
 def _paths(node: StackNode, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of frames from the root to each node at which a stack ends."""
+    """Yield the path of frames from the root to each node at which a stack ends.
+
+    Each part is FRAME@RANKS. node: where the search goes on. world: number of ranks. path: the parts down to `node`.
+    """
     for child in node.children:
         branch = (*path, f"{child.frame}@{label(child.ranks, world)}")
         if child.ends:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from turnout.launcher.coordinator_messages import Finish, Judged, NodeResult, Probe, Probed
-from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import (
     AGAIN_S,
     MAX_AGAIN_S,
@@ -62,7 +62,7 @@ def checked_members(transition: Transition, candidates: list[MemberState], size:
         ),
     )
     transition.log_event("check_started", transition.state.cause.reason, members=len(nodes))
-    _order_probes(transition, check, next_groups(check))
+    _order_probes(transition, check, next_groups_or_verdict(check))
     return None
 
 
@@ -130,12 +130,12 @@ def continue_check(transition: Transition) -> None:
         transition.wake(checking.until_s)
         return
     if checking.verdict is not None:
-        _log_speed(transition, checking)
+        _log_collective_bandwidth(transition, checking)
         _end_check(transition, checking.check, checking.verdict)
         return
     results = tuple(result for group in checking.groups for result in _group_results(checking, group))
     after = checking.check.after(results)
-    _order_probes(transition, after, next_groups(after))
+    _order_probes(transition, after, next_groups_or_verdict(after))
 
 
 def restart_check(transition: Transition, id_: str) -> None:
@@ -317,8 +317,10 @@ def _add_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> 
     return faults
 
 
-def _log_speed(transition: Transition, checking: NodeCheckState) -> None:
-    """Log the speed of a collective over all members that passed, or why it was not measured. It excludes nobody.
+def _log_collective_bandwidth(transition: Transition, checking: NodeCheckState) -> None:
+    """Log the all-reduce bandwidth over all good nodes, or why it was not measured. No node is excluded for it.
+
+    Precondition: the last probe was that of all good nodes together, so `checking.groups` has exactly one group.
 
     Source: DLRover's --comm-perf-test
     """

@@ -128,8 +128,10 @@ class SharedDir:
                 os.close(folder)
 
     def read(self, folder: int, name: str) -> bytes | None:
-        """Return the content of a file, cut to MAX_BYTES + 1; None if it does not exist. Raises BadRecord for a file
-        that no member wrote.
+        """Return the content of a file, cut to MAX_BYTES + 1; None if it does not exist.
+
+        folder: its file descriptor. Raises BadRecord for a file that no member wrote (it is not a regular file, belongs
+        to another user than the folder, or may not be read), and OSError.
         """
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -289,7 +291,10 @@ class FileLock(RoundLock):
         return self._held_round(await self._call(self._observe_folder))
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Create the round file that follows `after`. Return the claimed round, None if another member was first."""
+        """Create the round file that follows `after`. Return the claimed round, None if another member was first.
+
+        Raises StaleRound, LockRefused and LockUnreachable.
+        """
         record = record_to_write(record, after)
         observation = await self._call(lambda: self._claim(record, after.token))
         return self._own_round(observation) if observation else None
@@ -310,7 +315,9 @@ class FileLock(RoundLock):
         """Do nothing: no file is held open."""
 
     async def _call(self, operation: Callable[[], T]) -> T:
-        """Call a function in the thread for file operations. Raises LockUnreachable if it takes too long."""
+        """Call a function in the thread for file operations. Raises LockUnreachable if it takes too long, and its
+        errors.
+        """
         try:
             return await self._executor.call(operation)
         except TimeoutError as error:

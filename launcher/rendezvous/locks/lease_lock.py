@@ -156,7 +156,7 @@ class LeaseLock(RoundLock):
         """Write the record if the Lease is unchanged since `after`. Return the claimed round, None if the Lease
         changed.
 
-        A missing Lease is created.
+        A missing Lease is created. Raises StaleRound, LockRefused and LockUnreachable.
         """
         async with self._turn:
             after = self._last_observed(after, record.coordinator)

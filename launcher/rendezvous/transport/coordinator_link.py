@@ -173,8 +173,11 @@ class CoordinatorClient(FrameConnection):
         self.send(encode(message))
 
     def report(self, step: int, saved: int, importing_s: float, rank_zero: RankZero | None = None) -> None:
-        """Set the progress that heartbeats report, as in Heartbeat. Report the first step and the end of imports
-        now.
+        """Set the progress that the next heartbeats report. Send one now if the first step or the end of imports is
+        new.
+
+        step, saved: the newest step done, and saved; -1 if unknown. importing_s: upper bound of the seconds until
+        imports end, 0 if they have ended. rank_zero: progress of rank 0, None if it runs elsewhere.
         """
         self._progress_read_s = self._loop.time()
         is_urgent = self.step < 0 <= step or importing_s == 0 < self.importing_s

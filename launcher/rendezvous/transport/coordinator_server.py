@@ -38,6 +38,7 @@ from turnout.launcher.rendezvous.state import (
     EndpointAnswered,
     Event,
     Granted,
+    GrantExpired,
     JobOver,
     Joined,
     Logged,
@@ -51,7 +52,6 @@ from turnout.launcher.rendezvous.state import (
     StepDown,
     Ticked,
     Unanswered,
-    Unfenced,
     Wake,
     could_grow_by,
 )
@@ -331,7 +331,7 @@ class Coordinator:
     async def _renew_periodically(self) -> None:
         """Renew the granted round every `_renew_s` seconds, without end.
 
-        If no renewal succeeds for `_fence_s` seconds, the event Unfenced is queued.
+        If no renewal succeeds for `_fence_s` seconds, the event GrantExpired is queued.
         """
         assert self._arbiter is not None
         while True:
@@ -344,7 +344,7 @@ class Coordinator:
             except (LockUnreachable, LockRefused) as error:
                 self._log_event("arbiter_unreachable", {"detail": str(error)})
                 if self._loop.time() - self._renewed_s > self._fence_s:
-                    self.event(Unfenced())
+                    self.event(GrantExpired())
                 continue
             if renewed is not None:
                 self._held_round, self._renewed_s = renewed, sent_s

@@ -123,7 +123,7 @@ class Leadership:
             if record.run == self._run:
                 budget, totals = (
                     budget.newer(record.budget),
-                    ledgers.newest(totals, _stored_totals(self._log_event, record)),
+                    ledgers.later_totals(totals, _stored_totals(self._log_event, record)),
                 )
                 before = 0 if record.coordinator == self.member.id else record.round
                 left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
@@ -204,20 +204,22 @@ class Leadership:
         crowd_s = 5 * heartbeat_period_s(search.base.size, self._timing.heartbeat_s)
         fence_s = FENCE_FACTOR * max(self._timing.silence_s, crowd_s)
         ask_s = 0.0 if search.host or search.endpoint is None else self._ask_s
-        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
+        job = replace(state.job, fence_s=fence_s, search_period_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
         pause = TimeKind.RECOVERY if search.base.round else TimeKind.RENDEZVOUS
-        ledger = ledgers.begin(self.member.id, time.time_ns(), round(now_s * NS), totals, pause)
+        ledger = ledgers.new_ledger(self.member.id, time.time_ns(), round(now_s * NS), totals, pause)
         state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging, ledger=ledger)
-        sought_s = None if not self._is_member else 0.0 if search.host and not search.base.round else search.since_s
-        fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
+        search_began_s = (
+            None if not self._is_member else 0.0 if search.host and not search.base.round else search.since_s
+        )
+        old_world_until_s = now_s + left_s + state.job.fence_s if before else 0.0
         return replace_coordinator(
             state,
             search.base,
             budget,
             handed_over=search.handed_over,
             before=before,
-            fenced_s=fenced_s,
-            sought_s=sought_s,
+            old_world_until_s=old_world_until_s,
+            search_began_s=search_began_s,
         )
 
     async def _ask_endpoint(self, endpoint: Address | None) -> EndpointAnswered | None:

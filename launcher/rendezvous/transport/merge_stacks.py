@@ -84,7 +84,7 @@ def _merge(folder: StackFolder, order: MergeStacks) -> tuple[tuple[int, ...], li
     verdict_lines = verdict(result)[:MAX_LINES]
     suspect_ranks = tuple(rank for rank in range(order.world) if suspects >> rank & 1)
     try:
-        folder.keep(raw, order.world)
+        folder.replace_all(raw, order.world)
         folder.write(files(result))
     except OSError as error:
         return suspect_ranks, verdict_lines, str(error)

@@ -17,7 +17,7 @@ from turnout.cli.page import past_queries
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.history import WINDOWS
 from turnout.cli.page.messages import QueueSample, SizeSample
-from turnout.cli.page.past_queries import BadAnswer, queue_samples, quoted, read_lines, size_samples
+from turnout.cli.page.past_queries import BadAnswer, queue_samples, quoted, read_series, size_samples
 from turnout.cli.page.prometheus import FAILED_S, KNOWN_S, MOST_BYTES, MOST_KNOWN, Prometheus
 
 NOW_S = 1_800_000_000.0
@@ -74,12 +74,12 @@ BAD = {
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
 def test_an_answer_that_is_none_is_refused(body):
     with pytest.raises(BadAnswer):
-        read_lines(body.encode(), "type")
+        read_series(body.encode(), "type")
 
 
 def test_values_that_are_no_amount_are_left_out():
     points = [(0, "NaN"), (1, "+Inf"), (2, -1), (3, 1e300), (4, 5)]
-    assert read_lines(matrix(({"type": "used"}, points)).encode(), "type") == {"used": {4: 5.0}}
+    assert read_series(matrix(({"type": "used"}, points)).encode(), "type") == {"used": {4: 5.0}}
 
 
 class Server:

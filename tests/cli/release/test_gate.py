@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kit.world import pod
-from turnout.cli.release.gate import Placer, behind_gate, gate_of, gate_sentence, what_next, with_gate
+from turnout.cli.release.gate import NominatorState, behind_gate, gate_of, gate_sentence, what_next, with_gate
 from turnout.kube import labels
 from turnout.kube.objects import Lease, LeaseSpec
 from turnout.kube.times import rfc3339, rfc3339_micro
@@ -63,7 +63,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
 @pytest.mark.parametrize(
     ("leases", "placer", "says", "remedy"),
     [
-        pytest.param([lease()], "works", "NoRoom, 4 must", "as soon as all of it fits", id="a nominator works"),
+        pytest.param([lease()], "works", "NoRoom, 4 must", "as soon as the whole gang fits", id="a nominator works"),
         pytest.param([lease(99), lease()], "works", "", "fits", id="one of two installations works"),
         pytest.param([lease(99)], "silent", "No nominator holds the Lease", "an admin", id="its holder is silent"),
         pytest.param([lease(1, "")], "silent", "No nominator holds", "turnout release", id="it was given back"),
@@ -73,7 +73,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
 )
 def test_whether_somebody_lifts_gates_is_told(leases, placer, says, remedy):
     found = gate_of(HELD, [event()], leases, NOW_S)
-    assert found.placer is Placer(placer)
+    assert found.placer is NominatorState(placer)
     assert says in gate_sentence(found)
     assert remedy in what_next(found)
 

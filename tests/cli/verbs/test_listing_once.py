@@ -31,5 +31,5 @@ async def test_the_last_list_is_fetched_at_once_and_told_after_the_others():
     assert await told(once, "/jobs") == [b"/jobs"]
     await source.asked.wait()
     assert not pods.done()
-    once.rest.set()
+    once.others_listed.set()
     assert await pods == [b"/pods"]

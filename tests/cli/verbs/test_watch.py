@@ -56,7 +56,7 @@ async def test_when_nobody_reads_any_more_it_ends_with_141(cluster, tmp_path):
             assert await child.stdout.readline() == b"VolcanoJob/default/first\n"
             await asyncio.sleep(0)
             await cluster.api.call("POST", JOBS, manifest("second", 1))
-            assert int(await child.stdout.readline()) == ExitCode.NOBODY_READS
+            assert int(await child.stdout.readline()) == ExitCode.BROKEN_PIPE
     finally:
         if child.returncode is None:
             child.kill()

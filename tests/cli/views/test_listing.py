@@ -30,7 +30,7 @@ def listing(*rows, **more):
         Column("GPUS", lambda row: str(row.gpus), number=True),
         Column("LEAF", lambda row: row.leaf, wide=True),
     )
-    return Listing(columns, rows, lambda row: f"row/{row.name}", "none", passing=frozenset(["age_s"]), **more)
+    return Listing(columns, rows, lambda row: f"row/{row.name}", "none", ignored_fields=frozenset(["age_s"]), **more)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_tenants_name_moves_no_cursor():
     ],
 )
 def test_a_watch_prints_what_is_new(now, told):
-    assert changes(listing(*now), "table", listing(A, B).steady()) == told
+    assert changes(listing(*now), "table", listing(A, B).compared_values()) == told
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
 def test_a_watch_for_programs_prints_a_document_a_change(form):
-    told = changes(listing(replace(A, gpus=1), B), form, listing(A, B).steady())
+    told = changes(listing(replace(A, gpus=1), B), form, listing(A, B).compared_values())
     read = {"json": json.loads, "yaml": yaml.safe_load, "name": str}[form](told)
     assert read == ("row/a" if form == "name" else {"name": "a", "gpus": 1, "age_s": 0.0, "leaf": "asw-1"})
 

@@ -66,7 +66,7 @@ class Launchers:
             f"1:{maximum}", begins_s=clock.wall(), last_call_s=0.0, max_restarts=1000, settle_s=0.0, only=True
         )
         now_ns = round(clock.wall() * NS)
-        story.state = replace(story.state, ledger=ledgers.begin("a/0", now_ns, now_ns))
+        story.state = replace(story.state, ledger=ledgers.new_ledger("a/0", now_ns, now_ns))
         self._agent("a").log("coordinator_begun", {})
         self.join(*NAMES[:workers])
 

@@ -181,15 +181,15 @@ async def test_a_controller_killed_in_a_storm_of_refusals_makes_no_pod_twice(api
         config.write_text(kubeconfig_with_token(proxy.url, str(token)))
         flags = (f"--kubeconfig={config}", "--lease-seconds=4")
         await begin_again(module_plane, *flags)
-        proxy.judge = storm.judge
+        proxy.decide = storm.judge
         for index in range(4):
             await api.create(job(f"job-{index}", "storm", 4))
         for minimum in (4, 10):  # it is killed in the middle, twice
             await passed_on(proxy, minimum)
             module_plane.kill_program(CONTROLLER)
-            proxy.heal()
+            proxy.pass_all()
             await begin_again(module_plane, *flags)
-            proxy.judge = storm.judge
+            proxy.decide = storm.judge
         pods = await api.until(f"{path}/pods", count(16), 60)
         services = await api.until(f"{path}/services", count(16), 60)
         await api.delete(f"{path}/pods/job-0-worker-2")

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from hack.chaos.train_script import Diary
+from hack.chaos.train_script import HistoryWriter
 
 script, checkpoints, folder, pace_s = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
 spec = importlib.util.spec_from_file_location("example", script)
@@ -21,7 +21,7 @@ example = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(example)
 
 
-class History(Diary):
+class History(HistoryWriter):
     """The records of this rank since its last step."""
 
     sampler, fetched, step = None, [], 0

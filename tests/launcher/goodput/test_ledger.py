@@ -28,11 +28,11 @@ class Story:
     """A job's ledger, told in seconds."""
 
     def __init__(self, record=None, begun_s=1_000.0):
-        self.now, self.ledger = 0, ledgers.begin("w0/1", round(begun_s * S), 0, record)
+        self.now, self.ledger = 0, ledgers.new_ledger("w0/1", round(begun_s * S), 0, record)
 
     def pauses(self, seconds, kind=None, gpus=0):
         self.now += round(seconds * S)
-        self.ledger = ledgers.pause(self.ledger, self.now, kind or self.ledger.pause, gpus)
+        self.ledger = ledgers.count_pause(self.ledger, self.now, kind or self.ledger.pause, gpus)
         return self
 
     def forms(self, gpus=8):
@@ -42,7 +42,7 @@ class Story:
     def trains(self, seconds, step=None, since_s=0.0, hung=False, first=None, first_s=0.0, **phases):
         self.now += round(seconds * S)
         spent = RankZero(1, -1, **{f"{name}_ns": round(amount * S) for name, amount in phases.items()})
-        self.ledger = ledgers.train(self.ledger, self.now, spent, hung=hung)
+        self.ledger = ledgers.count_training(self.ledger, self.now, spent, hung=hung)
         if step is not None:
             self.ledger = ledgers.begin_steps(self.ledger, step if first is None else first, round(first_s * S))
             self.ledger = ledgers.advance(self.ledger, step, round(since_s * S))
@@ -182,7 +182,7 @@ def test_a_successor_keeps_the_totals():
     pytest.param(JobTime("w2/1", 0, 300 * S), False, id="older than the known one"),
 ])  # fmt: skip
 def test_records_that_members_bring(record, adopts):
-    ledger = ledgers.begin("w0/1", 1_000 * S, 0, JobTime("w3/1", 0, 400 * S))
+    ledger = ledgers.new_ledger("w0/1", 1_000 * S, 0, JobTime("w3/1", 0, 400 * S))
     assert (ledgers.inherit(ledger, record).inherited is record) == adopts
 
 
@@ -219,7 +219,7 @@ OLD, NEW = JobTime("w1/1", 0, 500 * S), JobTime("w2/1", 0, 600 * S, pause=TimeKi
     pytest.param(None, NEW, replace(NEW, pause=TimeKind.RECOVERY), id="no agent has survived: the pause is recovery"),
 ])  # fmt: skip
 def test_the_totals_with_which_a_coordinator_begins(own, stored, chosen):
-    assert ledgers.newest(own, stored) == chosen
+    assert ledgers.later_totals(own, stored) == chosen
 
 
 LONGEST = JobTime(
@@ -297,7 +297,7 @@ def test_all_kinds_are_the_wall_time_and_none_decreases(events):
                 number += 1
                 record = story.record
                 begun_ns = record.until_ns + round(facts[0] * S)
-                story.ledger = ledgers.begin(f"w{number}/1", begun_ns, 0, record)
+                story.ledger = ledgers.new_ledger(f"w{number}/1", begun_ns, 0, record)
                 story.now = 0
             case _:
                 getattr(story, name)(*facts)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.errors import BadCheck
-from turnout.launcher.health.judge_nodes import Evidence, max_searches, next_groups
+from turnout.launcher.health.judge_nodes import Evidence, max_searches, next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict
 
 ROBUST = StragglerLimits(rule=SlowRule.MEDIAN)
@@ -63,7 +63,7 @@ def told(verdict, floor, rounds):
 )
 def test_the_first_round(nodes, groups):
     names = [tuple(f"n{number}" for number in group) for group in groups]
-    assert next_groups(Check(SimulatedNodes(nodes).names)) == tuple(names)
+    assert next_groups_or_verdict(Check(SimulatedNodes(nodes).names)) == tuple(names)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 64])
@@ -272,7 +272,7 @@ def ran(nodes, *rounds):
 
 
 def test_with_whom_a_bad_node_failed_is_told_by_two_of_them():
-    verdict = next_groups(ran(6, "0x1 23 45", "0x2 13", "0x4 15"))
+    verdict = next_groups_or_verdict(ran(6, "0x1 23 45", "0x2 13", "0x4 15"))
     assert [(each.nodes, each.why.split(", ")[0]) for each in verdict.bad_nodes] == [
         (("n0",), "failed with n1 and with n2")
     ]
@@ -288,7 +288,7 @@ def test_with_whom_a_bad_node_failed_is_told_by_two_of_them():
 def test_a_link_that_failed_once_is_not_bad_whatever_else_failed(rounds):
     check = ran(6, *rounds)
     assert Evidence(check).links == {}
-    assert ("n0", "n1") in next_groups(check)
+    assert ("n0", "n1") in next_groups_or_verdict(check)
 
 
 def test_a_link_has_one_name_whoever_of_the_two_comes_first():
@@ -296,7 +296,7 @@ def test_a_link_has_one_name_whoever_of_the_two_comes_first():
 
 
 def test_two_that_failed_once_and_never_again_are_told_and_not_blamed():
-    (undecided,) = next_groups(ran(2, "0x1", "01")).undecided
+    (undecided,) = next_groups_or_verdict(ran(2, "0x1", "01")).undecided
     assert "were fine when tried again" in undecided.why
 
 
@@ -314,7 +314,7 @@ def test_what_passes_when_tried_again_is_told_and_nobody_is_blamed():
     floor, check = SimulatedNodes(4), Check(SimulatedNodes(4).names)
     once = Measured(("n0", "n1"), (1.0, 1.0), None)
     check = check.after((once, floor.measure(("n2", "n3"))))
-    while not isinstance(answer := next_groups(check), Verdict):
+    while not isinstance(answer := next_groups_or_verdict(check), Verdict):
         check = check.after(tuple(floor.measure(group) for group in answer))
     assert [(each.nodes, "once" in each.why) for each in answer.undecided] == [(("n0", "n1"), True)]
     assert not answer.bad_nodes + answer.bad_links
@@ -322,20 +322,20 @@ def test_what_passes_when_tried_again_is_told_and_nobody_is_blamed():
 
 def test_a_node_of_which_nothing_was_heard_is_asked_again():
     floor, check = SimulatedNodes(4), Check(SimulatedNodes(4).names).after((SimulatedNodes(4).measure(("n0", "n1")),))
-    assert {"n2", "n3"} <= {*chain(*next_groups(check))}
+    assert {"n2", "n3"} <= {*chain(*next_groups_or_verdict(check))}
     check = check.after((floor.measure(("n0", "n2")), floor.measure(("n1", "n3"))))
-    assert next_groups(check) == Verdict()
+    assert next_groups_or_verdict(check) == Verdict()
 
 
 def test_of_three_with_a_broken_one_the_others_are_tried_together():
     check = Check(SimulatedNodes(3).names).after((Measured(("n2",), (None,), None),))
-    assert next_groups(check) == (("n0", "n1"),)
+    assert next_groups_or_verdict(check) == (("n0", "n1"),)
 
 
 def test_of_two_with_a_broken_one_the_other_is_measured_alone():
     check = Check(SimulatedNodes(2).names).after((Measured(("n1",), (None,), None),))
-    assert next_groups(check) == (("n0",),)
-    verdict = next_groups(check.after((Measured(("n0",), (1.0,), None),)))
+    assert next_groups_or_verdict(check) == (("n0",),)
+    verdict = next_groups_or_verdict(check.after((Measured(("n0",), (1.0,), None),)))
     assert numbers(verdict.bad_nodes) == [(1,)]
     assert [each.nodes for each in verdict.undecided] == [("n0",)], "nobody is left to try its network with"
 

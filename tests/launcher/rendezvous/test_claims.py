@@ -5,7 +5,7 @@ import pytest
 from tests.launcher.rendezvous.story import Story
 from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Stop
 from turnout.launcher.model import RoundRecord
-from turnout.launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
+from turnout.launcher.rendezvous.state import Claim, Denied, Granted, GrantExpired, StepDown, Unanswered, Wake
 
 
 def granted(names="abc", nnodes="1:3", **more):
@@ -74,7 +74,7 @@ def test_who_lost_the_job_ends_its_processes_and_redirects_all(before):
     if before in ("claiming", "gathering"):
         story.ready("abc")
     if before == "gathering":
-        story.happens(Unanswered(2), Unfenced(), Unanswered(3))
+        story.happens(Unanswered(2), GrantExpired(), Unanswered(3))
     holder = RoundRecord("job", 9, "z/0", "10.0.0.9", 29400)
     story.happens(Denied(holder))
     down = story.of(StepDown)[0]
@@ -102,7 +102,7 @@ def test_the_first_world_needs_an_answer():
 
 
 def test_too_long_without_the_arbiter_the_world_stops_until_a_grant():
-    story = granted().happens(Unfenced())
+    story = granted().happens(GrantExpired())
     assert [story.last(name).reason for name in "abc"] == ["no_arbiter"] * 3
     story.ready("abc").happens(Unanswered(2))
     assert (story.phase, story.world) == ("gathering", "")
@@ -200,8 +200,8 @@ def test_where_nobody_may_succeed_half_of_the_world_is_enough():
         pytest.param("a", {"before": 7}, 13, True, id="they have missed us"),
         pytest.param("abc", {"before": 8}, 0, False, id="round 8 was granted, and nobody here was in it"),
         pytest.param("abc", {"before": 8}, 13, True, id="whoever was in it has missed us"),
-        pytest.param("a", {"before": 7, "fenced_s": 60.0}, 57, False, id="its holder may live, and train on"),
-        pytest.param("a", {"before": 7, "fenced_s": 60.0}, 58, True, id="its holder has stopped by itself"),
+        pytest.param("a", {"before": 7, "old_world_until_s": 60.0}, 57, False, id="its holder may live, and train on"),
+        pytest.param("a", {"before": 7, "old_world_until_s": 60.0}, 58, True, id="its holder has stopped by itself"),
     ],
 )
 def test_a_successor_with_a_grant_waits_for_those_who_may_still_train(names, more, after_s, forms):
@@ -218,17 +218,17 @@ def test_a_new_job_with_the_record_of_an_old_one_waits_for_the_old():
 
 def test_a_successor_forms_no_second_first_world_unless_two_do_not_fit():
     """The first coordinator may have formed a world of which nobody here was told."""
-    more = {"base": LastWorld(), "succeeds": {"sought_s": 1.0}, "last_call_s": 0.0}
+    more = {"base": LastWorld(), "succeeds": {"search_began_s": 1.0}, "last_call_s": 0.0}
     assert Story("1:4", **more).join(*"abc").world == ""
     assert Story("2:4", **more).join(*"abc").world == "", "two of the least fit exactly"
     assert Story("3:4", **more).join(*"abc").world == "abc"
     assert Story("3:4", only=True, **more).join(*"abc").world == ""
-    assert Story("1:4", **(more | {"succeeds": {"sought_s": 0.0}})).join(*"abc").world == "abc"
+    assert Story("1:4", **(more | {"succeeds": {"search_began_s": 0.0}})).join(*"abc").world == "abc"
 
 
 def test_too_few_without_arbiter_send_all_to_look_for_a_coordinator():
     """After a partition has healed two coordinators would wait for one another until the join timeout."""
-    more = {"base": LastWorld(7, 4, True), "succeeds": {"sought_s": 1.0}, "join_timeout_s": 100.0}
+    more = {"base": LastWorld(7, 4, True), "succeeds": {"search_began_s": 1.0}, "join_timeout_s": 100.0}
     story = Story("3:4", **more).join("a", "b", base=LastWorld(7, 4, True)).wait(29.9)
     assert story.of(StepDown) == []
     down = story.wait(20.0).of(StepDown)[0]

@@ -81,12 +81,14 @@ def names(moves):
             id="first of all where it was sent",
         ),
         pytest.param(
-            seeker(base=BEFORE, successors=LIST, roams=True),
+            seeker(base=BEFORE, successors=LIST, tries_all_addresses=True),
             ["w0", "w1", "endpoint", "Lead"],
             id="who has led with too few tries everybody else before it leads again",
         ),
         pytest.param(
-            seeker("w0", base=BEFORE, successors=LIST, roams=True, host=True), ["w1", "w2", "Lead"], id="the oldest too"
+            seeker("w0", base=BEFORE, successors=LIST, tries_all_addresses=True, host=True),
+            ["w1", "w2", "Lead"],
+            id="the oldest too",
         ),
         pytest.param(
             seeker(host=True, base=BEFORE, successors=LIST[:2]),
@@ -185,7 +187,7 @@ BACK = EndpointAnswered("10.9.9.9", 29400)  # where no member of the story liste
 def survivor(nnodes="2", base=None, ask_s=1.0, joins=True, **more):
     """Worker a, which has succeeded the lost coordinator of a world of two, and searched for one since second 10."""
     base = LastWorld(1, 2, True) if base is None else base
-    story = Story(nnodes, base=base, begins_s=10.0, succeeds={"sought_s": 10.0}, join_timeout_s=600.0, **more)
+    story = Story(nnodes, base=base, begins_s=10.0, succeeds={"search_began_s": 10.0}, join_timeout_s=600.0, **more)
     story.state = replace(story.state, job=replace(story.state.job, ask_s=ask_s))
     return story.join("a", base=base) if joins else story
 
@@ -241,11 +243,11 @@ def test_an_answer_that_changes_nothing(story):
 
 def test_who_hears_of_a_world_waits_for_its_members_not_for_the_last_call():
     """A new coordinator at the endpoint: the survivors of the last world come to it."""
-    story = Story("2:3", succeeds={"sought_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
+    story = Story("2:3", succeeds={"search_began_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
     assert story.join("b", base=LastWorld(1, 3, True)).world == ""
     assert story.wait(1.9).world == ""
     assert story.wait(0.2).world == "ab"
-    whole = Story("2:3", succeeds={"sought_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
+    whole = Story("2:3", succeeds={"search_began_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
     assert whole.join("b", "c", base=LastWorld(1, 3, True)).world == "abc"
 
 

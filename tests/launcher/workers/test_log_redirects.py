@@ -10,7 +10,7 @@ import pytest
 from tests.kit.wait import until_async
 from tests.launcher.workers.testbed import WorkerTestbed
 from turnout.launcher.cli.value_types import BadValue
-from turnout.launcher.cli.value_types import streams as choice
+from turnout.launcher.cli.value_types import parse_streams as choice
 from turnout.launcher.settings import Std
 from turnout.launcher.settings import Streams as Choice
 from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of

@@ -152,6 +152,7 @@ def time_background_copy(plan: Plan, places: Places) -> SceneResult:
         loop.last(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))
 
         def warmed(saver: Saver) -> None:
+            """Prepare a saver, and save _TRIES times, so that all of its memory has been written to."""
             ends.callback(saver.close)
             saver.prepare(state)
             for _ in range(_TRIES):  # it has written to all of its memory then

@@ -102,6 +102,7 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
         savers: dict[str, Saver] = {}
 
         def persist(name: str) -> None:
+            """Save the state as the next step, with the saver of this name; ours also to disk."""
             saver, state["step"] = savers[name], state["step"] + 1
             if isinstance(saver, Ours):
                 saver.save(state["step"], state, disk=True)
@@ -109,6 +110,7 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
                 saver.save(state["step"], state)
 
         def stepped(name: str) -> None:
+            """Time the loop before and during one save by the saver of this name; create it at the first call."""
             if name not in savers:
                 savers[name] = makers[name](places.disk / name)
                 ends.callback(savers[name].close)

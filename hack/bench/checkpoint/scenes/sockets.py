@@ -139,6 +139,10 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
         def send(name: str, bytes_s: float) -> None:
+            """Send the shard, and wait until the receiver has it. Raises ConnectionError.
+
+            name: LOOPBACK for sendfile alone, else our sender. bytes_s: limit of our sender, 0 for none.
+            """
             if name == LOOPBACK:
                 connection.settimeout(None)  # ours has one
                 connection.sendall(_FLOOR)

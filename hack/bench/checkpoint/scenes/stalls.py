@@ -117,6 +117,7 @@ def steady(plan: Plan, places: Places) -> SceneResult:
     with floors(state) as copies, _without_garbage_collector(), ExitStack() as ends:
 
         def save(name: str, timed: bool) -> None:
+            """Change the state, save it and await the save. timed: keep the seconds until `save` returned."""
             if name not in savers:
                 savers[name] = makers[name](places.memory / name)
                 ends.callback(savers[name].close)

@@ -11,7 +11,7 @@ FILES = {"00000-00002.stacktrace", "00001-00002.stacktrace"}
 
 
 def kept(folder):
-    folder.keep({0: b"a", 1: b"b"}, 2)
+    folder.replace_all({0: b"a", 1: b"b"}, 2)
     return {path.name for path in folder.path.iterdir()}
 
 

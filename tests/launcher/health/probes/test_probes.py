@@ -10,7 +10,7 @@ import pytest
 from tests.kit.child_processes import children_of
 from tests.kit.wait import until
 from turnout.launcher.addresses import free_port
-from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, ProbeStage
 from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, group_measurement
 from turnout.launcher.health.probes.runner import COMMAND, probe
@@ -92,7 +92,7 @@ def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(storie
     assert "an error of this device" in broken.fault
     assert waits.stage is ProbeStage.MEETING
     assert "broken" in waits.fault
-    verdict = next_groups(Check(("n0", "n1")).after((group_measurement(("n0", "n1"), [waits, broken]),)))
+    verdict = next_groups_or_verdict(Check(("n0", "n1")).after((group_measurement(("n0", "n1"), [waits, broken]),)))
     assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), FaultCause.COMPUTE_FAILED)]
 
 

@@ -38,29 +38,44 @@ NOTHING = known_of(State(JobFacts(member("a"), "job", TERMS)))
 )
 def test_a_job_begins(more, differs):
     begun = dict.fromkeys(("since_s", "joined_s", "asked_s"), 7.0)
-    assert known_of(begin(member("a"), "job", TERMS, 7.0, **more)) == NOTHING | begun | {"call_s": 30.0} | differs
+    assert known_of(begin(member("a"), "job", TERMS, 7.0, **more)) == NOTHING | begun | {"last_call_s": 30.0} | differs
 
 
 @pytest.mark.parametrize(
     ("base", "more", "differs"),
     [
         pytest.param(LastWorld(), {}, {}, id="there was no world: it is the first coordinator's turn again"),
-        pytest.param(LastWorld(), {"before": 8}, {"before": 8, "fenced_s": 22.0}, id="a holder of it may live"),
+        pytest.param(
+            LastWorld(), {"before": 8}, {"before": 8, "old_world_until_s": 22.0}, id="a holder of it may live"
+        ),
         pytest.param(
             LastWorld(4, 3, True),
-            {"before": 4, "fenced_s": 60.0},
-            {"before": 4, "fenced_s": 60.0},
+            {"before": 4, "old_world_until_s": 60.0},
+            {"before": 4, "old_world_until_s": 60.0},
             id="and is known to live for longer",
         ),
         pytest.param(
-            LastWorld(4, 3, True), {}, {"fenced_s": 22.0}, id="of a world all but the coordinator are waited for"
+            LastWorld(4, 3, True),
+            {},
+            {"old_world_until_s": 22.0},
+            id="of a world all but the coordinator are waited for",
         ),
         pytest.param(
-            LastWorld(4, 3, True), {"handed_over": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"
+            LastWorld(4, 3, True),
+            {"handed_over": True},
+            {"old_world_until_s": 22.0, "expected": 3},
+            id="all, after a handover",
         ),
-        pytest.param(LastWorld(4, 1, True), {}, {"fenced_s": 22.0, "expected": 1}, id="one at the least"),
-        pytest.param(LastWorld(), {"sought_s": 0.0}, {"searches": False}, id="whom all search for stays where it is"),
-        pytest.param(LastWorld(), {"sought_s": 0.5}, {"searches": True, "sought_s": 0.5}, id="another one searches on"),
+        pytest.param(LastWorld(4, 1, True), {}, {"old_world_until_s": 22.0, "expected": 1}, id="one at the least"),
+        pytest.param(
+            LastWorld(), {"search_began_s": 0.0}, {"may_search": False}, id="whom all search for stays where it is"
+        ),
+        pytest.param(
+            LastWorld(),
+            {"search_began_s": 0.5},
+            {"may_search": True, "search_began_s": 0.5},
+            id="another one searches on",
+        ),
     ],
 )
 def test_a_job_goes_on_without_its_coordinator(base, more, differs):
@@ -71,7 +86,7 @@ def test_a_job_goes_on_without_its_coordinator(base, more, differs):
             "base_size": base.size,
             "round": base.round,
             "expected": 2,
-            "call_s": 2.0,
+            "last_call_s": 2.0,
             "reason": Reason.COORDINATOR_LOST,
         }
         if base.round

@@ -76,9 +76,9 @@ def test_who_may_fetch_nothing_holds_nothing_by_saying_so():
 
 def test_where_enough_stay_nobody_else_is_waited_for():
     story = running(granted=1).fail("a").ready("abc")
-    assert (story.phase, story.state.gathering.expected, story.state.gathering.call_s) == ("claiming", 0, 0.0)
+    assert (story.phase, story.state.gathering.expected, story.state.gathering.last_call_s) == ("claiming", 0, 0.0)
     story = running("ab", "2", granted=1).lose("b").ready("a")
-    assert (story.phase, story.state.gathering.expected, story.state.gathering.call_s) == ("gathering", 2, 1.0)
+    assert (story.phase, story.state.gathering.expected, story.state.gathering.last_call_s) == ("gathering", 2, 1.0)
 
 
 def test_shards_are_handed_over_within_the_most_of_the_time_that_is_left():

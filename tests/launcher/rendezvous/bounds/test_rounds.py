@@ -50,7 +50,7 @@ def test_of_many_who_are_missing_the_first_are_told():
 
 def test_a_search_that_began_before_we_led_counts_for_the_time_to_join():
     story = (
-        Story("2", succeeds={"sought_s": 40.0}, base=LastWorld(), begins_s=90.0, join_timeout_s=60.0)
+        Story("2", succeeds={"search_began_s": 40.0}, base=LastWorld(), begins_s=90.0, join_timeout_s=60.0)
         .join("a")
         .wait(9.9)
     )
@@ -80,7 +80,12 @@ def test_in_a_formed_world_each_member_trains_and_nobody_has_told_a_step():
     story.fail("a").ready("ab")
     assert [known.step for known in story.state.members.values()] == [-1] * 3
     gathering = story.state.gathering
-    assert (story.state.checkpoints.persist_step, gathering.expected, gathering.call_s, gathering.sought_s) == (
+    assert (
+        story.state.checkpoints.persist_step,
+        gathering.expected,
+        gathering.last_call_s,
+        gathering.search_began_s,
+    ) == (
         -1,
         0,
         0.0,
@@ -88,13 +93,15 @@ def test_in_a_formed_world_each_member_trains_and_nobody_has_told_a_step():
     )
 
 
-def until_s(coordinator, names="ab", roam_s=10.0):
+def until_s(coordinator, names="ab", search_period_s=10.0):
     """When it looks for another coordinator."""
     story = Story(
-        "9", base=LastWorld(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6
+        "9", base=LastWorld(), succeeds={"search_began_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6
     )
     job = story.state.job
-    story.state = replace(story.state, job=replace(job, member=replace(job.member, id=coordinator), roam_s=roam_s))
+    story.state = replace(
+        story.state, job=replace(job, member=replace(job.member, id=coordinator), search_period_s=search_period_s)
+    )
     story.join(*names)
     return story, story.of(Wake)[-1].at_s
 
@@ -106,22 +113,22 @@ def test_the_more_members_it_has_the_later_one_too_small_searches():
     assert min(after_s) < 32.0
     assert max(after_s) > 48.0
     assert until_s("a/0", "abc")[1] - until_s("a/0", "ab")[1] == pytest.approx(10.0)
-    assert until_s("a/0", roam_s=1.0)[1] - 100.0 == pytest.approx((until_s("a/0")[1] - 100.0) / 10)
+    assert until_s("a/0", search_period_s=1.0)[1] - 100.0 == pytest.approx((until_s("a/0")[1] - 100.0) / 10)
 
 
 @pytest.mark.parametrize(
     ("succeeds", "before", "after"),
     [
         pytest.param({}, None, None, id="never, unless it has searched itself"),
-        pytest.param({"sought_s": 0.0}, False, True, id="whom all search for: not before its first world"),
-        pytest.param({"sought_s": 1.0}, True, True, id="who has searched"),
+        pytest.param({"search_began_s": 0.0}, False, True, id="whom all search for: not before its first world"),
+        pytest.param({"search_began_s": 1.0}, True, True, id="who has searched"),
     ],
 )
 def test_who_has_everybody_search(succeeds, before, after):
     story = Story("3:4", base=LastWorld(), succeeds=succeeds, last_call_s=0.0)
-    assert story.state.gathering.searches is before
+    assert story.state.gathering.may_search is before
     story.join(*"abcd")
-    assert (story.world, story.state.gathering.searches) == ("abcd", after)
+    assert (story.world, story.state.gathering.may_search) == ("abcd", after)
     story.lose("cd").ready("ab").wait(300.0)
     assert bool(story.of(StepDown)) is bool(after)
 
@@ -152,7 +159,7 @@ def test_a_grant_of_the_first_round_of_all_is_used():
 
 def test_once_the_arbiter_has_granted_it_may_be_out_of_reach_again():
     story = running(granted=1).fail("a").ready("abc").grant()
-    assert not story.state.claiming.unfenced
+    assert not story.state.claiming.grant_expired
     story.lose("c").ready("ab").happens(Unanswered(story.state.round))
     assert story.world == "ab"
 
@@ -236,8 +243,8 @@ def test_one_that_has_left_in_peace_is_not_of_the_last_world():
 
 
 def test_who_trains_and_is_lost_may_train_on_for_as_long_as_the_fence():
-    assert running("ab").wait(3.0).lose("b").state.fencing.fenced_s == 18.0
-    assert running("ab", "2").join("c").wait(3.0).lose("c").state.fencing.fenced_s == 0.0, "a spare does not"
+    assert running("ab").wait(3.0).lose("b").state.fencing.old_world_until_s == 18.0
+    assert running("ab", "2").join("c").wait(3.0).lose("c").state.fencing.old_world_until_s == 0.0, "a spare does not"
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ class Agent:
             case Welcome():
                 self.link, self.heard_s, self.fence_s = conn, self.network.now_s, None
                 self.network.tell(self.id, f"linked to {conn.endpoint.id}")
-                self.seek = replace(self.seek, last=conn.endpoint.here, hint=None, handed_over=False, roams=False)
+                self.seek = replace(
+                    self.seek, last=conn.endpoint.here, hint=None, handed_over=False, tries_all_addresses=False
+                )
                 self.seek = replace(self.seek, successors=self.known(message.successors))
                 if self.leave_s is not None:
                     self.say(Leaving(max(self.leave_s - self.network.now_s, 0.0)))
@@ -150,7 +152,7 @@ class Agent:
         self.seek = next_lap(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, laps=0))
 
     def redirected(self, to):
-        roams = not to.port and self.link.endpoint is self
+        tries_all_addresses = not to.port and self.link.endpoint is self
         self.link.end(self.network.now_s)
         self.link = None
         self.search(None if to.port else self.seek.since_s)
@@ -158,7 +160,9 @@ class Agent:
         if handed:
             self.base = LastWorld(self.base.round, to.size, self.base.inside, self.base.busy)
         hint = (to.address, to.port) if to.port else None
-        self.seek = replace(self.seek, base=self.base, hint=hint, last=None, handed_over=handed, roams=roams)
+        self.seek = replace(
+            self.seek, base=self.base, hint=hint, last=None, handed_over=handed, tries_all_addresses=tries_all_addresses
+        )
 
     def obey(self, message, of):
         match message:
@@ -379,11 +383,13 @@ class Agent:
     def first_state(self, granted, budget, more):
         """Make the state with which this agent begins to lead."""
         network, seek = self.network, self.seek
-        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        search_began_s = 0.0 if seek.host and not seek.base.round else seek.since_s
         only = network.mode == "only"
         state = begin(self.member, "job", network.terms, network.now_s, granted=granted, sole_coordinator=only)
         return network.wants(
-            replace_coordinator(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more)
+            replace_coordinator(
+                state, self.base, budget, handed_over=seek.handed_over, search_began_s=search_began_s, **more
+            )
         )
 
     def fences(self, held, dead):
@@ -392,7 +398,7 @@ class Agent:
         if record.coordinator == self.id:
             return {}
         left_s = 0.0 if dead else max(network.fence_s - held.quiet_s, 0.0) + RENEW_S
-        return {"before": record.round, "fenced_s": network.now_s + left_s + 15.0}
+        return {"before": record.round, "old_world_until_s": network.now_s + left_s + 15.0}
 
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""

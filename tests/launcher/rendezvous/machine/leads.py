@@ -13,6 +13,7 @@ from turnout.launcher.rendezvous.state import (
     Denied,
     Disconnect,
     Granted,
+    GrantExpired,
     JobOver,
     Joined,
     Logged,
@@ -24,7 +25,6 @@ from turnout.launcher.rendezvous.state import (
     StepDown,
     Ticked,
     Unanswered,
-    Unfenced,
     Wake,
     could_grow_by,
 )
@@ -181,7 +181,7 @@ class Leads:
     def renews(self):
         if not self.network.path(self.agent.name, "arbiter"):
             if self.network.now_s - self.renewed_s > self.network.fence_s:
-                self.inbox.append(Unfenced())
+                self.inbox.append(GrantExpired())
             return
         mine = replace(self.held, record=replace(self.held.record, budget=self.state.budget))
         held = self.network.register.renew(mine)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from turnout.launcher.checkpoint.engine.save_plan import state_of
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, offset_of, read_identity
 from turnout.launcher.checkpoint.format.manifest import Latest, read, read_note, write, write_note
 from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
-from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.step_reader import newest
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
@@ -203,6 +204,20 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
     with pytest.raises(StorageFailed, match=r"it is kept: step 4 in .*: a manifest of format 2"):
         commit(store, STEP + 1, world=1)
     assert (manifest.read_bytes(), shard.read_bytes()) == before
+
+
+def test_what_a_newer_format_has_saved_of_an_old_step_is_not_swept(golden):
+    """A newer version saves the step anew, and has written its shard and its note; the old manifest still holds."""
+    store = PosixStore(golden("storage-1"))
+    step = store.path / f"step-{STEP:010}"
+    _, shard, note = (step / name for name in FILES)
+    again = shutil.copy(shard, step / "rank-00000.2.safetensors")
+    note.write_bytes(newer(note.read_bytes().replace(shard.name.encode(), again.name.encode())))
+    before = note.read_bytes()
+    assert sweep(store, time.time() + 1e6, Said(), older_than_s=0.0) == ()
+    save_all(store, STEP + 1, world=1)
+    assert remove_old_steps(store, Latest(1), Said()) == (STEP,)
+    assert (again.exists(), note.read_bytes()) == (True, before)
 
 
 def test_an_arena_of_a_newer_format_is_refused(memory):
