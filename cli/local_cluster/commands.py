@@ -27,7 +27,7 @@ from turnout.cli.local_cluster.daemon import (
 )
 
 if TYPE_CHECKING:
-    from turnout.topology.model import Reading
+    from turnout.topology.model import ParsedMap
 
 _UP = (
     ("local up", "16 nodes of 8 GPUs under two leaf switches"),
@@ -173,7 +173,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def _read_map(file: Path) -> tuple[Reading, tuple[tuple[str, str], ...]]:
+def _read_map(file: Path) -> tuple[ParsedMap, tuple[tuple[str, str], ...]]:
     """Return the map in a file, and the data of its ConfigMap as (key, value).
 
     Raises LocalClusterFailed with every fault of the map.
