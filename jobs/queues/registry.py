@@ -89,13 +89,14 @@ MAX_NAMESPACES = 1_000  # of one quota; further ones are ignored
 
 
 @dataclass(frozen=True, slots=True)
-class StrictQueue:
-    """A queue with strict order: no gang starts before an older one."""
+class QueueOrder:
+    """The pods that wait in a queue, and whether its order is strict: no gang starts before an older one."""
 
     queue: str  # its unique name, as in volcano/NAME
     names: tuple[str, ...] = ()  # the names that pods use for it
     namespaces: tuple[str, ...] = ()  # namespaces whose pods wait in it if they name no queue
     grants: frozenset[str] | None = None  # namespaces whose pods may name it; None for all
+    is_strict: bool = True  # False for a queue that only states its grants: they count if an admin named the queue
 
     def admits(self, namespace_name: str) -> bool:
         """Return True if pods of this namespace may name the queue."""
@@ -107,46 +108,49 @@ def _has_strict_annotation(raw: Object) -> bool:
     return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
-def _read_volcano(raw: Object) -> StrictQueue | None:
-    """Return the strict queue of a Volcano Queue; None if it has no strict annotation."""
-    return _strict_queue(volcano.read(raw)) if _has_strict_annotation(raw) else None
+def _read_volcano(raw: Object) -> QueueOrder | None:
+    """Return the order of a Volcano Queue; None if it has no strict annotation and grants itself to all namespaces."""
+    return _queue_order(volcano.read(raw), is_strict=_has_strict_annotation(raw))
 
 
-def _read_koordinator(raw: Object) -> StrictQueue | None:
-    """Return the strict queue of koordinator's ElasticQuota; None if it has no strict annotation."""
-    return _strict_queue(koordinator.read(raw)) if _has_strict_annotation(raw) else None
+def _read_koordinator(raw: Object) -> QueueOrder | None:
+    """Return the order of koordinator's ElasticQuota; None if it has no strict annotation and grants itself to all
+    namespaces.
+    """
+    return _queue_order(koordinator.read(raw), is_strict=_has_strict_annotation(raw))
 
 
-def _read_elastic(raw: Object) -> StrictQueue | None:
-    """Return the strict queue of an ElasticQuota of scheduler-plugins: all pods of its namespace that name no queue.
+def _read_elastic(raw: Object) -> QueueOrder | None:
+    """Return the order of an ElasticQuota of scheduler-plugins: all pods of its namespace that name no queue.
 
     None if it has no strict annotation.
     """
     if not _has_strict_annotation(raw):
         return None
     name = namespace.read_elastic(raw).name
-    return StrictQueue(name, (), (name.removeprefix(NAMESPACE),))
+    return QueueOrder(name, (), (name.removeprefix(NAMESPACE),))
 
 
-def _read_kueue(raw: Object) -> StrictQueue | None:
-    """Return the strict queue of a ClusterQueue; None if it neither is StrictFIFO nor has the strict annotation.
+def _read_kueue(raw: Object) -> QueueOrder | None:
+    """Return the order of a ClusterQueue; None if it neither is StrictFIFO nor has the strict annotation.
 
     No pod names a ClusterQueue: LocalQueues lead to it.
     """
     spec = kueue.read(raw)
-    return (
-        StrictQueue(f"{QueueDialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
-    )
+    return QueueOrder(f"{QueueDialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
 
 
-def _strict_queue(spec: QueueSpec) -> StrictQueue:
-    """Return a queue as a strict one, under its unique name."""
+def _queue_order(spec: QueueSpec, *, is_strict: bool) -> QueueOrder | None:
+    """Return the order of a queue under its unique name; None if it neither is strict nor restricts its namespaces."""
+    if not is_strict and spec.grants is None:
+        return None
     grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
-    return StrictQueue(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MAX_NAMESPACES], grants)
+    namespaces = spec.namespaces[:MAX_NAMESPACES] if is_strict else ()
+    return QueueOrder(f"{spec.dialect.value}/{spec.name}", (spec.name,), namespaces, grants, is_strict)
 
 
-# For each path that lists queues, the function that reads one object; it returns None for a queue without strict order.
-STRICT_QUEUE_READERS: dict[str, Callable[[Object], StrictQueue | None]] = {
+# For each path that lists queues, the function that reads one object; None for a queue without effect on any order.
+QUEUE_ORDER_READERS: dict[str, Callable[[Object], QueueOrder | None]] = {
     "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": _read_kueue,
     "/apis/scheduling.volcano.sh/v1beta1/queues": _read_volcano,
     "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": _read_koordinator,
@@ -160,27 +164,28 @@ class StrictQueues:
     def __init__(self, named: frozenset[str] = frozenset()) -> None:
         """Make an empty table. named: the names that an admin listed, each QUEUE or NAMESPACE/QUEUE."""
         self._named = named
-        self._by_path: dict[str, StrictQueue] = {}  # by the path of the object
+        self._by_path: dict[str, QueueOrder] = {}  # by the path of the object
         self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> unique name of its ClusterQueue
         self._strict: frozenset[str] = frozenset()  # unique names
-        self._by_name: dict[str, StrictQueue] = {}  # by the name that pods use
+        self._by_name: dict[str, QueueOrder] = {}  # by the name that pods use
         self._by_namespace: dict[str, str] = {}  # unique names, by the namespace of pods that name no queue
 
-    def put(self, object_path: str, strict_queue: StrictQueue | None) -> bool:
-        """Add or replace the strict queue of one object; None removes it. Return True if the table has changed.
+    def put(self, object_path: str, queue_order: QueueOrder | None) -> bool:
+        """Add or replace the queue of one object; None removes it. Return True if the table has changed.
 
         object_path: the URL path of the object, by which a later call replaces or removes the queue.
         """
-        if self._by_path.get(object_path) == strict_queue:
+        if self._by_path.get(object_path) == queue_order:
             return False
-        if strict_queue is None:
+        if queue_order is None:
             del self._by_path[object_path]
         else:
-            self._by_path[object_path] = strict_queue
-        strict_queues = [self._by_path[path] for path in sorted(self._by_path)]
-        self._strict = frozenset(each.queue for each in strict_queues)
-        self._by_name = {name: each for each in strict_queues for name in each.names}
-        self._by_namespace = {name: each.queue for each in strict_queues for name in each.namespaces}
+            self._by_path[object_path] = queue_order
+        paths = sorted(self._by_path, key=lambda path: (self._by_path[path].is_strict, path))
+        queues = [self._by_path[path] for path in paths]
+        self._strict = frozenset(each.queue for each in queues if each.is_strict)
+        self._by_name = {name: each for each in queues for name in each.names}  # of one name the strict one counts
+        self._by_namespace = {name: each.queue for each in queues for name in each.namespaces}
         return True
 
     def set_cluster_queue(self, local_queue: str, cluster_queue: str) -> bool:
@@ -215,4 +220,4 @@ class StrictQueues:
         leads_to = self._local.get(f"{namespace_name}/{queue}", "")
         if leads_to in self._strict:
             return leads_to
-        return by_name.queue if by_name is not None and granted else ""
+        return by_name.queue if by_name is not None and by_name.is_strict and granted else ""

@@ -250,7 +250,7 @@ def wish_of_pod_group_annotations(annotations: Mapping[str, str]) -> Wish:
     """
     faults: list[str] = []
     wish = wish_of_pod(annotations, faults)
-    return replace(wish, ignored=(*wish.ignored, *faults)) if faults else wish or NOTHING
+    return replace(wish, ignored=(*wish.ignored, *faults)) if faults else wish
 
 
 def native_min(policy: object) -> int | None:

@@ -49,7 +49,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line of JSON, in which secrets are replaced by [hidden].
 
-        A field of the event with the name of a fixed field, such as `time`, gets an underscore at its end.
+        A field of the event with the name of a fixed field (time, level, logger, event, trace) gets an underscore at its
+        end: `time_`.
         """
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -58,7 +59,7 @@ class JsonFormatter(logging.Formatter):
             "event": _without_secrets(record.getMessage()),
         }
         for name, value in _extra_fields(record).items():
-            line[f"{name}_" if name in line else name] = value
+            line[f"{name}_" if name in line or name == "trace" else name] = value
         if record.exc_info:
             line["trace"] = _without_secrets(
                 self.formatException(record.exc_info)[-_MAX_TRACE_CHARS:], _MAX_TRACE_CHARS

@@ -10,7 +10,7 @@ from functools import partial
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS, Dialect, GangKey
 from turnout.jobs.queues import kueue, registry
 from turnout.jobs.queues.model import Object
-from turnout.jobs.queues.registry import StrictQueue
+from turnout.jobs.queues.registry import QueueOrder
 from turnout.jobs.reservation import CONFIGMAP, Reservation, read_reservations
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
@@ -187,7 +187,7 @@ class Watches(InformerFactory, WatchState):
     def _watch_queues(self) -> None:
         """Watch queues, to learn which are of strict order. When that changes, all plans are forgotten."""
         strict, local = self.plans.strict_order.queues, registry.LOCAL_QUEUES
-        for path, read in registry.STRICT_QUEUE_READERS.items():
+        for path, read in registry.QUEUE_ORDER_READERS.items():
             handlers = CallbackSink(
                 partial(self._put_queue, path, read),
                 partial(self._drop_queue, path),
@@ -199,7 +199,7 @@ class Watches(InformerFactory, WatchState):
         )
         self.watch(local, local, FullObject, handlers, optional=True)
 
-    def _put_queue(self, path: str, read: Callable[[Object], StrictQueue | None], queue: FullObject) -> None:
+    def _put_queue(self, path: str, read: Callable[[Object], QueueOrder | None], queue: FullObject) -> None:
         strict = self.plans.strict_order.queues
         self._forget_plans_if(strict.put(_queue_id(path, queue.metadata), read(queue.raw())))
 

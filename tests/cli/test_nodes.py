@@ -25,7 +25,7 @@ def nodes(cluster):
 @pytest.fixture
 def cluster():
     """n3 is tainted, n5 suspected, n7 tainted by hand, n9 bears what is no record."""
-    made = Cluster(10, verdicts=2).says("a-3", "n3", team="a", **WHY).says("b-3", "n3", team="b", **WHY)
+    made = Cluster(10, min_namespaces=2).says("a-3", "n3", team="a", **WHY).says("b-3", "n3", team="b", **WHY)
     made.says("a-5", "n5", team="a", **WHY).look()
     made.tainted.add("n7")
     made.notes["n9"] = {labels.NODE_RECORD: "[]"}

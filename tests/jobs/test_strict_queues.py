@@ -2,11 +2,12 @@
 
 import pytest
 
-from turnout.jobs.queues.registry import STRICT_QUEUE_READERS, StrictQueue, StrictQueues
+from turnout.jobs.queues.registry import QUEUE_ORDER_READERS, QueueOrder, StrictQueues
 from turnout.kube import labels
 
-KUEUE, VOLCANO, KOORDINATOR, ELASTIC = STRICT_QUEUE_READERS
+KUEUE, VOLCANO, KOORDINATOR, ELASTIC = QUEUE_ORDER_READERS
 SAID = {labels.STRICT_ORDER: "true"}
+ONLY_A = {labels.QUEUE_NAMESPACES: "a"}
 GRANTS_A = SAID | {labels.QUEUE_NAMESPACES: "a"}
 
 
@@ -15,7 +16,7 @@ def queue(name, namespace="", notes=None, **spec):
 
 
 def read(path, raw):
-    return STRICT_QUEUE_READERS[path](raw)
+    return QUEUE_ORDER_READERS[path](raw)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,8 @@ def read(path, raw):
     ],
 )
 def test_an_object_says_whether_its_order_is_strict(path, raw, strict):
-    assert (read(path, raw) is not None) == strict
+    found = read(path, raw)
+    assert (found is not None and found.is_strict) == strict
 
 
 def known(*said, local=(), named=()):
@@ -72,6 +74,15 @@ STRICT = (KUEUE, queue("gpus", queueingStrategy="StrictFIFO"))
         pytest.param(
             known((VOLCANO, queue("v", notes=GRANTS_A)), named=["b/v"]), "b", "v", "b/v", id="but with the namespace"
         ),
+        pytest.param(
+            known((VOLCANO, queue("v", notes=ONLY_A)), named=["v"]), "b", "v", "", id="named, and granted to others"
+        ),
+        pytest.param(
+            known((VOLCANO, queue("v", notes=ONLY_A)), named=["v"]), "a", "v", "v", id="named, and granted to it"
+        ),
+        pytest.param(known((VOLCANO, queue("v", notes=ONLY_A))), "a", "v", "", id="granted, but not strict"),
+        pytest.param(known((KOORDINATOR, queue("k", "n")), named=["k"]), "x", "k", "", id="named, a quota of others"),
+        pytest.param(known((KOORDINATOR, queue("k", "n"))), "n", "", "", id="no name, a quota that is not strict"),
         pytest.param(known((KOORDINATOR, queue("k", "k", notes=SAID))), "k", "", "koordinator/k", id="its namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "ns", "", "namespace/ns", id="of a namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "other", "", "", id="of another namespace"),
@@ -86,8 +97,8 @@ def test_the_queue_of_a_gang(queues, where, name, found):
 
 def test_what_changes_nothing_is_told_so():
     queues = StrictQueues()
-    assert queues.put("a", StrictQueue("kueue/a"))
-    assert not queues.put("a", StrictQueue("kueue/a"))
+    assert queues.put("a", QueueOrder("kueue/a"))
+    assert not queues.put("a", QueueOrder("kueue/a"))
     assert queues.put("a", None)
     assert not queues.put("a", None)
     assert queues.set_cluster_queue("ns/q", "a")

@@ -96,8 +96,9 @@ def test_an_error_keeps_the_end_of_its_trace(said):
     try:
         deep(300)
     except ZeroDivisionError:
-        trace = json.loads(said(io.StringIO(), exc_info=True))["trace"]
-    assert trace.endswith("ZeroDivisionError: division by zero")
+        line = json.loads(said(io.StringIO(), {"trace": "mine"}, exc_info=True))
+    assert line["trace"].endswith("ZeroDivisionError: division by zero")
+    assert line["trace_"] == "mine"
 
 
 def test_what_is_below_the_level_is_not_written(said):

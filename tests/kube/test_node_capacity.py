@@ -155,8 +155,8 @@ class TestReserved:
         kept = ReservedRoom(s)
         kept.reserve([(0, GPU8)])
         assert kept.room(GPU1).tolist() == [0, 8]
-        assert kept.room(GPU1, without=[(0, GPU8)]).tolist() == [8, 8]
-        assert kept.room(GPU1, besides=[(1, GPU1)]).tolist() == [0, 7]
+        assert kept.room(GPU1, ignored_pods=[(0, GPU8)]).tolist() == [8, 8]
+        assert kept.room(GPU1, extra_pods=[(1, GPU1)]).tolist() == [0, 7]
         kept.release([(0, GPU8)])
         assert kept.room(GPU1).tolist() == [8, 8]
 
@@ -185,8 +185,9 @@ class TestReserved:
         kept = ReservedRoom(s)
         kept.reserve([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
         assert kept.room(GPU1).tolist() == [6, 0, 6]
-        assert kept.room(GPU1, without=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
-        assert kept.room(GPU1, without=[(0, GPU1)], besides=[(0, GPU1), (0, GPU1), (2, GPU8)]).tolist() == [5, 0, 0]
+        assert kept.room(GPU1, ignored_pods=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
+        extra_pods = [(0, GPU1), (0, GPU1), (2, GPU8)]
+        assert kept.room(GPU1, ignored_pods=[(0, GPU1)], extra_pods=extra_pods).tolist() == [5, 0, 0]
         kept.clear()
         assert kept.room(GPU1).tolist() == [8, 8, 8]
 
@@ -195,8 +196,8 @@ class TestReserved:
         kept = ReservedRoom(s)
         kept.reserve([(0, PORT)])
         assert kept.room(PORT).tolist() == [0]
-        assert kept.room(PORT, without=[(0, PORT)]).tolist() == [1]
-        assert ReservedRoom(s).room(PORT, besides=[(0, PORT)]).tolist() == [0]
+        assert kept.room(PORT, ignored_pods=[(0, PORT)]).tolist() == [1]
+        assert ReservedRoom(s).room(PORT, extra_pods=[(0, PORT)]).tolist() == [0]
         kept.reserve([(0, PORT)])
         assert kept.is_overdrawn(0)
         kept.release([(0, PORT), (0, PORT)])
