@@ -15,7 +15,7 @@ class BadSetting(ValueError):
 
 
 def parse_address(text: str, flag: str) -> tuple[str, int]:
-    """Return (host, port) of "host:port", with an IPv6 host in brackets, which the result does not have.
+    """Return (host, port) of "HOST:PORT". Brackets around the host, as IPv6 needs them, are removed.
 
     flag: the name of the flag, for the message. Raises BadSetting if the host is missing or the port is not 0 to 65535.
     """

@@ -1,7 +1,8 @@
 """The free room of every node in whole pods of each shape: allocatable resources less the pods charged to the node.
 
 Rows have the order given to `set_row_order`, so that a fabric's tables have the same indices. The caller decides which
-pods are charged (bound, nominated, assumed). A terminating pod stays charged until it is deleted.
+pods are charged (bound, nominated, assumed). A terminating pod stays charged until it is deleted; the caller releases a
+finished one (Succeeded, Failed).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ClusterSnapshot:
         self._admitted: dict[PodShape, NDArray[np.bool_]] = {}
         self._gpu_resources = gpu_resources
         # by resource: factor and divisor of an amount in a free size; None when they have to be computed again
-        self._size_scale: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._cached_size_weights: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._free_sizes: NDArray[np.int64] | None = None  # by row; None when it has to be computed again
 
     # Changes.
@@ -92,9 +93,9 @@ class ClusterSnapshot:
         self.gain_version += 1
 
     def put_node(self, node: Node) -> bool:
-        """Add or update a node. Return True if it has a row; a mere heartbeat changes nothing.
+        """Add or update a node. Return True if it has a row; a mere heartbeat changes no table.
 
-        Return False if `order` does not have its name: then call `set_row_order` next.
+        Return False if the last set_row_order() did not have its name: then call it again, with the name.
         """
         name = node.metadata.name
         old = self.nodes.get(name)
@@ -172,7 +173,7 @@ class ClusterSnapshot:
         """Return how many more pods of this shape each row has room for: int32[rows], at most MAX_ROOM.
 
         0 for rows whose node does not admit the shape. The result is cached, read only, and valid until the next
-        change. A new resource of the shape becomes a column.
+        change. A resource that the shape requests and some node offers becomes a column, if it is none yet.
         """
         cached = self._rooms.get(shape)
         if cached is None:
@@ -344,31 +345,31 @@ class ClusterSnapshot:
 
     def _sizes(self, free: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the free size of each row: int64[rows]. free: int64[rows, resources], may be negative."""
-        factors, divisors = self._scale_of_sizes()
+        factors, divisors = self._size_weights()
         sizes: NDArray[np.int64] = (free.clip(0, _MAX_SIZED_AMOUNT) * factors // divisors).sum(axis=1)
         return sizes
 
     def _size_of(self, row: int) -> int:
         """Return the free size of one row, much faster than a table of one row."""
-        terms = zip(self.free_at(row).tolist(), *(scale.tolist() for scale in self._scale_of_sizes()), strict=True)
+        terms = zip(self.free_at(row).tolist(), *(weights.tolist() for weights in self._size_weights()), strict=True)
         return sum(min(max(free, 0), _MAX_SIZED_AMOUNT) * factor // divisor for free, factor, divisor in terms)
 
-    def _scale_of_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (factors, divisors): an amount * factor // divisor is its part of a free size.
+    def _size_weights(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (factors, divisors) by resource: a free amount adds amount * factor // divisor to the free size.
 
         Each is int64[resources]. The result is cached until _forget_sizes().
         """
-        if self._size_scale is None:
+        if self._cached_size_weights is None:
             most_offered = self._allocatable.max(axis=0, initial=1)
             is_gpu = np.array([name in self._gpu_resources for name in self._column_of], np.bool_)
             counts = np.array([name != "pods" for name in self._column_of], np.bool_)
             factors = np.where(is_gpu, ACCELERATOR_SIZE, np.where(counts, _RESOURCE_SIZE, 0))
-            self._size_scale = factors, np.where(is_gpu, 1, most_offered)
-        return self._size_scale
+            self._cached_size_weights = factors, np.where(is_gpu, 1, most_offered)
+        return self._cached_size_weights
 
     def _forget_sizes(self) -> None:
         """Forget the free sizes, because a node offers something else."""
-        self._size_scale = self._free_sizes = None
+        self._cached_size_weights = self._free_sizes = None
 
     def _has_columns(self, shape: PodShape) -> bool:
         """Return True if some node has offered every resource that this shape requests."""
@@ -404,7 +405,8 @@ class ClusterSnapshot:
     def _change_use(self, charge: Charge, sign: int) -> None:
         """Add a pod's requests to the use of its node, or subtract them, and update the tables.
 
-        sign: +1 to add, -1 to subtract. A pod on a node without a row changes nothing.
+        sign: +1 to add, -1 to subtract. A pod on a node without a row changes nothing. A resource without a column is
+        left out.
         """
         row = self.row_of.get(charge.node)
         if row is None:

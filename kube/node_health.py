@@ -94,9 +94,9 @@ def has_taint(node: Mapping[str, Any], key: str) -> bool:
 
 
 def with_taint(node: Mapping[str, Any], key: str, value: str) -> list[dict[str, Any]]:
-    """Return the node's taints with one taint of this key, which replaces earlier ones. Its effect is TAINT_EFFECT.
+    """Return a new list: the node's taints, then one taint of this key and value, with the effect TAINT_EFFECT.
 
-    node: the JSON object; it is not changed.
+    Earlier taints of this key, of any effect, are left out. node: the JSON object; it is not changed.
     """
     return [*without_taint(node, key), {"key": key, "value": value, "effect": TAINT_EFFECT}]
 

@@ -141,9 +141,10 @@ def _intern(shape: PodShape) -> PodShape:
 def pod_requests(pod: Pod) -> tuple[tuple[str, int], ...]:
     """Return the request of a pod as sorted (resource, amount), without zeros. Raises BadQuantity.
 
-    For each resource: the larger of the sum over the containers and the peak of the init containers, plus the overhead.
-    Sidecars (init containers that always restart) count with the containers, and with the init containers that start
-    after them. Pod-level CPU and memory replace the sum (KEP-2837). Each pod also requests 1 of the resource `pods`.
+    The amounts have the unit of amount(), and are at most MAX_AMOUNT. For each resource: the larger of the sum over the
+    containers and the peak of the init containers. Sidecars (init containers that always restart) count with the
+    containers, and with the init containers that start after them. Pod-level CPU and memory replace this result
+    (KEP-2837). The overhead is added. Each pod also requests 1 of the resource `pods`.
     """
     running: dict[str, int] = {}
     for container in pod.spec.containers:
@@ -240,7 +241,10 @@ def _taints_with_cordon(node: Node) -> list[Taint]:
 
 
 def _matches_term(node: Node, term: _LookupTerm) -> bool:
-    """Return True if a node meets all requirements of a term. A term without requirements matches no node."""
+    """Return True if a node meets all requirements of a term. A term without requirements matches no node.
+
+    term: (requirements on the node's labels, requirements on its fields). The only field is metadata.name.
+    """
     on_labels, on_fields = term
     node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
     return (
@@ -404,27 +408,28 @@ _QUANTITY = re.compile(
 @lru_cache(maxsize=8192, typed=True)
 def milli(q: str | int | float) -> int:
     """Return a quantity in thousandths, rounded away from zero. Raises BadQuantity."""
-    return _scale(q, 1000)
+    return _quantity_times(q, 1000)
 
 
 @lru_cache(maxsize=8192, typed=True)
 def base_units(q: str | int | float) -> int:
     """Return a quantity in base units (bytes, devices, pods), rounded away from zero. Raises BadQuantity."""
-    return _scale(q, 1)
+    return _quantity_times(q, 1)
 
 
-def _scale(q: str | int | float, factor: int) -> int:
-    """Return a quantity times `factor`, rounded away from zero, at most _MAX_QUANTITY * factor.
+def _quantity_times(quantity: str | int | float, factor: int) -> int:
+    """Return a quantity times `factor`, rounded away from zero, and limited to +-_MAX_QUANTITY * factor.
 
-    It is computed in integers, because floats are not exact. Raises BadQuantity for a text that is no quantity.
+    It is computed in integers, because floats are not exact. Raises BadQuantity if `quantity` is no quantity, also for
+    a boolean.
     """
-    text = q if isinstance(q, str) else repr(q)
+    text = quantity if isinstance(quantity, str) else repr(quantity)
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT_CHARS else None
-    if match is None or isinstance(q, bool):
-        raise BadQuantity(q)
+    if match is None or isinstance(quantity, bool):
+        raise BadQuantity(quantity)
     digits, frac, suffix = match["int"] or "", match["frac"] or "", match["suffix"] or ""
     if not digits and not frac:
-        raise BadQuantity(q)
+        raise BadQuantity(quantity)
     exponent = _exponent(match["exp"], suffix) - len(frac)
     amount = int(digits + frac) * _BINARY.get(suffix, 1) * factor
     size: int = amount * 10**exponent if exponent >= 0 else -(-amount // 10**-exponent)

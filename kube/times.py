@@ -17,7 +17,7 @@ def rfc3339_micro(wall_s: float) -> str:
 
 
 def unix_s(text: Any) -> float | None:
-    """Return a Time or MicroTime in seconds since 1970; None for any other value.
+    """Return a Time or MicroTime in seconds since 1970; None for a value that is no time of ISO 8601.
 
     text: of any type. A time without a zone counts as local time.
     """

@@ -56,8 +56,8 @@ class WatchAction(Enum):
 
     PUT = "put"  # an object was added or modified
     DROP = "drop"  # an object was deleted
-    BOOKMARK = "mark"  # a BOOKMARK: only the version is new
-    ERROR = "fault"  # an ERROR with a Status
+    BOOKMARK = "bookmark"  # a BOOKMARK: no object, only a newer resourceVersion
+    ERROR = "error"  # an ERROR with a Status
     SKIP = "skip"  # it cannot be read
 
 
@@ -231,7 +231,8 @@ class KnownObjects(Generic[T]):
         """Pass an object to the sink, unless the sink has this version already.
 
         A known object with the same name and another uid is dropped first. An object that the sink cannot use
-        (KubeError) is counted.
+        (KubeError) is counted in `refused_count`, and is not passed again before it changes. An object without a
+        resourceVersion is always passed.
         """
         meta = obj.metadata
         name, version = (meta.namespace, meta.name), (meta.uid, meta.resource_version)

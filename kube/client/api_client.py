@@ -171,8 +171,9 @@ class Client:
     ) -> AsyncIterator[bytes]:
         """Yield each page of a list, as JSON. Raises CallError.
 
-        limit: items per page, 0 for a single page. deadline_s: of each page. Raises Gone if the server no longer knows
-        the version of the list before the last page, and BadResponse if a page is no list.
+        params: further parameters of the query. limit: items per page, 0 for a single page. deadline_s: seconds for
+        each page. Raises Gone if the server no longer knows the version of the list before the last page, and
+        BadResponse if a page is no list: that page has been yielded.
         """
         continue_token = ""
         while True:
@@ -246,9 +247,9 @@ class Client:
     async def watch(self, path: str, params: Params, *, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
         """Yield an empty line when the server has accepted the watch, then each line as JSON until the watch ends.
 
-        params: of the query. A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the
-        generator (`contextlib.aclosing`) if you do not read it to the end. A connection that is silent is not detected.
-        Raises CallError; it is Unreachable if the connection breaks.
+        params: of the query, without `watch`. Of a line above `max_line_bytes` only the first kilobyte is yielded,
+        which cannot be decoded. Close the generator (`contextlib.aclosing`) if you do not read it to the end. A
+        connection that is silent is not detected. Raises CallError; it is Unreachable if the connection breaks.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
@@ -364,8 +365,9 @@ def load_library() -> None:
 async def _open_library_transport(kubeconfig: str | None, context: str | None) -> Transport:
     """Open a transport of the Kubernetes client library, which supports every way to authenticate.
 
-    kubeconfig: the path of the file; None for the pod's service account, else the default kubeconfig. context: its
-    name; None for the current context. Raises any error of YAML, TLS and file reading.
+    kubeconfig: the path of the file, or several paths as in $KUBECONFIG. context: the name of a context, None for the
+    current one. If both are None, the pod's service account is used, or the default kubeconfig outside a pod. If only
+    `context` is given, it is looked up in the default kubeconfig. Raises any error of YAML, TLS and file reading.
     """
     from turnout.kube.client.library_transport import LibraryTransport
 
@@ -375,8 +377,9 @@ async def _open_library_transport(kubeconfig: str | None, context: str | None) -
 def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Transport | None:
     """Open the transport that imports little; None if the Kubernetes library is needed to use the kubeconfig.
 
-    kubeconfig: the path of the file; None for $KUBECONFIG or the default one. context: its name; None for the current
-    context. Raises OSError or ValueError if the certificates or the token cannot be read.
+    kubeconfig: the path of the file; None for $KUBECONFIG or the default one. context: the name of a context, None for
+    the current one. Return None also for several paths, for a file that cannot be read, and, if `kubeconfig` is None,
+    in a pod. Raises OSError or ValueError if the certificates or the token cannot be read.
     """
     from turnout.kube.client.plain_kubeconfig import kubeconfig_path, read_cluster_access, read_kubeconfig
 

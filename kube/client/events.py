@@ -127,19 +127,18 @@ class EventRecorder:
         if queued is not None:
             queued.times += 1
             queued.last_s = max(queued.last_s, now)
-        elif self._queued_count >= self._capacity and not self._drop_for_room(len(queue)):
+        elif self._queued_count >= self._capacity and not self._drop_from_longest_queue(len(queue)):
             self.dropped += 1
         else:
             self._queues.setdefault(ref.namespace, OrderedDict())[key] = _QueuedEvent(1, now, now)
             self._queued_count += 1
             self._has_work.set()
 
-    def _drop_for_room(self, queue_length: int) -> bool:
-        """Drop the newest Event of the longest queue, and return True, so that a namespace with a shorter queue can add
-        an Event.
+    def _drop_from_longest_queue(self, queue_length: int) -> bool:
+        """Drop the newest Event of the longest queue, so that a namespace can add an Event, and return True.
 
-        queue_length: Events in the queue of that namespace. Return False, and drop nothing, if no queue is longer than
-        that queue would become.
+        Return False, and drop nothing, if the namespace's queue with the new Event would be at least as long.
+        queue_length: Events that the namespace has in the queue now.
         """
         longest_queue = max(self._queues.values(), key=len, default=None)
         if longest_queue is None or len(longest_queue) <= queue_length + 1:
@@ -170,7 +169,7 @@ class EventRecorder:
     async def flush(self) -> None:
         """Write all queued Events at the allowed rate, then return.
 
-        A failed write is logged, and its Event dropped and counted.
+        If a write fails with a CallError, it is logged, and its Event is dropped and counted in `dropped`.
         """
         while self._queues:
             await self._rate_limiter.acquire()

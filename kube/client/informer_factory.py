@@ -117,16 +117,17 @@ class InformerFactory:
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
-        """Add a watch that passes the objects under `path` to `sink`. It begins with run().
+        """Add a watch that passes the objects under `path` to `sink`. The watch begins with run().
 
-        name: of the watch, for metrics and messages. kind: the struct of the objects. options: those of a Reflector.
+        name: of the watch, for metrics and messages; a watch with the same name is replaced. path: of the list in the
+        API. kind: the struct of the objects. options: those of a Reflector.
         """
         self.reflectors[name] = Reflector(
             self._source, path, kind, sink, clock=self._clock, rng=self._rng, outage=self._outage, **options
         )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
-        """Add a watch that passes one ConfigMap to `sink`. It begins with run().
+        """Add a watch that passes one ConfigMap to `sink`. The watch begins with run().
 
         name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
         """
@@ -138,7 +139,7 @@ class InformerFactory:
         self.watch(name, path, ConfigMap, sink, params=params)
 
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
-        """Add a watch of one ConfigMap that the follower reads in a thread. It begins with run().
+        """Add a watch of one ConfigMap. The follower reads each version in a thread. The watch begins with run().
 
         name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
         """

@@ -147,8 +147,8 @@ class Elector:
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
         """Run the work for one term, and release the Lease.
 
-        Return True if the work returned, False if the Lease was lost. An exception of the work is raised. work: as for
-        run().
+        Return True if the work returned; False if the Lease was lost, then the work was cancelled. An exception of the
+        work is raised, or only logged if the Lease was lost before. work: as for run().
         """
 
         async def term() -> None:

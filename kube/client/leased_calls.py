@@ -57,9 +57,10 @@ class LeasedCalls:
         return await self._calls.patch(path, body, content_type, field_manager)
 
     async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
-        """Delete an object and return the server's answer, as JSON. Raises NotFound, Conflict, NotLeading.
+        """Delete an object and return the server's answer, as JSON.
 
-        uid: delete the object only if it still has this uid; None for any. params: of the query.
+        uid: delete the object only if it still has this uid; None for any. params: of the query. Raises NotFound,
+        Conflict if it has another uid, and NotLeading.
         """
         self._check("DELETE", path)
         return await self._calls.delete(path, uid=uid, params=params)

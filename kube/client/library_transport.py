@@ -27,7 +27,7 @@ class LibraryTransport:
     """The transport to the API server of a kubeconfig or of a pod's service account."""
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        """Make a transport without credentials. kubeconfig, context: None for the default."""
+        """Make a transport without credentials. kubeconfig, context: as for open()."""
         self._kubeconfig, self._context = kubeconfig, context
         self._configuration = Configuration()
         self._configuration.connection_pool_maxsize = 0  # bounded by the client: a Lease never queues behind patches
@@ -37,8 +37,10 @@ class LibraryTransport:
     async def open(cls, kubeconfig: str | None, context: str | None) -> LibraryTransport:
         """Return a transport that has read its credentials.
 
-        kubeconfig: its path, context: its name; None for the pod's service account, else the default kubeconfig and its
-        current context. Raises any error of YAML, TLS and file reading.
+        kubeconfig: the path of the file, or several paths as in $KUBECONFIG. context: the name of a context, None for
+        the current one. If both are None, the pod's service account is used, or the default kubeconfig outside a pod.
+        If only `context` is given, it is looked up in the default kubeconfig. Raises any error of YAML, TLS and file
+        reading.
         """
         transport = cls(kubeconfig, context)
         await transport._load()

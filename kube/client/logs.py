@@ -49,8 +49,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line of JSON, in which secrets are replaced by [hidden].
 
-        A field of the event with the name of a fixed field (time, level, logger, event, trace) gets an underscore at
-        its end: `time_`.
+        If a field of the event has the name of a fixed field (time, level, logger, event, trace), an underscore is
+        added to the name of that field: `time_`.
         """
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -105,8 +105,10 @@ def _server_of(cluster: Mapping[str, Any]) -> str:
 
 
 def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> bool:
-    """Return True if this module can read a cluster and a user: only known fields, and no proxy applies to the
-    server.
+    """Return True if this module can read a cluster and a user of a kubeconfig.
+
+    They need fields that it knows, not both a token and a tokenFile, a server for which _is_plain_url() returns True,
+    and a boolean insecure-skip-tls-verify or none.
     """
     if (
         not cluster.keys() <= _CLUSTER_FIELDS

@@ -20,10 +20,11 @@ CANNOT_START = (BadKubeconfig, OSError)  # errors of the start that are printed 
 def run_program(
     name: str, serve: Callable[[], Coroutine[Any, Any, None]], cannot_start: tuple[type[Exception], ...] = CANNOT_START
 ) -> int:
-    """Run a service until a signal ends it. Return its exit code: 0 after a signal, 1 after a failure.
+    """Run a service to its end and return the exit code: 0 if it returned, 1 if it raised.
 
-    name: the command as a user types it. serve: the service. cannot_start: errors that are printed in one line. Any
-    other error is a bug, and is logged with its traceback.
+    name: the command as a user types it. serve: the service, which itself returns after SIGTERM or SIGINT, as
+    run_until_signal() does. cannot_start: errors that are printed in one line. Any other error is a bug, and is logged
+    with its traceback.
     """
     try:
         asyncio.run(serve())
@@ -43,8 +44,10 @@ async def run_until_signal(
 ) -> None:
     """Run coroutines until SIGTERM or SIGINT, then call `leave` and cancel those that still run.
 
-    works: if one of them ends, which is logged as an error, all end in the same way. may_end: further coroutines that
-    may end alone. leave: None for nothing. Raises the first failure of a coroutine, without calling `leave`.
+    works: if one of them returns, this is logged as an error, and the rest is done as after a signal. may_end: further
+    coroutines, which may return without an effect on the others. leave: None for nothing. If a coroutine fails, all
+    others are cancelled and its exception is raised, without calling `leave`. Failures after the cancellation are
+    ignored.
     """
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
