@@ -142,11 +142,11 @@ def _limit_room(room: Room, max_pods: int) -> Room:
 
 
 def _room_of_hosts_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
-    """Return the room of each host rounded down to the multiple, and of each innermost switch rounded down to whole
-    runs.
+    """Return the room of each host, reduced so that the room of a host is whole multiples, and the room of each switch
+    of a layer's tier is whole runs of that layer: a new array.
 
-    room: as for plan(). request: with at least one layer. If the gang has a short last run, only the room of each host
-    is rounded.
+    room: as for plan(). request: with at least one layer. If the pods of the gang do not fill whole runs of the
+    innermost layer, only the room of each host is reduced.
     """
     tier, size = request.layers[-1]
     usable = room // request.multiple * request.multiple

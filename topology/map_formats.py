@@ -119,7 +119,10 @@ def parse_yaml(text: str) -> Node | None:
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    """Yield the events of a YAML text, such as the start of a mapping. Raises BadYaml with the line of the fault."""
+    """Yield the events of a YAML text, such as the start of a mapping.
+
+    Raises BadYaml with the line of the fault, 0 if it is unknown.
+    """
     try:
         yield from yaml.parse(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -213,7 +216,7 @@ def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mappin
             if child not in lines:
                 yield MapFault(line, f"switch {quote_text(child)} under {quote_text(switch.name)} is not in the list")
             elif graph.has_edge(switch.name, child):
-                yield MapFault(line, f"switch {quote_text(child)} stands twice under {quote_text(switch.name)}")
+                yield MapFault(line, f"switch {quote_text(child)} is listed twice under {quote_text(switch.name)}")
             else:
                 graph.add_edge(switch.name, child)
 
@@ -423,8 +426,9 @@ def _is_null(node: Node) -> bool:
 def read_map(data: Mapping[str, str]) -> ParsedMap:
     """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the ParsedMap.
 
-    data: texts by key. A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because
-    a chart also renders the key that it does not use. Both texts together are a fault.
+    data: texts by key; TEXT_KEY has the plain text and YAML_KEY the YAML. A ConfigMap without any text is a valid map
+    of no hosts. A blank text counts as absent, because a chart also renders the key that it does not use. Both texts
+    together are a fault.
     """
     text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
     if text.strip() and yaml_text.strip():
@@ -435,7 +439,8 @@ def read_map(data: Mapping[str, str]) -> ParsedMap:
 
 
 def read_text(text: str) -> ParsedMap:
-    """Read a whole plain text with lines `asw psw host`.
+    """Read a whole plain text. A line is `asw psw host`: a leaf switch, the spine switch above it, and a host of the
+    leaf.
 
     Raises nothing: every mistake is a fault of the ParsedMap, in line order. Empty lines and comments are skipped. A
     text above MAX_TEXT_BYTES is not read.
@@ -479,7 +484,7 @@ def _lines_text(lines: list[int]) -> str:
 
 
 def _without_comment(line: str) -> str:
-    """Return a line without its comment, which begins with a `#` at the start of a word."""
+    """Return a line without its comment, which begins with a `#` at the start of a word. Blanks may become one space."""
     if "#" not in line:
         return line
     words = []

@@ -53,7 +53,8 @@ class MapDecision:
 def draft_map(data: Mapping[str, str]) -> MapDraft:
     """Read a ConfigMap's data and build its fabric. This takes long for a large map, and may run in a thread.
 
-    data: texts by key. Raises nothing: mistakes are faults of the result.
+    data: texts by key; TEXT_KEY has the plain text and YAML_KEY the YAML. Raises nothing: mistakes are faults of the
+    result.
     """
     texts = sorted((key, data[key]) for key in (TEXT_KEY, YAML_KEY) if key in data)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
@@ -67,11 +68,12 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
 
 
 def decide(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
-    """Decide whether a new text is applied.
+    """Decide whether a new text of the map is applied.
 
     old: the fabric in use, None before the first. draft: of the new text. confirmed: the digest that the admin
     confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts waits for its
-    confirmation. The result has no fabric if the old one stays in use.
+    confirmation; if False, it is applied at once. A text with faults is rejected: the old fabric stays in use, and the
+    result has no fabric, as for a change that waits.
     """
     if draft.fabric is None:
         fault_text = "; ".join(
@@ -104,8 +106,8 @@ class MapInUse:
     def take(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> MapDecision | None:
         """Decide on the ConfigMap as it is now, and keep the map of the decision.
 
-        draft: None if there is no ConfigMap, which is always reported. annotations: of the ConfigMap. Return None if
-        neither its text nor the confirmed digest has changed since the last call.
+        draft: None if there is no ConfigMap, which is always reported; the map in use stays. annotations: of the
+        ConfigMap. Return None if neither its text nor the confirmed digest has changed since the last call.
         """
         if draft is None:
             self._last_input = None

@@ -134,21 +134,21 @@ def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_
 
 
 def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> Price:
-    """Return the traffic of a mesh in GB a step: between switches of tier 1, 2, ... below the top, and last between
-    hosts.
+    """Return the traffic of a mesh, in GB that it sends in one training step: between switches of tier 1, 2, ... below
+    the top, and last between hosts.
 
-    hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod. Compare such tuples element by
-    element.
+    hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod. The smaller tuple is better, as
+    Python compares tuples.
     """
     rows = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
     return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_per_pod)) for row in rows)
 
 
 def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> tuple[Price, list[int]]:
-    """Return (least price over all orders of the axes, host id of each pod by rank in that order).
+    """Return (least price over all orders of the outer axes, host id of each pod by rank in that order).
 
     hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod. The price is that of mesh_price().
-    Of equal prices, the order of the mesh itself is chosen.
+    Outer axes only connect different pods. Of equal prices, the order of the mesh itself is chosen.
     """
     candidates = (
         (mesh_price(fabric, mesh, reordered_hosts, ranks_per_pod), reordered_hosts)
@@ -235,12 +235,12 @@ def pod_traffic(mesh: Mesh, ranks_per_pod: int) -> PodTraffic | None:
 def leaves_in_mesh(
     traffic: PodTraffic, ranks: Iterable[int], leaf_of: Mapping[int, int], holes: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return rank -> leaf for lost members, so that each exchanges most with the members under its leaf.
+    """Return rank -> leaf for returning members, so that each exchanges most with the members under its leaf.
 
-    traffic: of the mesh. ranks: of the lost members, one rank for each pod. leaf_of: rank -> leaf of the members that
-    have a place. holes: leaf -> pods that it has room for. The lost member that exchanges most is placed first. A lost
-    member that exchanges nothing with members under a leaf with room is left out. Of leaves with equal traffic the leaf
-    with most members is chosen, then the leaf with least room.
+    traffic: of the mesh. ranks: the old ranks of the returning members, one rank for each pod. leaf_of: rank -> leaf of
+    the members that have a place. holes: leaf -> pods that it has room for. The returning member that exchanges most is
+    placed first. A returning member that exchanges nothing with members under a leaf with room is left out. Of leaves
+    with equal traffic the leaf with most members is chosen, then the leaf with least room.
     """
     lost_ranks = [rank for rank in sorted(set(ranks)) if rank < len(traffic)]
     members = Counter(leaf_of.values())

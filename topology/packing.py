@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from turnout.topology.fabric import Fabric
 
-Counts = npt.NDArray[np.signedinteger]  # whole numbers: pods of hosts or switches, or numbers of switches
+Counts = npt.NDArray[np.signedinteger]  # whole numbers: amounts of pods or hosts, or the numbers that name switches
 
 
 class RoomByTier:
@@ -98,11 +98,11 @@ class RoomByTier:
     def tightest_domain(self, tier: int, domains: Counts, need: int, max_pods: int) -> int:
         """Return the best of some switches of a tier, each of which holds a gang of `need` pods at the same price.
 
-        domains: numbers of switches, at least one. max_pods: pods that the gang may grow to. First come domains that
-        have room for `max_pods` pods, alone or together with the rest of a switch above them, at the lowest tier at
-        which any domain has. Of these the one with the least room, then with the fewest hosts under a leaf, then with
-        the greatest preferences is chosen. Ties: the domain whose parent switch has the least room, then whose
-        grandparent has the least room, and so on; then the first one.
+        domains: numbers of switches, at least one; for tier 0 host ids. need: pods of the gang. max_pods: pods that it
+        may grow to. The criteria, each among the domains that are equal by those before: 1. The domain, or else the
+        lowest switch above it for which this is true of any domain, has room for `max_pods` pods. 2. The least room. 3.
+        For leaves: `need` pods use the fewest hosts. 4. The greatest preferences. 5. The parent switch has the least
+        room, then the grandparent, and so on. 6. The first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= max_pods]
@@ -118,8 +118,8 @@ class RoomByTier:
         parents = self.ancestors(tier, domains, tier)
         for higher_tier in range(tier, self.fabric.tiers):
             room = self.at_tier(higher_tier)[parents]
-            min_pods = room == room.min()
-            domains, parents = domains[min_pods], parents[min_pods]
+            has_least_room = room == room.min()
+            domains, parents = domains[has_least_room], parents[has_least_room]
             if len(domains) == 1:
                 break
             # Domains under the same switch are equal from here on: only the first one of each switch is kept.
@@ -208,7 +208,8 @@ def _fill_holes(holes: Sequence[int], chosen: list[int], need: int) -> list[Shar
 
 
 def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) -> list[int]:
-    """Return the indexes of the `fewest` holes that hold `need` pods and leave the largest sum of squares of free room.
+    """Return the indexes of the `fewest` holes that together hold `need` pods, so that the sum of squares of free room
+    is largest.
 
     order: the indexes of all holes, the largest first. fewest: the least number of holes that can hold the pods, >= 2.
     If the table of all sets would be too large, some of the largest holes are used without a search.
@@ -234,10 +235,12 @@ def _useful_holes(holes: Sequence[int], order: list[int], count: int) -> list[in
 
 
 def _best_set_by_table(holes: Sequence[int], candidates: list[int], need: int, count: int) -> list[int]:
-    """Return exactly `count` of the candidates that hold `need` pods and leave the largest sum of squares of free room.
+    """Return `count` of the candidates that together hold `need` pods, so that the sum of squares of free room is
+    largest.
 
-    candidates: indexes of holes, the largest first. The table has the least sum of squares of the used holes for each
-    (number of holes, sum of their room).
+    candidates: indexes of holes, the largest first. count: the fewest candidates that can hold the pods; no other
+    number works. The table has the least sum of squares of the used holes for each (number of holes, sum of their
+    room).
     """
     width = need + holes[candidates[0]]  # a set of the fewest holes has less surplus than its largest hole
     worst = np.iinfo(np.int64).max // 2
@@ -377,13 +380,13 @@ class DomainPacker:
     def _use_fewer_hosts(
         self, first: int, holes: Sequence[int], children: Sequence[int], shares: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return other shares of leaves that use fewer hosts and leave holes of the same sizes, each size equally
-        often.
+        """Return shares that use fewer hosts: another leaf is the partly used one.
 
-        first: the first leaf under the spine. holes: the room of each leaf. children: the leaves that may be used, as
-        positions after `first`; of equal leaves the one with the fewest hosts comes first. shares: (position, pods);
-        only the last is less than its leaf's room. Any used leaf, or an unused leaf of the same room, may become the
-        partly used leaf: the one that saves most hosts is chosen.
+        The sizes of the holes that stay free are the same as before. first: the first leaf under the spine. holes: the
+        room of each leaf. children: the leaves that may be used, as positions after `first`; of equal leaves the one
+        with the fewest hosts comes first. shares: (position, pods); only the last is less than its leaf's room. They
+        are returned unchanged if all leaves are full or no other leaf saves a host. Any used leaf, or an unused leaf of
+        the same room, may become the partly used leaf: the one that saves most hosts is chosen.
         """
         free_rest = holes[shares[-1][0]] - shares[-1][1] if shares else 0
         if not free_rest:
@@ -512,11 +515,10 @@ def _min_switches(room: RoomByTier, tier: int, switch: int, need: int) -> int:
 
 
 def _hosts_of_leaves(room: RoomByTier, first: int, count: int, free_rest: int) -> tuple[Counts, Counts]:
-    """Return, for each leaf, its hosts with room, and the most hosts that can stay empty if `free_rest` pods of
-    room stay free.
+    """Return, for each of `count` consecutive leaves, its hosts with room, and how many of them stay empty if the leaf
+    is filled up to a free room of `free_rest` pods.
 
-    The result is two arrays. first: the number of the first leaf. count: the number of consecutive leaves.
-    free_rest: pods of room of that leaf.
+    The result is two arrays. first: the number of the first leaf.
     """
     rooms = room.rooms_of_hosts(np.arange(first, first + count))
     return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)

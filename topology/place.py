@@ -240,8 +240,9 @@ def place_in_smallest_holes(
     """Place as many pods as fit, at least `request.min_pods` and one, on the hosts with the least room, at any
     distance.
 
-    room: as for plan(). `request.multiple` counts; `request.widest_tier` and `request.layers` do not. Return a Refusal
-    if fewer fit.
+    room: as for plan(). Each host gets whole multiples; only the last one may get less, if `request.pods` is no whole
+    multiple. `request.widest_tier` and `request.layers` are not read. The slots are in order of host ids. Return a
+    Refusal if fewer fit.
     """
     usable = room // request.multiple * request.multiple
     order = np.lexsort([*(-preference for preference in reversed(request.host_preferences)), usable])
@@ -269,7 +270,8 @@ _MAX_DOMAINS = 64  # of one tier, tried for a place that holds whole multiples a
 def place_in_multiples(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
     """Place a gang as plan() does. The pods that do not fill a multiple are placed too, all on one host.
 
-    room: as for plan(). If all pods fit nowhere, the whole multiples alone are placed. `request.layers` is not read.
+    That host may have whole multiples, too. room: as for plan(). If all pods fit nowhere, plan() places fewer, in whole
+    multiples only, or returns the Refusal. `request.layers` is not read.
     """
     rest = request.pods % request.multiple
     if not rest:
@@ -278,7 +280,7 @@ def place_in_multiples(fabric: Fabric, room: Room, request: PlacementRequest) ->
         each
         for each in (
             _place_with_short_last_host(fabric, room, request, rest),
-            _place_rest_apart(fabric, room, request, rest),
+            _place_rest_near(fabric, room, request, rest),
         )
         if each
     ]
@@ -304,7 +306,8 @@ def complete_multiples(member_hosts: Iterable[int], multiple: int, pods: int, ro
 def _place_with_short_last_host(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
     """Plan with the pods rounded up to whole multiples, then remove the added pods from the last host in rank order.
 
-    room: as for plan(). rest: the pods that do not fill a multiple, >= 1. None if that does not fit.
+    room: as for plan(). rest: the pods that do not fill a multiple, >= 1. None if the rounded-up number of pods does
+    not fit.
     """
     surplus = request.multiple - rest
     pods = request.pods + surplus
@@ -315,10 +318,12 @@ def _place_with_short_last_host(fabric: Fabric, room: Room, request: PlacementRe
     return placement_of(fabric, [*placement.slots[:-1], (host, count - surplus)], request)
 
 
-def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
-    """Place the whole multiples, and the rest on another host, in the lowest domain that holds both.
+def _place_rest_near(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
+    """Place the whole multiples, and then all pods of the rest on one host near them, in the lowest domain in which
+    that succeeds.
 
-    None if nothing does. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
+    The host of the rest may have whole multiples, too. Of one tier at most _MAX_DOMAINS domains are tried, then all
+    hosts together. None if nothing fits. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
     for first, end in _domains_with_rest(fabric, room, request):
         inside = np.zeros_like(room)
@@ -329,8 +334,8 @@ def _place_rest_apart(fabric: Fabric, room: Room, request: PlacementRequest, res
 
 
 def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
-    """Yield (first host id, last host id + 1) of each domain that has room for all pods, and room in whole units for
-    the whole units of the request, up to the widest tier allowed.
+    """Yield (first host id, last host id + 1) of each domain that has room for all pods and, counted in whole units of
+    each host, room for the whole units of the request, up to the widest tier allowed.
 
     room: as for plan(). Lower tiers come first; of one tier, the domains with the least room, at most _MAX_DOMAINS.
     Only domains that contain all anchors are yielded; nothing if an anchor is off the map.
@@ -349,9 +354,9 @@ def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) ->
 
 
 def _place_rest(fabric: Fabric, room: Room, request: PlacementRequest, rest: int) -> Placement | None:
-    """Place the multiples first, then the rest on the nearest host with room. None if one of the two does not fit.
+    """Place the multiples first, then the rest on the nearest host that has room for it, which may have multiples, too.
 
-    room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
+    None if one of the two does not fit. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
     """
     whole_pods = request.pods - rest
     slots: tuple[tuple[int, int], ...] = ()

@@ -82,11 +82,12 @@ def fill_gaps(
     ranks_to_place: Sequence[int],
     fixed_places: Mapping[int, int],
 ) -> dict[int, int]:
-    """Assign free ranks, such as lost ones, to the places of a pool: rank -> place. The highest ranks may get no place.
+    """Assign free ranks, such as the old ranks of returning members, to the places of a pool: rank -> place.
 
     rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. pool: the free places in rank
-    order; a place occurs once for each of its pods. ranks_to_place: the free ranks, ascending. fixed_places: rank ->
-    place of the members that cannot move.
+    order; a place occurs once for each of its pods. ranks_to_place: the free ranks, ascending. If they are more than
+    the places, the highest ranks get no place. fixed_places: rank -> place of the members that cannot move; if there is
+    none, or only one free place, the ranks get the places in the order of the pool.
 
     Each gap between placed ranks is filled from its ends with the nearest places, tier by tier. Gaps that one switch
     can fill completely come first, of these the gaps between members of one leaf, and short gaps before long ones. Then
@@ -116,8 +117,8 @@ def fill_gaps(
 def leaves_of_neighbours(
     free: Sequence[int], fixed_places: Mapping[int, int], room: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return rank -> leaf for free ranks, such as lost ones: the leaf of the next member before or after it in the
-    ring.
+    """Return rank -> leaf for free ranks, such as the old ranks of returning members: the leaf of the next member
+    before or after it in the ring.
 
     free: ranks without a place, ascending. fixed_places: rank -> leaf of the placed members, at least one. room: leaf
     -> free pods. A rank for which neither neighbour's leaf has room is left out. Between members of two leaves, the
@@ -165,9 +166,10 @@ def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> lis
 def _gap_sort_key(
     gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], place_of: Mapping[int, int]
 ) -> tuple[bool, int, tuple[int, ...]]:
-    """Return the sort key of a gap: first gaps whose two ends are under one switch of the tier, then short gaps.
+    """Return the sort key of a gap: gaps whose two ends are under one switch of the tier come first, then short gaps
+    before long ones, then the gap with the lowest first rank.
 
-    rows: place -> its switch of each tier. place_of: rank -> place.
+    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. place_of: rank -> place.
     """
     left_row, right_row = rows[place_of[gap.left]], rows[place_of[gap.right]]
     return left_row[tier] != right_row[tier], len(gap.free), tuple(islice(gap.free, 1))

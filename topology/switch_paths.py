@@ -76,10 +76,11 @@ def switches_above(path: Path, tier_of: Mapping[Path, int], tiers: int) -> tuple
 
 
 def switch_numbers(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
-    """Return for each path the numbers of its switches of tier 1, 2, ..., T, from 0 at every tier in natural order.
+    """Return, by path, the numbers of the switches above a host on it: (tier 1, tier 2, ..., tier T).
 
-    paths: from the root to the switch that holds a host; none of them is empty. The numbers equal those of
-    fabric.build() for a fabric of hosts on these paths.
+    paths: from the root to the switch that holds a host; none of them is empty. The switches of each tier are numbered
+    from 0 in natural order of their paths. The numbers equal those of fabric.build() for a fabric of hosts on these
+    paths.
     """
     distinct = set(paths)
     tier_of = tiers_of_switches(distinct)
@@ -93,9 +94,7 @@ def switch_numbers(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
     by_path = {}
     for chain, path in chains:
         upwards = zip(numbers, reversed(chain), strict=True)
-        by_path[path] = tuple(
-            switch_numbers.setdefault(switch, len(switch_numbers)) for switch_numbers, switch in upwards
-        )
+        by_path[path] = tuple(number_of.setdefault(switch, len(number_of)) for number_of, switch in upwards)
     return by_path
 
 
