@@ -83,8 +83,9 @@ class _BoundedStream(io.RawIOBase):
 def blocks(file: IO[bytes], input_format: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield the documents of an archive in their order, in blocks: one text, or whole lines of JSON.
 
-    Raises ArchiveFault where the archive is damaged or exceeds a limit; the blocks before are good. file: the open
-    archive. input_format: its format. size_bytes: its size; with limits.max_expansion it bounds the decompressed size.
+    Raises ArchiveFault where the archive is damaged or exceeds a limit; the blocks before are good. file: the archive,
+    open at its start. input_format: its format. size_bytes: its size; with limits.max_expansion it bounds the
+    decompressed size. Each reader below has the same arguments.
     """
     try:
         yield from _READERS[input_format](file, size_bytes, limits)
@@ -119,7 +120,10 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the blocks of whole lines in a tar of Zstandard files. Entries of the tar that are no files are skipped."""
+    """Yield the blocks of whole lines in a tar of Zstandard files. Entries of the tar that are no files are skipped.
+
+    The decompressed size is bounded for each file by its own size, not by that of the tar.
+    """
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:

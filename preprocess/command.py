@@ -66,11 +66,11 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 
 def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
-    """Make the dataset that a command line describes, print a summary, and return the exit code.
+    """Make the dataset that a command line describes, print a summary, and return the exit code 0.
 
     arguments: of the options of a run. program: the name of the program, for messages. runner: makes the dataset, on
-    one machine or on Spark. Expected errors are printed to stderr: 2 for a wrong command or a missing package, 1 for a
-    failure, 130 after Ctrl-C.
+    one machine or on Spark. An expected error is printed to stderr, and the exit code is 2 for a wrong command or a
+    missing package, 1 for a failure, and 130 after Ctrl-C. Any other error is raised.
     """
     try:
         run_options = options.read_options(arguments)

@@ -61,9 +61,9 @@ class Dataset:
             )
 
     def document_entries(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the entries of the documents, BATCH_ENTRIES at once.
+        """Yield the entries of the documents as int64 arrays, at most BATCH_ENTRIES at once.
 
-        The first entry is 0, then each document has the number of sequences up to its end.
+        In a valid dataset the first entry is 0; then each document has the number of sequences up to its end.
         """
         for first in range(0, self.header.documents + 1, BATCH_ENTRIES):
             count = min(BATCH_ENTRIES, self.header.documents + 1 - first)
@@ -90,7 +90,7 @@ class DatasetSummary:
     last_document: tuple[int, ...]  # the last ids of the last sequence, at most LAST_IDS
 
     def text(self) -> str:
-        """Return the summary for people, a fact in each line."""
+        """Return the summary of a dataset that passed the check, one fact in each line."""
         mean = self.tokens / self.sequences if self.sequences else 0.0
         return "\n".join(
             [

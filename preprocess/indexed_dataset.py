@@ -36,7 +36,7 @@ MAX_SEQUENCE_TOKENS = (1 << 31) - 1  # a length is an int32
 
 
 def dtype_for(vocabulary_size: int) -> np.dtype[Any]:
-    """Return the dtype of token ids: uint16 if all ids fit, else int32.
+    """Return the dtype of token ids: uint16 if `vocabulary_size` is below SMALL_VOCABULARY, else int32.
 
     vocabulary_size: one more than the highest id. Source: DL-77
     """

@@ -100,7 +100,8 @@ def _lengths(
 ) -> Iterator[Any]:
     """Yield the numbers of tokens of the dataset's sequences, in their order, as int32 arrays.
 
-    folder: of the shards. key_index: the position of the key. itemsize: bytes of a token.
+    folder: of the shards. key_index: the position of the key. itemsize: bytes of a token. shards: as
+    complete_documents() returns them.
     """
     document_tokens = 0
     for chunk, record in shards:
@@ -125,7 +126,8 @@ def _write_index(
 ) -> None:
     """Write an `.idx` file from its beginning to its end: header, lengths, pointers, entries of the documents.
 
-    file: open and empty. folder: of the shards. key_index: the position of the key.
+    file: open and empty. header: of the dataset. folder: of the shards. key_index: the position of the key. shards: as
+    complete_documents() returns them.
     """
     itemsize = header.dtype.itemsize
     storage.write_all(file, header.pack())

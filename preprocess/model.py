@@ -1,7 +1,7 @@
 """The nouns of preprocessing: the bytes that a worker reads, the faults of documents, and the record of a shard.
 
-Chunk: the work of one shard. Piece: a byte range of one file in a chunk. Part: a piece of one long document. Block: the
-bytes that are handled at once.
+Chunk: the work of one shard. Piece: a byte range of one file in a chunk. Part: a section of one very long document,
+which is a chunk of its own. Block: the bytes that are handled at once.
 """
 
 from __future__ import annotations

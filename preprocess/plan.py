@@ -35,10 +35,11 @@ MAX_SOURCES = 10_000_000  # input files of a run
 
 
 def find_sources(options: Options) -> tuple[InputFile, ...]:
-    """Return the input files that --input names, with formats and sizes, in the order of the output.
+    """Return the input files that --input names, each with its format and size, in the order of the output.
 
-    Raises BadOption for a missing file, an unknown suffix, too many files, and several keys for a format without
-    fields.
+    That is the order of --input, and inside a folder or glob the order of the names. A file that is named twice occurs
+    twice. Raises BadOption for a missing file, a folder or glob without a file, an unknown suffix, too many files, and
+    several keys for a format without fields.
     """
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
@@ -69,7 +70,10 @@ def _paths(part: str) -> list[str]:
 
 
 def _input_file(path: str) -> InputFile:
-    """Return an input file with its format and size. Raises BadOption for an unknown suffix or a missing file."""
+    """Return an input file with its format and size.
+
+    Raises BadOption for an unknown suffix, and for a file that is missing or cannot be accessed.
+    """
     if (form := _format_of(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
         raise BadOption(f"--input {path}: unknown suffix, there are {known}")

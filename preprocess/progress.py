@@ -25,7 +25,7 @@ class ProgressLine:
     _reported_s: float = field(default=float("-inf"), init=False)
 
     def add(self, chunk: TextChunk, record: ShardRecord) -> None:
-        """Count a finished chunk."""
+        """Count a finished chunk. record: of its shard."""
         self.done_bytes += chunk.size_bytes
         self._read_bytes += chunk.size_bytes
         self.documents += record.documents

@@ -238,10 +238,10 @@ def _finished_shards(settings: ShardSettings, share: Sequence[TextChunk]) -> dic
 
 
 def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
-    """Return the record of a chunk's finished shard; None if the shard has to be made again.
+    """Return the record of a chunk's finished shard, which must exist; None if the shard has to be made again.
 
-    That is the case if its files are damaged, or if it has faults that this run's --on-error handles differently.
-    Raises ResumeRefused if the input has changed since the shard was made.
+    That is the case if its record or its files are damaged, or if it has faults that this run's --on-error handles
+    differently. Raises ResumeRefused if the input has changed since the shard was made, or cannot be read.
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
@@ -323,16 +323,16 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
     sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}
     with storage.atomic_file(run_record_path(options.output_prefix), durable=True, staging=settings.folder) as file:
         storage.write_all(
-            file, msgspec.json.format(msgspec.json.encode(_record(run, shards, totals, sequences)), indent=1)
+            file, msgspec.json.format(msgspec.json.encode(_run_record(run, shards, totals, sequences)), indent=1)
         )
     storage.remove_folder(settings.folder)
     return totals
 
 
-def _record(
+def _run_record(
     run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]], totals: Totals, sequences: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the record of a run as a JSON object: identity, totals, inputs, tokenizer and versions.
+    """Return the record of a run as a dict for msgspec.json.encode(): identity, totals, inputs, tokenizer and versions.
 
     shards: all chunks in the order of the input, with their records. sequences: the number of sequences in each
     dataset, by key.

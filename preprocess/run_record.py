@@ -32,7 +32,7 @@ class RunIdentity(msgspec.Struct, frozen=True):
     ftfy: bool  # True if texts are repaired
     max_document_bytes: int  # raw bytes of one document
     max_expansion: int  # decompressed bytes for each compressed byte of an archive
-    indexes: int  # processes that share the work
+    indexes: int  # the number of processes that share the work, --indexes
 
 
 def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings) -> RunIdentity:
@@ -52,9 +52,9 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
 
 
 def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
-    """Return a phrase about the first difference between the identities of two runs; None if they are equal.
+    """Return a phrase that names the first difference between the identities of two runs; None if they are equal.
 
-    earlier: the run that made the existing files. current: this run.
+    The phrase is such as "keys was ..., is ...". earlier: the run that made the existing files. current: this run.
     """
     for name in RunIdentity.__struct_fields__:
         earlier_value, current_value = getattr(earlier, name), getattr(current, name)

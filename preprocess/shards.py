@@ -87,7 +87,8 @@ def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
 def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
     """Return True if the files of a finished shard agree with its record in size and hash.
 
-    After a power cut they may not.
+    Of the file with rejected lines only the existence is checked. After a power cut the files may be incomplete
+    although the record exists. Raises OSError if storage fails.
     """
     itemsize = dtype_for(settings.tokenizer.size).itemsize
     for key_index, totals in enumerate(record.keys):
@@ -101,7 +102,10 @@ def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
 
 
 def _digest(path: str, start: int, end: int) -> str:
-    """Return the XXH3-128 of a byte range of a file, 32 hexadecimal digits."""
+    """Return the XXH3-128 of a byte range of a file, 32 hexadecimal digits.
+
+    start: the offset of the first byte. end: the offset after the last byte. Raises OSError if the file is shorter.
+    """
     digest = xxhash.xxh3_128()
     for content in _contents(path, start, end):
         digest.update(content)
@@ -109,7 +113,10 @@ def _digest(path: str, start: int, end: int) -> str:
 
 
 def _contents(path: str, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a range of a file, at most COPY_BYTES at once. Raises OSError if the file is shorter."""
+    """Yield the bytes of a range of a file, at most COPY_BYTES at once.
+
+    start: the offset of the first byte. end: the offset after the last byte. Raises OSError if the file is shorter.
+    """
     while start < end:
         content = storage.read_range(path, start, min(end, start + storage.COPY_BYTES))
         yield content
@@ -313,7 +320,8 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
     """Return a text about a fault: file, line in the file, reason and detail.
 
-    The file is read up to the line, to count lines. Raises OSError.
+    The file is read up to the fault's piece, to count lines. In a format without lines, documents count as lines.
+    Raises OSError.
     """
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]

@@ -54,7 +54,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """Return a file's size in bytes. Raises FileNotFoundError."""
+    """Return a file's size in bytes. path: a path or a URL. Raises OSError, FileNotFoundError for a missing file."""
     if is_remote(path):
         filesystem, name = _remote(path)
         return int(filesystem.size(name))
@@ -70,7 +70,7 @@ def exists(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Return True if there is a folder of this name."""
+    """Return True if there is a folder of this name; False for a file. path: a path or a URL."""
     if is_remote(path):
         filesystem, name = _remote(path)
         return bool(filesystem.isdir(name))
@@ -138,7 +138,7 @@ def write_all(file: IO[bytes], content: Any) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it; do nothing if it exists."""
+    """Make a folder and those above it; do nothing if it exists. path: a path or a URL. Raises OSError."""
     if is_remote(path):
         filesystem, name = _remote(path)
         filesystem.makedirs(name, exist_ok=True)
@@ -147,7 +147,7 @@ def make_folder(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file if it exists."""
+    """Remove a file if it exists. path: a path or a URL. Raises OSError."""
     if is_remote(path):
         filesystem, name = _remote(path)
         if filesystem.exists(name):
@@ -157,7 +157,11 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a folder and its content; do nothing if it does not exist."""
+    """Remove a folder and its content; do nothing if it does not exist.
+
+    What cannot be removed on a local disk stays, without an error. path: a path or a URL; for a URL the errors of
+    fsspec are raised.
+    """
     if is_remote(path):
         filesystem, name = _remote(path)
         if filesystem.exists(name):

@@ -484,7 +484,10 @@ def _lines_text(lines: list[int]) -> str:
 
 
 def _without_comment(line: str) -> str:
-    """Return a line without its comment, which begins with a `#` at the start of a word. Blanks may become one space."""
+    """Return a line without its comment, which begins with a `#` at the start of a word.
+
+    Several blanks may become one space.
+    """
     if "#" not in line:
         return line
     words = []

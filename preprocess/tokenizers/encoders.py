@@ -192,7 +192,7 @@ class _Tiktoken:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the token ids of each text. A long text is cut into parts first."""
+        """Return the token ids of each text, as uint32 arrays. A long text is cut into parts first."""
         result = []
         for text in texts:
             parts = [

@@ -93,7 +93,10 @@ def _read_tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
 
 
 def _parse_tokenizer(path: str, content: bytes) -> Any:
-    """Return the tokenizer of a tokenizer.json. path: for the message. Raises BadOption for other content."""
+    """Return the tokenizers.Tokenizer that a tokenizer.json describes.
+
+    path: for the message. content: of the file. Raises BadOption for other content.
+    """
     from tokenizers import Tokenizer
 
     try:
@@ -157,7 +160,7 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
     """
     content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)
-    pattern = options.tiktoken_pattern or _pattern_of(path)
+    pattern = options.tiktoken_pattern or _pattern_name_of_file(path)
     if pattern not in TIKTOKEN_PATTERNS:
         known = ", ".join(TIKTOKEN_PATTERNS)
         raise BadOption(f"--tiktoken-pattern {pattern}: unknown, there are {known}")
@@ -166,8 +169,12 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
     return EncoderSettings(Vocabulary.TIKTOKEN, content, size, eod=eod, pattern=pattern, eod_text=END_OF_TEXT)
 
 
-def _pattern_of(path: str) -> str:
-    """Return the split rule that the name of a .tiktoken file implies. Raises BadOption for another name."""
+def _pattern_name_of_file(path: str) -> str:
+    """Return the name of the split rule, a key of TIKTOKEN_PATTERNS, for a .tiktoken file with the name of a published
+    vocabulary.
+
+    Raises BadOption for any other name. path: of the file, with or without folders.
+    """
     name = posixpath.basename(path)
     known = {"r50k": "gpt2", "p50k": "gpt2", "gpt2": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}
     for prefix, pattern in known.items():
