@@ -101,10 +101,10 @@ def bounds(
     if fixed_field and not minimum <= low <= high <= maximum:
         raise BadJob(f"annotations ask for {low}..{high} workers, and {fixed_field} allows {minimum}..{maximum}")
     if not 1 <= low <= high:
-        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= minimum <= maximum is needed")
+        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= min <= max is needed")
     if low < high and not sizes.allows(low):
         steps = "powers of two" if sizes.doubles and sizes.unit == 1 else f"multiples of {sizes.unit}"
-        raise BadJob(f"the least workers are {low}: this job has sizes that are {steps}")
+        raise BadJob(f"the min is {low} workers: this job has sizes that are {steps}")
     return Bounds(low, high)
 
 
@@ -126,10 +126,10 @@ def sizes(annotations: Annotations) -> Sizes:
 def manual_size(annotations: Annotations, replicas: int) -> int | None:
     """Return the size that a person set by hand, in workers; None if nobody did since the job was created.
 
-    annotations: of the job. replicas: the size in the job's object now, in workers. It is the manual size if it is
-    above 0 and neither the size that we wrote last nor the submitted size, which GitOps applies again every few
-    minutes. Otherwise the manual size in our annotation is returned. Raises BadJob if one of these annotations is
-    unreadable.
+    annotations: of the job. replicas: the size in the job's object now, in workers. If we have written a size,
+    `replicas` is the manual size if it is above 0 and neither the size that we wrote last nor the submitted size, which
+    GitOps applies again every few minutes. Otherwise the manual size in our annotation is returned. Raises BadJob if
+    one of these annotations is unreadable.
     """
     written_size, submitted_size = (
         count(annotations, labels.WROTE_WORKERS),

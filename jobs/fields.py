@@ -50,8 +50,8 @@ class ObjectPart:
         """Return a part that collects the faults of its fields instead of raising BadJob.
 
         value: the object, of any type; None is an empty object, and any other value that is no object is a fault and
-        counts as an empty one. where: its path, "" for a whole object. faults: the list to append to, None for a new
-        list.
+        counts as an empty one. where: its path, "" for a whole object. faults: the list to append to. None, too,
+        collects: in a new list, `faults` of the result; only the constructor takes None to raise BadJob.
         """
         part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
         if value is not None and not isinstance(value, Mapping):
@@ -138,9 +138,10 @@ class ObjectPart:
         return bool(self._typed(key, bool, "true or false"))
 
     def enum_member(self, key: str, enum: type[Member], default: Member) -> Member:
-        """Return the member of `enum` whose value is the text in the field `key`.
+        """Return the member of `enum` whose value is the text in the field `key`; the default if the field is absent or
+        empty.
 
-        Return the default if the field is absent, empty, or a fault: no text, or the value of no member.
+        A value that is no text, or that no member has, is a fault: BadJob, or the default if the part collects faults.
         """
         text = self.text(key)
         if not text or text in _words(enum):

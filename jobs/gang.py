@@ -326,7 +326,8 @@ WAIT = Repair()
 def repair_of(annotations: Mapping[str, str], faults: list[str]) -> Repair | None:
     """Return the repair in a pod's annotation, such as "move" or "move/300"; None if it is absent or unreadable.
 
-    annotations: of the pod. faults: receives a sentence if the value is unreadable.
+    The number is the delay in seconds; without it the delay is DEFAULT_AFTER_S. annotations: of the pod. faults:
+    receives a sentence if the value is unreadable.
     """
     text = annotations.get(labels.REPAIR)
     if text is None:

@@ -37,7 +37,8 @@ class Crd:
 def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind as JSON values.
 
-    path: /apis/GROUP/VERSION/PLURAL, which lists objects.
+    kind: as in objects. path: /apis/GROUP/VERSION/PLURAL, the path of all objects of the kind. crd: the rest of the
+    definition.
     """
     group, version, plural = path.split("/")[2:]
     rule = (

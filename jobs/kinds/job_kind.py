@@ -388,7 +388,7 @@ def state_by_conditions(fields: JobFields, suspended: bool, final_types: tuple[s
 
 
 def manager_refusal(manager: str, where: str, own_manager: str) -> str:
-    """Return a sentence why a job must not be resized: another controller manages it; "" if its own one does.
+    """Return "" if the kind's own controller manages a job, else the reason, as a sentence, why it must not be resized.
 
     manager: the value of managedBy, "" if absent. where: the path of managedBy in the object. own_manager: the value
     that means the kind's own controller.

@@ -1,6 +1,7 @@
 """LeaderWorkerSets: groups of one leader and its workers. Only whole groups are added or removed, the highest first.
 
-A worker is a pod, also a leader; sizes are multiples of the group size. Source: docs/facts/autoscaling.md 5.
+A worker is a pod, also a leader that requests the same resources. Sizes are multiples of the workers of one group.
+Source: docs/facts/autoscaling.md 5.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _LABEL_PREFIX = "leaderworkerset.sigs.k8s.io"
 def read(raw: Object) -> Job:
     """Return the job that a LeaderWorkerSet describes. Raises BadJob.
 
-    Its workers are all pods, but without the leaders if these request other resources. The group size is the unit of
-    its sizes. Without our annotations, which count pods, its size is both its min and its max.
+    Its workers are all pods of its groups. If the leaders request other resources, they are not workers but another
+    role, and the job cannot be resized. Sizes count pods, and are multiples of the workers of one group. Without our
+    annotations its size is both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
     template_part = fields.spec.part("leaderWorkerTemplate")
@@ -47,7 +49,8 @@ def read(raw: Object) -> Job:
 def resize(raw: Object, workers: int) -> Change:
     """Return the patch that sets the number of groups, for this number of pods. Raises BadJob.
 
-    raw: the LeaderWorkerSet. workers: pods, a multiple of the group size.
+    raw: the LeaderWorkerSet, whose leaders request the resources of its workers. workers: pods, a multiple of the group
+    size; of another number the part that fills no group is dropped.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     groups = workers // fields.spec.part("leaderWorkerTemplate").count("size", 1, 1)
@@ -62,11 +65,11 @@ def _resize_refusal(fields: job_kind.JobFields, leader_differs: bool) -> str:
     leader_differs: leaders request other resources than workers.
     """
     if leader_differs:
-        return "its leaders ask for other room than its workers: a group is not so many equal pods"
+        return "its leaders ask for other room than its workers, so its groups cannot be counted in equal pods"
     if fields.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
         return "its rollout stands at a partition: groups of two revisions run, and a new size would move it"
     if fields.labels.get(labels.KUEUE_QUEUE):
-        return "Kueue holds it, and resizes no LeaderWorkerSet in place: it would evict it whole"
+        return "Kueue holds it, and resizes no LeaderWorkerSet in place: it would evict the whole job"
     return ""
 
 

@@ -80,7 +80,7 @@ def _resize_refusal(fields: job_kind.JobFields, run: RunPolicySpec, words: tuple
     if fields.spec.flag("runLauncherAsWorker"):
         return "spec.runLauncherAsWorker: rank 0 is then the launcher, and its workers are numbered from 1"
     if fields.labels.get(labels.KUEUE_QUEUE):
-        return "Kueue holds it, and can resize no MPIJob: it would evict it whole"
+        return "Kueue holds it, and can resize no MPIJob: it would evict the whole job"
     return job_kind.manager_refusal(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
 
 

@@ -216,7 +216,7 @@ def _resize_refusal(fields: job_kind.JobFields, spec: PyTorchJobSpec, elastic_wi
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if fields.labels.get(labels.KUEUE_QUEUE):
-        return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
+        return "Kueue holds it, and can resize no PyTorchJob: it would evict the whole job"
     return job_kind.manager_refusal(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
 
 

@@ -145,7 +145,7 @@ def _resize_refusal(fields: job_kind.JobFields, groups: Sequence[ObjectPart]) ->
     if len(groups) > 1 and len({each.text("groupName") for each in groups}) < len(groups):
         return "two of its groups have one name: nobody could tell their pods apart"
     if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
-        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
+        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 
 

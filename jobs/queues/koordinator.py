@@ -50,7 +50,7 @@ def read(raw: Object) -> QueueSpec:
         namespaces=namespaces,
         grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
         headroom=headroom(meta, max_amounts, min_amounts),
-        pool=_pool(annotations, max_amounts, root.faults) if is_root else None,
+        pool=_total_below_root(annotations, max_amounts, root.faults) if is_root else None,
         faults=tuple(root.faults or ()),
     )
 
@@ -231,10 +231,12 @@ def _namespaces(meta: ObjectPart, annotations: ObjectPart) -> tuple[str, ...]:
     return tuple(dict.fromkeys(namespaces))
 
 
-def _pool(annotations: ObjectPart, max_amounts: Amounts, faults: list[str] | None) -> Amounts:
+def _total_below_root(annotations: ObjectPart, max_amounts: Amounts, faults: list[str] | None) -> Amounts:
     """Return the total that the tree below a root quota divides: the annotated total, else the max of the root quota.
 
-    annotations: of the root quota. max_amounts: its max. faults: receives a sentence for each unreadable amount.
+    annotations: of the root quota; an annotation that is no JSON is a fault of this part, and counts as absent.
+    max_amounts: its max. faults: receives a sentence for each unreadable amount; None: it is left out without a
+    sentence.
     """
     total = annotations.json(f"{LABEL}total-resource")
     return (

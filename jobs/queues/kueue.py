@@ -1,8 +1,9 @@
 """Kueue's ClusterQueues, which LocalQueues name, and their cohorts, by flavor and resource.
 
-A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's (subtree -
-local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is subtree + borrowing
-limit. Use beyond `local` counts in the parent cohort. Source: docs/facts/autoscaling.md 6; Kueue
+A node of the tree has its own quota and what its children lend: subtree = its own quota + for each child (subtree -
+not_lent), where not_lent = max(0, subtree - lending limit), or 0 without a lending limit. The limit of a node is
+not_lent + the limit of its parent, at most subtree + borrowing limit; that of a root is its subtree. Use beyond
+`not_lent` (in Kueue: localQuota) counts in the parent cohort. Source: docs/facts/autoscaling.md 6; Kueue
 pkg/cache/scheduler/resource_node.go
 """
 
@@ -186,8 +187,8 @@ def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode], d
 def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> set[str]:
     """Return the names of queues and cohorts in whose tree another queue has reclaimWithinCohort other than Never.
 
-    To get its quota back, Kueue may evict jobs of these queues, each with all its pods. parents_first: the names, each
-    parent before its children. nodes: the queues and cohorts of all trees, by name.
+    To get the quota of that other queue back, Kueue may evict jobs of these queues, each with all its pods.
+    parents_first: the names, each parent before its children. nodes: the queues and cohorts of all trees, by name.
     """
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in parents_first:

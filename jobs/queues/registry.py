@@ -204,10 +204,13 @@ class StrictQueues:
         return True
 
     def of(self, namespace_name: str, queue: str) -> str:
-        """Return the name of the strict queue in which a gang of a namespace waits; "" if it waits in no strict queue.
+        """Return the strict queue in which a gang of a namespace waits: as the admin wrote it, else by its unique name,
+        as in volcano/NAME; "" if it waits in none.
 
-        queue: the name on its pods, "" for none. The name counts only if the queue's object grants it to the namespace,
-        so that no tenant can block another tenant's queue.
+        queue: the name on its pods; "" for none, then the strict queue that pays for the namespace counts. A LocalQueue
+        stands for its ClusterQueue. A queue whose object does not admit the namespace does not count, also if an admin
+        named QUEUE, so that no tenant can block another tenant's queue. NAMESPACE/QUEUE of an admin always counts. A
+        QUEUE that only an admin names, without an object that limits its namespaces, is open to every namespace.
         """
         if not queue:
             return self._by_namespace.get(namespace_name, "")

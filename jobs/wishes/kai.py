@@ -59,7 +59,7 @@ class _Subgroup:
     parent: str  # the name of its parent subgroup, in lower case; "" for none
     min_pods: int  # minMember: pods that start together, >= 0
     children_needed: int | None  # minSubGroup: child subgroups that start together; None for all
-    place: _Constraint
+    levels: _Constraint
 
 
 def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, constraint: object) -> KaiPodGroup:
@@ -70,7 +70,7 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
     each term that has no effect.
     """
     ignored: list[str] = []
-    place = _place(constraint, "spec.topologyConstraint", ignored)
+    own_levels = _read_constraint(constraint, "spec.topologyConstraint", ignored)
     entries = [each for each in subgroups if isinstance(each, dict)] if isinstance(subgroups, list) else []
     by_name = _subgroups_by_name(entries, ignored)
     parents = {each.parent for each in by_name.values()}
@@ -81,8 +81,8 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
     if subset_rule is None:
         _report_min_subgroups(by_name, min_subgroup, ignored)
     rules = (subset_rule,) if subset_rule is not None else _rules(by_name, leaves, ignored)
-    source = "spec.topologyConstraint" if place.is_set else "spec.subGroups" if rules or ignored else ""
-    wish = Wish(source, place.required, groups=rules, ignored=tuple(dict.fromkeys(ignored))[:_MAX_SENTENCES])
+    source = "spec.topologyConstraint" if own_levels.is_set else "spec.subGroups" if rules or ignored else ""
+    wish = Wish(source, own_levels.required, groups=rules, ignored=tuple(dict.fromkeys(ignored))[:_MAX_SENTENCES])
     if subset_rule is not None:
         return KaiPodGroup(min(subset_rule.min_groups * subset_rule.pods, _MAX_COUNT), (), wish)
     if not leaves:
@@ -119,8 +119,8 @@ def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> d
             continue
         needed, where = each.get("minSubGroup"), f"spec.subGroups {name}: topologyConstraint"
         children = _count(needed) if needed is not None else None
-        place = _place(each.get("topologyConstraint"), where, ignored)
-        by_name[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, place)
+        levels = _read_constraint(each.get("topologyConstraint"), where, ignored)
+        by_name[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, levels)
     _report_orphans(by_name, ignored)
     return by_name
 
@@ -133,7 +133,7 @@ def _report_orphans(by_name: Mapping[str, _Subgroup], ignored: list[str]) -> Non
     )
 
 
-def _place(constraint: object, where: str, ignored: list[str]) -> _Constraint:
+def _read_constraint(constraint: object, where: str, ignored: list[str]) -> _Constraint:
     """Return the levels of a topologyConstraint, which may have any type; empty if it is no object.
 
     where: its path, for reports. ignored: receives a sentence for each part that is ignored.
@@ -159,12 +159,12 @@ def _rule_for_some_subgroups(
     needed = _count(min_subgroup)
     if not 0 < needed < len(leaves) or len(leaves) < len(by_name):
         return None
-    min_pods, place = leaves[0].min_pods, leaves[0].place
-    if not min_pods or any(each.parent or (each.min_pods, each.place) != (min_pods, place) for each in leaves):
+    min_pods, levels = leaves[0].min_pods, leaves[0].levels
+    if not min_pods or any(each.parent or (each.min_pods, each.levels) != (min_pods, levels) for each in leaves):
         return None
     pod_labels = _name_labels([each.name for each in leaves])
     return GroupRule(
-        "of KAI", keys=(SUBGROUP,), one_of=pod_labels, level=place.required, min_groups=needed, pods=min_pods
+        "of KAI", keys=(SUBGROUP,), one_of=pod_labels, level=levels.required, min_groups=needed, pods=min_pods
     )
 
 
@@ -189,11 +189,11 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
     name different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
     returned.
     """
-    names_by_level, names_by_parent = _names_by_place(by_name, leaves, ignored)
+    names_by_level, names_by_parent = _leaves_by_level_and_parent(by_name, leaves, ignored)
     rules = [
         *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
           for leaf_level, names in names_by_level.items()),
-        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
+        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].levels.required, all_or_nothing=False)
           for name, names in names_by_parent.items()),
     ]  # fmt: skip
     if len(rules) > MAX_GROUPS:
@@ -201,7 +201,7 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
     return tuple(rules[:MAX_GROUPS])
 
 
-def _names_by_place(
+def _leaves_by_level_and_parent(
     by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: list[str]
 ) -> tuple[dict[Level | None, list[str]], dict[str, list[str]]]:
     """Return the names of the leaves by the level that each has for itself, and by the parent whose level they share.
@@ -212,11 +212,11 @@ def _names_by_place(
     names_by_parent: dict[str, list[str]] = {}
     for leaf in leaves:
         ancestors = list(_ancestors(by_name, leaf))
-        hard, leaf_level = [each for each in ancestors if each.place.required is not None], leaf.place.required
-        soft = [each for each in ancestors if each.place.names_level and not hard and not leaf.place.names_level]
-        if hard and leaf_level in (None, hard[0].place.required):
+        hard, leaf_level = [each for each in ancestors if each.levels.required is not None], leaf.levels.required
+        soft = [each for each in ancestors if each.levels.names_level and not hard and not leaf.levels.names_level]
+        if hard and leaf_level in (None, hard[0].levels.required):
             names_by_parent.setdefault(hard.pop(0).name, []).append(leaf.name)
-        elif leaf.place.names_level:
+        elif leaf.levels.names_level:
             names_by_level.setdefault(leaf_level, []).append(leaf.name)
         elif soft:
             names_by_parent.setdefault(soft[0].name, []).append(leaf.name)

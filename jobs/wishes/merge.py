@@ -44,16 +44,16 @@ def wish_of_pod(annotations: Mapping[str, str], faults: list[str]) -> Wish:
 
 
 def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
-    """Return (`first` with the group of gangs that another dialect names, terms that must still be merged).
+    """Return (`first`, `rest`) so that `first` has a group of gangs: its own, else that of the first term in `rest`
+    with one.
 
-    first: the terms that win a conflict. rest: the terms of the other dialects. If `first` takes over a group, those
-    terms of `rest` that only name a group are left out. Nothing changes if `first` names a group itself, or if none of
-    `rest` does.
+    In the second case the terms of `rest` that only name a group are left out; else both are unchanged, also if neither
+    has a group. first: the terms that win a conflict. rest: the terms of the other dialects.
     """
-    partners = [each for each in rest if each.together and not first.together]
-    if not partners:
+    terms_with_group = [each for each in rest if each.together and not first.together]
+    if not terms_with_group:
         return first, rest
-    joined = replace(first, together=partners[0].together, one_domain=partners[0].one_domain)
+    joined = replace(first, together=terms_with_group[0].together, one_domain=terms_with_group[0].one_domain)
     return joined, [each for each in rest if each.source not in (koordinator.GROUPS, kueue.GROUP)]
 
 
@@ -315,7 +315,8 @@ def _label_keys(constraints: Mapping[str, Any]) -> list[str]:
 def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
     """Return the rules of Volcano's subGroupPolicy, which may have any type; () if it is no list.
 
-    ignored: receives a sentence for each entry that is ignored. At most MAX_GROUPS entries are read.
+    Entries that are no objects are left out. ignored: receives a sentence for each other entry that is ignored. At most
+    MAX_GROUPS entries are read.
     """
     listed = policies if isinstance(policies, list) else []
     if len(listed) > MAX_GROUPS:

@@ -55,14 +55,15 @@ def _levels(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None,
 
 
 def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
-    """Return the least common multiple of both multiples of pods on a host.
+    """Return (the least common multiple of both multiples of pods on a host,), or (the multiple of `first`,) if that is
+    above MAX_MULTIPLE.
 
-    That of `first` if it is above MAX_MULTIPLE. ignored: receives a sentence if the multiple of `other` is not kept.
+    ignored: receives a sentence if the multiple of `other` is not kept.
     """
     both = lcm(first.multiple, other.multiple)
     if both <= MAX_MULTIPLE:
         return (both,)
-    pods = f"{both} pods on one host would be the least common multiple"
+    pods = f"the least common multiple of both, {both} pods on a host, is above {MAX_MULTIPLE}"
     ignored.append(f"{other.source} is not kept beside {first.source}: {pods}")
     return (first.multiple,)
 
