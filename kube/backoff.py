@@ -47,7 +47,7 @@ class RetryPauses(Generic[K]):
         self._pauses: dict[K, _Pause] = {}
 
     def __contains__(self, key: K) -> bool:
-        """Return True if the last try of a key failed."""
+        """Return True if the last try of a key failed and the key was not forgotten since."""
         return key in self._pauses
 
     def may_try(self, key: K, now_s: float) -> bool:

@@ -49,7 +49,7 @@ class Dataset:
         return np.frombuffer(raw, self.header.dtype)
 
     def batches(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield (lengths, pointers) of all sequences in their order, BATCH_ENTRIES sequences at once.
+        """Yield (lengths, pointers) of all sequences in their order, at most BATCH_ENTRIES sequences at once.
 
         Lengths are numbers of tokens; pointers are byte offsets in `.bin`.
         """

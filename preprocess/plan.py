@@ -199,7 +199,7 @@ def _parts(source_index: int, source: InputFile, start: int, end: int, division:
         return ()
 
     def read(first: int, last: int) -> bytes:
-        """Return the bytes of the file from one offset to before another."""
+        """Return the bytes of the file from offset `first` to before offset `last`."""
         return storage.read_range(source.path, first, last)
 
     text_range = text_parts.text_range(read, start, end, LineReader(division.keys, division.max_document_bytes))

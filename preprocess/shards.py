@@ -57,17 +57,23 @@ class ShardSettings(msgspec.Struct, frozen=True):
 
 
 def shard_path(folder: str, index: int, suffix: str) -> str:
-    """Return the path of one file of a shard. index: of its chunk. suffix: without the dot."""
+    """Return the path of one file of a shard.
+
+    folder: of the shards. index: of the shard's chunk. suffix: without the dot.
+    """
     return f"{folder}/{index:08d}.{suffix}"
 
 
 def record_path(folder: str, index: int) -> str:
-    """Return the path of a shard's record. index: of its chunk."""
+    """Return the path of a shard's record. folder: of the shards. index: of the shard's chunk."""
     return shard_path(folder, index, "json")
 
 
 def tokens_path(folder: str, index: int, key_index: int) -> str:
-    """Return the path of a shard's file for one key. index: of its chunk. key_index: the position of the key."""
+    """Return the path of a shard's file for one key.
+
+    folder: of the shards. index: of the shard's chunk. key_index: the position of the key.
+    """
     return shard_path(folder, index, f"{key_index}.tokens")
 
 

@@ -31,7 +31,10 @@ def open_input(path: str) -> IO[bytes]:
 
 
 def read_range(path: str, start: int, end: int) -> bytes:
-    """Return the bytes from offset `start` to before offset `end`. Raises OSError if the file is shorter."""
+    """Return the bytes from offset `start` to before offset `end`.
+
+    path: a path or a URL. Raises OSError if the file is shorter.
+    """
     with open_input(path) as file:
         file.seek(start)
         parts, missing = [], end - start

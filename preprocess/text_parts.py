@@ -55,7 +55,11 @@ def cut_offsets(read: ReadRange, start: int, end: int, part_bytes: int) -> list[
 
 
 def _strings(read: ReadRange, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the offsets (start, end) of each string of a JSON line without its quotes, names of fields included."""
+    """Yield the offsets (start, end) of each string of a JSON line without its quotes, names of fields included.
+
+    A string that does not end before `end` is left out. read: returns the bytes from one offset to before another.
+    start, end: the offsets of the line.
+    """
     offset, opened = start, -1  # opened: the offset of the string whose end is not found yet, -1 outside of strings
     while offset < end:
         window = read(offset, min(end, offset + WINDOW_BYTES))

@@ -173,6 +173,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     """Return the switches of a map as a tree of their paths, whose root is the empty path.
 
     Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
+    If there is no such fault and the switches make no tree, this is the fault.
     """
     import networkx as nx  # its import takes a tenth of a second, which programs without a map need not spend
 

@@ -109,11 +109,12 @@ def _place_whole_runs_under(
 
 
 def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
-    """For each switch whose pods are not whole runs, reduce its room to the whole runs that it has now.
+    """For switches whose pods are not whole runs, reduce the room to the whole runs that they have now.
 
-    Return True if any room was reduced. room_left: the room of each host of the domain, which is changed. counts: pods
-    of each host in the last attempt. layers: (tier, size of a run). pods: of the gang; if they are no multiple of the
-    size, one run may be short.
+    The switch with the largest rest is left out if one run of the gang may be short, or if there are several such
+    switches: the pods removed from the others may complete its run. Return True if any room was reduced. room_left: the
+    room of each host of the domain, which is changed. counts: pods of each host in the last attempt. layers: (tier,
+    size of a run). pods: of the gang; if they are no multiple of the size, one run may be short.
     """
     is_changed = False
     for tier, size in layers:

@@ -40,7 +40,8 @@ def _number_of(digits: str) -> int:
 def tiers_of_switches(paths: Iterable[Path]) -> dict[Path, int]:
     """Return the tier of each switch on these paths by its own path, and of the nameless top ().
 
-    A leaf has tier 1, every other switch one more than the highest switch below it. Every path ends in a leaf.
+    The last switch of a path has tier 1, unless it is on another path with switches below it. Every other switch has
+    one more than the highest switch below it.
     """
     tiers: dict[Path, int] = {(): 1}
     for path in paths:

@@ -115,10 +115,11 @@ class Client:
     ) -> Client:
         """Open a client with the given kubeconfig, else the pod's service account, else the user's default kubeconfig.
 
-        kubeconfig: its path. context: the name of its context, None for the current one. minimal: the program ends
-        soon, so import the Kubernetes library only if the kubeconfig needs it. The other arguments: as in __init__.
-        Raises NoCluster if there is no kubeconfig, BadKubeconfig if it cannot be used, and ModuleNotFoundError without
-        the Kubernetes library.
+        kubeconfig: the path of the file, or several paths as in $KUBECONFIG. context: the name of a context, None for
+        the current one. If only `context` is given, it is looked up in the default kubeconfig, also in a pod. minimal:
+        the program ends soon, so import the Kubernetes library only if the kubeconfig needs it. The other arguments: as
+        in __init__. Raises NoCluster if there is no kubeconfig, BadKubeconfig if it cannot be used, and
+        ModuleNotFoundError without the Kubernetes library.
         """
         if find_spec(_LIBRARY_MODULE) is None:  # checked first, because no kubeconfig helps without the extra
             raise ModuleNotFoundError(f"No module named {_LIBRARY_MODULE!r}", name=_LIBRARY_MODULE)
@@ -171,9 +172,9 @@ class Client:
     ) -> AsyncIterator[bytes]:
         """Yield each page of a list, as JSON. Raises CallError.
 
-        params: further parameters of the query. limit: items per page, 0 for a single page. deadline_s: seconds for
-        each page. Raises Gone if the server no longer knows the version of the list before the last page, and
-        BadResponse if a page is no list: that page has been yielded.
+        path: of the list. params: further parameters of the query. limit: items per page, 0 for a single page.
+        deadline_s: seconds for each page. Raises Gone if the server no longer knows the version of the list before the
+        last page, and BadResponse if a page is no list: that page has been yielded.
         """
         continue_token = ""
         while True:
@@ -247,9 +248,10 @@ class Client:
     async def watch(self, path: str, params: Params, *, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
         """Yield an empty line when the server has accepted the watch, then each line as JSON until the watch ends.
 
-        params: of the query, without `watch`. Of a line above `max_line_bytes` only the first kilobyte is yielded,
-        which cannot be decoded. Close the generator (`contextlib.aclosing`) if you do not read it to the end. A
-        connection that is silent is not detected. Raises CallError; it is Unreachable if the connection breaks.
+        path: of the list. params: of the query, without `watch`. Of a line above `max_line_bytes` only the first
+        kilobyte is yielded, which cannot be decoded. Close the generator (`contextlib.aclosing`) if you do not read it
+        to the end. A connection that is silent is not detected. Raises CallError; it is Unreachable if the connection
+        breaks.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:

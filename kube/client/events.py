@@ -181,7 +181,9 @@ class EventRecorder:
                 self._log_failure(error)
 
     def _log_failure(self, error: CallError) -> None:
-        """Log a failed write. A write that RBAC forbids is logged only once, because only an admin can change it."""
+        """Log a failed write. Of writes that RBAC forbids only the first is logged, until a write succeeds, because
+        only an admin can change it.
+        """
         if isinstance(error, Forbidden):
             if self._forbidden_logged:
                 return
@@ -191,7 +193,8 @@ class EventRecorder:
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
         """Write an Event. If an equal Event was written in the same span of time, increase its count instead.
 
-        Write nothing if another replica has written the same Event: that replica counts it. Raises CallError.
+        If that one has expired on the server, the Event is written anew. Write nothing if another replica has written
+        the same Event: that replica counts it. Raises CallError.
         """
         written_event = self._written_events.pop(key, None)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):

@@ -149,7 +149,7 @@ class _LibraryResponse:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return True if the host of a URL is this machine."""
+    """Return True if the host of a URL is this machine. host: the whole URL."""
     name = urlsplit(host).hostname or ""
     try:
         return ipaddress.ip_address(name).is_loopback

@@ -73,7 +73,7 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one plain line: time, level, message and fields. Only a traceback adds further lines.
 
-        Secrets are replaced by [hidden], and control characters are escaped.
+        Secrets are replaced by [hidden]. Control characters are escaped, except in the traceback. The time is local.
         """
         when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = "".join(f" {name}={printable(_text(value))}" for name, value in _extra_fields(record).items())
