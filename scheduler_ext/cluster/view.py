@@ -214,7 +214,8 @@ class ClusterView:
         """Add or update a Job or StatefulSet, which states how many pods it will have.
 
         kind: "Job" or "StatefulSet". The number is the smaller of a Job's parallelism and completions, or the replicas;
-        1 if the owner states none. Such pods start together only if their own annotations require it.
+        1 if the owner states none. A stated 0 counts as unknown. Such pods start together only if their own annotations
+        require it.
         """
         spec, meta = owner.spec, owner.metadata
         if kind == "Job":

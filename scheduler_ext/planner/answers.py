@@ -165,7 +165,10 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return the started gangs with a waiting member and fewer members on hosts than must start together."""
+    """Return the started gangs with a waiting member and fewer members on hosts than must start together.
+
+    Pods without a gang are left out.
+    """
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -220,8 +223,9 @@ def broken_rules(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule,
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:
-    """Return True if bound members are in more than one domain of their gang's level, or outside of every such
-    domain.
+    """Return True if bound members are in more than one domain of their gang's level, or outside of every such domain.
+
+    Members on nodes that are not in the tables do not count.
     """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
@@ -442,7 +446,7 @@ def answer_prioritize(
 ) -> list[tuple[str, int]]:
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
-    Never raises.
+    [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. Never raises.
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 

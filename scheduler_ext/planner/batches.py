@@ -284,8 +284,9 @@ def _place_batch(
 ) -> list[int] | Refusal:
     """Return hosts for one batch, one entry for each pod that finds a host; a refusal if fewer than needed find one.
 
-    min_pods: pods that must find a host. ranks: uid -> rank. Nominated members keep their host if it has room. A group
-    is placed whole or not at all, unless its rule allows less.
+    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. ranks: uid ->
+    rank. Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule
+    allows less.
     """
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))

@@ -242,7 +242,7 @@ class Plans:
         )
 
     def _hosts_ahead(self, order: SeatOrder, key: GangKey) -> list[int]:
-        """Return the hosts in the plan of a gang, one for each pod; [] if the gang comes after `order`."""
+        """Return the hosts in the plan of a gang, one for each pod; [] if it has no plan, or comes after `order`."""
         stored = self._plans.get(key)
         return (
             []
@@ -338,7 +338,7 @@ class Plans:
         """Return True if a member waits for a plan, or the running members need a member that does not exist yet.
 
         False for a pod without a gang, and for a gang of gated pods that could not start without the gates. With
-        `hold_incomplete`, False also for a gang below its min of which no further member is expected.
+        `hold_incomplete`, False also for a gang that is below its min and whose missing members are not expected.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
@@ -495,7 +495,7 @@ class Plans:
         return self._put(gang, plan, position, stored.stated_terms)
 
     def _drop_plan(self, key: GangKey) -> bool:
-        """Remove a gang's plan and release its room. True if it reserved any room."""
+        """Remove a gang's plan and release its room. Returns True if it reserved any room; False also without a plan."""
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
         if kept_room:

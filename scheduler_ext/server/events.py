@@ -75,7 +75,7 @@ class DecisionEvents:
     def _emit(self, notice: Notice, times: int) -> None:
         """Hand a notice to the recorder `times` times, at most MAX_NOTICES_PER_NAMESPACE times.
 
-        Good news is of type Normal.
+        The Event's type is Normal for a reason in _GOOD_NEWS, else Warning.
         """
         about = self._about(notice)
         kind = "Normal" if notice.reason in _GOOD_NEWS else "Warning"
