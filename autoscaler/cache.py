@@ -200,7 +200,7 @@ class Cache:
     def _note_started(self, key: JobKey) -> None:
         """Remember that a job had a pod with a node.
 
-        The jobs that were noted first are forgotten beyond MAX_STARTED.
+        Beyond MAX_STARTED jobs, the job whose last note is the oldest is forgotten.
         """
         self._started_jobs.pop(key, None)
         self._started_jobs[key] = None
@@ -389,8 +389,9 @@ class Cache:
 
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return (job, use) of native PodGroups whose minCount does not fit the pods of a resized job, which all run.
-        Each changed PodGroup is checked once, and again at the next call if its job lacks pods, or if `changes` returns
-        True for the job: its size is about to change.
+
+        Each changed PodGroup is checked once. It is checked again at the next call if its job lacks pods, if some of
+        its pods do not run, or if `changes` returns True for the job: the job's size is about to change.
         """
         settled: list[tuple[JobKey, GroupUse]] = []
         unsettled: list[GroupName] = []

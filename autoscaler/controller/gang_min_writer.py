@@ -67,7 +67,7 @@ class GangMinWriter:
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Returns "" if the job may shrink now: every write succeeded, was not needed, may not be made, or was refused
+        Returns "" if the job may shrink now: every write succeeded, was not needed, is forbidden, or was refused
         within the last REFUSAL_PAUSE_S. Else returns the outcome of the first write for which the shrink has to wait,
         and makes no further write: Conflict, Refused (the server did not answer) or NotLeading. After
         MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds since 1970.

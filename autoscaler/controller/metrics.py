@@ -183,10 +183,10 @@ class Metrics:
         lost_decisions: Callable[[], int],
         other_jobs: Callable[[], Iterable[tuple[JobKey, str]]] = tuple,
     ) -> None:
-        """Set the sources of cluster series. gpus_by_state: returns state -> GPUs of the nodes.
+        """Set the sources of cluster series.
 
-        lost_decisions: returns how many decisions the decision log lost. other_jobs: returns the owners of pods without
-        a known job, with their queues.
+        gpus_by_state: returns state -> GPUs of the nodes. lost_decisions: returns how many decisions the decision log
+        lost. other_jobs: returns (owner, queue) of the pods without a known job.
         """
         self._cluster_gpus, self._lost_decisions, self._other_jobs = gpus_by_state, lost_decisions, other_jobs
 

@@ -336,10 +336,11 @@ class RuntimeStats:
         return self._sorted[name]
 
     def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
-        """Return how long jobs still run, in seconds, float[draws, jobs]. A larger chance is never a shorter time.
+        """Return how long jobs still run, in seconds, float[draws, jobs].
 
-        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: 0..1, float[draws,
-        jobs]. Each known run time above a job's age is equally likely, and so is a time beyond all of them.
+        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: quantiles, 0..1,
+        float[draws, jobs]: the time of a larger quantile is longer or equal. Each known run time above a job's age is
+        equally likely, and so is a time beyond all of them.
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()

@@ -236,7 +236,7 @@ def _grow(
     while True:
         attempt = room.copied() if check_payback else room
         remaining = [each for each in jobs if each.identity not in unprofitable]
-        sizes = _share_out(remaining, attempt, policy, at_start)
+        sizes = _assign_growth(remaining, attempt, policy, at_start)
         new_unprofitable = check_payback and {
             each.identity
             for each in jobs
@@ -260,7 +260,7 @@ def _grow(
     return attempt, steps
 
 
-def _share_out(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
+def _assign_growth(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
     """Charge the growth of jobs to the room. Return identity -> new size; a job that does not grow has no entry.
 
     The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a

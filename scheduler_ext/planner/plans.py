@@ -495,7 +495,10 @@ class Plans:
         return self._put(gang, plan, position, stored.stated_terms)
 
     def _drop_plan(self, key: GangKey) -> bool:
-        """Remove a gang's plan and release its room. Returns True if it reserved any room; False also without a plan."""
+        """Remove a gang's plan and release its room.
+
+        Returns True if the plan reserved any room; False also without a plan.
+        """
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
         if kept_room:
