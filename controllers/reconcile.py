@@ -129,7 +129,7 @@ def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome
         text = f"{context.kind.kind} {job.name} is resumed."
         _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(context.now_s)
-    if why := _limit_reached(job, status):
+    if why := _reason_of_reached_limit(job, status):
         return _failed_outcome(status, why)
     return _running_outcome(context, status)
 
@@ -148,10 +148,10 @@ def _note_created(status: _StatusDraft, job: ControlledJob) -> None:
         ]
 
 
-def _limit_reached(job: ControlledJob, status: _StatusDraft) -> str:
+def _reason_of_reached_limit(job: ControlledJob, status: _StatusDraft) -> str:
     """Return why a job fails by its deadline, start time or backoff limit; "" if it does not.
 
-    After a clock jump no time limit ends the job yet; an Event tells the owner.
+    Just after a clock jump, a time limit does not end the job; an Event states the delay.
     """
     time_reason = _time_limit_reason(job, status, status.owned, status.now_s)
     if time_reason is not None and status.owned.jumped_s:
