@@ -391,7 +391,10 @@ class Catalogue:
         return list(self._by_resource.values())
 
     def named(self, group: str, version: str, plural: str) -> ResourceKind | None:
-        """Return the kind of a resource path; None if it is not served."""
+        """Return the kind with this group, version and plural; None if it is not served.
+
+        group: "" for the core group.
+        """
         kind = self._by_resource.get(f"{plural}.{group}" if group else plural)
         return kind if kind is not None and kind.version == version else None
 

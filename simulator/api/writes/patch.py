@@ -92,7 +92,8 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 def _in_order(order: Mapping[Any, int], others: list[Any], changed: list[Any], key: str) -> list[Any]:
     """Return the entries of two lists in one order: a changed entry keeps its place, a new one comes before the others.
 
-    order: the place of each entry before the patch, by the value of its field `key`.
+    Both lists are used up. others: the entries that the patch does not name. changed: the entries of the patch. order:
+    the place of each entry before the patch, by the value of its field `key`.
     """
     merged: list[Any] = []
     while others and changed:
