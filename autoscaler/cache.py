@@ -319,7 +319,10 @@ class Cache:
         return {node for nodes in holders.values() for node in nodes}
 
     def _update_states(self, now_s: float, monotonic_s: float) -> None:
-        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside."""
+        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside.
+
+        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
+        """
         if abs(now_s - monotonic_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - monotonic_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
@@ -491,6 +494,8 @@ class Cache:
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, monotonic_s: float) -> Worker:
         """Return a worker whose `since_s` is when it was first known to lack a node, in seconds since 1970. That time
         is kept by the monotonic clock, so that a jump of the wall clock changes no waiting time.
+
+        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
         """
         age_s = max(0.0, now_s - worker.since_s)
         known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), monotonic_s - age_s)

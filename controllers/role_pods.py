@@ -511,7 +511,7 @@ def _is_extended(name: Any) -> bool:
 
 
 def _is_some(name: str, quantity: Any) -> bool:
-    """Return True if a quantity is above 0; False if it is invalid."""
+    """Return True if a quantity is above 0; False if it is invalid. name: of the resource."""
     try:
         return amount(name, quantity) > 0
     except (BadQuantity, TypeError, AttributeError):

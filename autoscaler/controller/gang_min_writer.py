@@ -136,7 +136,7 @@ class GangMinWriter:
 
         Returns "" if nothing is left to do: written, PodGroup deleted, or forbidden or rejected by the API server (then
         not retried for REFUSAL_PAUSE_S). Returns Conflict, Refused (the server failed) or NotLeading if a retry may
-        help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once.
+        help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once. now_s: seconds since 1970.
         """
         group = use.group
         reason = GangReason.LOWERED if min_count < group.min_count else GangReason.RAISED

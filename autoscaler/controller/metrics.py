@@ -152,7 +152,7 @@ class Metrics:
         """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
         A written change also counts its GPUs and its assumed cost. A change that a dry run intends is counted once for
-        as long as it stays the same.
+        as long as it stays the same. word: the outcome.
         """
         if word == "DryRun":
             if self._dry_run_steps.get(step.key) == step:

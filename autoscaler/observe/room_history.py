@@ -135,7 +135,7 @@ class Promises:
         """Return (number of promised workers of a job, since when they are promised).
 
         before: the last result, None for none. The time begins again when fewer workers are promised, since some have
-        left.
+        left. now_s: by the monotonic clock.
         """
         count = len(each.promised)
         if before is None or count < before[0]:
@@ -219,6 +219,8 @@ class UnusedRoom:
     def _with_marks(self, observation: Observation, now_s: float) -> Observation:
         """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on jobs whose
         workers were given up without use.
+
+        now_s: by the monotonic clock.
         """
         waiting = (each for each in observation.jobs if each.is_waiting)
         reasons = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
@@ -268,7 +270,8 @@ class UnusedRoom:
     def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
         """Forget a kept room that was taken, and add a strike for one that was left unused for `bind_s`.
 
-        each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again.
+        each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again. now_s: by
+        the monotonic clock.
         """
         room = self._kept_rooms[key]
         if each is None or not each.is_waiting:
@@ -318,6 +321,8 @@ class UnusedRoom:
     def _unused_reason(self, each: JobState, now_s: float) -> str:
         """Return why no room is kept for a waiting job now: its back-off, or that of its namespace; "" without a
         back-off.
+
+        now_s: by the monotonic clock.
         """
         key = each.job.key
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):

@@ -83,7 +83,7 @@ class ForecastCache:
 
         Computed again only after REFRESH_S, or NEW_JOB_REFRESH_S if a new job waits; until then the last answer is
         returned. steps: one for each job of the observation, in its order. ended: called at a new computation, returns
-        ended jobs that still exist. dry_run: True if no worker leaves for a waiting job.
+        ended jobs that still exist. dry_run: True if no worker leaves for a waiting job. now_s: seconds since 1970.
         """
         waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = REFRESH_S if waiting <= self._waiting else NEW_JOB_REFRESH_S
@@ -180,7 +180,7 @@ def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, gues
     """Return the estimate of a job from its simulated starts: earliest, median and latest.
 
     starts_s: seconds from now in each future, ascending; NEVER for a future without a start. running: number of running
-    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known.
+    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known. now_s: seconds since 1970.
     """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:

@@ -330,8 +330,11 @@ def hosts(job_name: str, role: Role) -> list[str]:
 
 
 def host_lists(job_name: str, roles: Sequence[Role]) -> dict[str, str]:
-    """Return key -> text for the ConfigMap with the host lists: three entries for each task, as in Volcano's svc
-    plugin.
+    """Return key -> text for the ConfigMap with the host lists, as in Volcano's svc plugin.
+
+    Each task has three entries: `TASK.host` with one name on each line, `VC_TASK_HOSTS` with commas between the names,
+    and `VC_TASK_NUM` with their number. In the keys, _ stands for each - of the task's name; the last two have it in
+    capitals.
     """
     data = {}
     for role in roles:

@@ -195,7 +195,10 @@ class ChildWriter:
         self._cache.put_job(key.api, kind.kind, _job.decode(raw), from_own_write=True)
 
     def _store_answer(self, kind: str, raw: bytes) -> None:
-        """Store the object that the API server returned for a write, ahead of the watch."""
+        """Store the object that the API server returned for a write, ahead of the watch.
+
+        kind: of the child. raw: its JSON.
+        """
         if kind == "Pod":
             self._cache.put_pod(_pod.decode(raw), from_own_write=True)
         else:

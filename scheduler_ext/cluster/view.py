@@ -276,7 +276,7 @@ class ClusterView:
         """Charge a node with a pod that was just sent there, until the watch shows where it went, or the assumption
         expires.
 
-        Does nothing for a pod that is bound or unknown.
+        Does nothing for a pod that is bound or unknown. now_s: by the monotonic clock.
         """
         if member.node or member.uid not in self.pods:
             return
@@ -380,6 +380,7 @@ class ClusterView:
         """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come.
 
         False if more than MAX_AWAITED_WORKERS are missing, or MAX_LEADER_WAIT_S after the group was first incomplete.
+        now_s: by the monotonic clock.
         """
         since_s = self._incomplete_since_s.get(gang.key, -math.inf)
         missing = gang.total - len(gang.living())

@@ -144,8 +144,9 @@ def place_batches(
 ) -> GangPlan:
     """Place the batches one after another, and return the plan. Later batches are placed near earlier ones.
 
-    The plan has a refusal and no hosts if the min finds no place. room_of: the room that the gang may use. work: counts
-    the steps; a gang of many shapes is refused when they are spent.
+    The plan has a refusal and no hosts if the min finds no place, if too few groups are whole, or if the places would
+    split what running members have begun. room_of: the room that the gang may use. work: counts the steps; a gang of
+    many shapes is refused when they are spent.
     """
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     progress = start_progress(request)
@@ -178,9 +179,11 @@ def _place_in_turn(
     progress: Progress,
     work: Work,
 ) -> Refusal | None:
-    """Place batch after batch, and add the places to `progress`. Returns why a batch that the min needs has no place.
+    """Place batch after batch, and add the places to `progress`; None if it went through all batches.
 
-    A batch above the min without a place is skipped; of a whole group all batches are. ranks: uid -> rank in the gang.
+    Returns a refusal, and stops, if a batch that the min needs has no place, or if the steps for many shapes are spent.
+    A batch above the min without a place is skipped, and its refusal noted in `progress`; of a whole group all batches
+    are skipped. ranks: uid -> rank in the gang.
     """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()

@@ -345,10 +345,9 @@ def _limits_of_shapes(
 def _place_many_shapes_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Place more than MAX_SHAPES_TOGETHER shapes in one domain; None if no domain is found in at most SHAPES_STEPS
-    steps.
+    """Place more than MAX_SHAPES_TOGETHER shapes in one domain.
 
-    Lowers the limit of `work`.
+    None if no domain is found in at most SHAPES_STEPS steps, or if `work` is spent already. Lowers the limit of `work`.
     """
     if work.steps_left <= 0:
         return None

@@ -108,7 +108,7 @@ class Plans:
         """Return the plan of one gang, planned after all gangs ahead of it; None if no member waits for a plan.
 
         If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the plans made
-        so far.
+        so far. now_s: by the monotonic clock.
         """
         self.sync(now_s)
         gang = self.view.gangs.get(key)

@@ -360,8 +360,9 @@ def _cell_printer(column: dict[str, Any]) -> Show:
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
-        """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or
-        object.
+        """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or object.
+
+        now_s: seconds since 1970.
         """
         value = value_at(obj, *steps)
         if isinstance(value, bool):

@@ -48,8 +48,9 @@ def strategic_merge_patch(target: Any, patch: Any, field: str = "") -> Any:
     """Return the result of a strategic merge patch. The target is not changed; the result shares unchanged parts with
     it.
 
-    field: name of the patched field, "" at the root. Raises ApiRefusal (501) for directives other than `$patch: delete`
-    and `$patch: replace`, and 400 for a list entry without its merge key.
+    Of the directives, `$patch: replace` counts in an object, and `$patch: delete` in an entry of a merged list; another
+    value of `$patch` is ignored. field: name of the patched field, "" at the root. Raises ApiRefusal: 501 for a
+    directive with another name, 400 for a list entry without its merge key.
     """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])
