@@ -162,8 +162,8 @@ def min_resources_of(job: ControlledJob) -> Object:
 def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
     """Return resource -> amount that pods request together. members: (role, how many of its pods).
 
-    A limit stands in for an absent request, as in the API server. Invalid quantities count as 0, because the API server
-    refuses such pods.
+    A limit stands in for an absent request, as in the API server. Init containers are not counted. Invalid quantities
+    count as 0, because the API server refuses such pods.
     """
     total: dict[str, int] = {}
     for role, count in members:

@@ -22,11 +22,10 @@ from turnout.kube.pod_shape import PodShape, amount_text
 
 
 def preempt(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
-    """Return the decision with a step for each waiting job, and for each job that makes room. now_s: seconds since
-    1970.
+    """Return the decision with a step for each waiting job, and for each job that makes room.
 
     In a strict queue, a job that nobody can help blocks all jobs behind it, because they must not start before it. The
-    rooms of `before` are charged.
+    rooms of `before` are charged. If no job waits, `before` itself is returned. now_s: seconds since 1970.
     """
     if not before.waiting:
         return before

@@ -396,7 +396,8 @@ def _with_svc(
 ) -> dict[str, Any]:
     """Return a pod's spec with what the plugin svc adds. options: of the plugin.
 
-    That is a host name, a subdomain, and the host lists as a volume and, by an option, as variables.
+    That is a host name and a subdomain, unless the spec has its own, and the host lists as a volume and, by an option,
+    as variables.
     """
     changed = {"hostname": replica_name(job, role, replica), "subdomain": job.name, **spec}
     if _is_on(options, "inject-hosts-env"):

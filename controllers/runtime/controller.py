@@ -102,7 +102,7 @@ class JobController:
     async def _work(self) -> None:
         """Reconcile queued jobs until cancelled.
 
-        A failed job is queued again after a back-off; a fault of ours is reported.
+        A failed job is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
         """
         while True:
             key = await self._queue.next()

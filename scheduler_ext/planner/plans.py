@@ -362,7 +362,8 @@ class Plans:
     def _plan_until(self, last: SeatOrder | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
-        If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them.
+        If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them, and some
+        gangs stay without a plan.
         """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)

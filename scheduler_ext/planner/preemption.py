@@ -423,9 +423,10 @@ def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> t
 def _victims_by_row(
     view: ClusterView, member: GangMember, columns: Sequence[int], wall_s: float
 ) -> dict[int, list[Victim]]:
-    """Return row -> pods of a lower priority than `member`.
+    """Return row -> pods of a lower priority than `member`, terminating pods included.
 
-    columns: of the resources that count. wall_s: seconds since 1970.
+    A pod of no known gang counts as a gang of its own. columns: of the resources that count. wall_s: seconds since
+    1970.
     """
     found: dict[int, list[Victim]] = {}
     takes: dict[PodShape, tuple[int, ...]] = {}

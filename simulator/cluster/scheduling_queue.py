@@ -181,9 +181,9 @@ class Gangs:
                 del self._members[member.key]
 
     def together(self, uid: str) -> list[str]:
-        """Return the uids of the pods to try together with this one, itself included, by role and rank.
+        """Return the uids of the waiting pods to try together with this one, itself included, by role and rank.
 
-        Only this pod itself if it may start alone.
+        Only this pod itself if it may start alone, or if it is of no gang.
         """
         member = self._of.get(uid)
         if member is None or self.lacking(uid) <= 1:

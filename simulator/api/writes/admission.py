@@ -191,7 +191,7 @@ def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
-    """Return the number of pods that a disruption budget requires to be healthy.
+    """Return the number of pods that a disruption budget requires to be healthy; 0 if it states no number.
 
     expected: number of pods that it covers.
     """
