@@ -200,7 +200,7 @@ class Cache:
     def _note_started(self, key: JobKey) -> None:
         """Remember that a job had a pod with a node.
 
-        The jobs that were noted first are forgotten beyond MAX_STARTED.
+        Beyond MAX_STARTED jobs, the job whose last note is the oldest is forgotten.
         """
         self._started_jobs.pop(key, None)
         self._started_jobs[key] = None
@@ -319,7 +319,10 @@ class Cache:
         return {node for nodes in holders.values() for node in nodes}
 
     def _update_states(self, now_s: float, monotonic_s: float) -> None:
-        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside."""
+        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside.
+
+        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
+        """
         if abs(now_s - monotonic_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - monotonic_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
@@ -389,8 +392,9 @@ class Cache:
 
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return (job, use) of native PodGroups whose minCount does not fit the pods of a resized job, which all run.
-        Each changed PodGroup is checked once, and again at the next call if its job lacks pods, or if `changes` returns
-        True for the job: its size is about to change.
+
+        Each changed PodGroup is checked once. It is checked again at the next call if its job lacks pods, if some of
+        its pods do not run, or if `changes` returns True for the job: the job's size is about to change.
         """
         settled: list[tuple[JobKey, GroupUse]] = []
         unsettled: list[GroupName] = []
@@ -490,6 +494,8 @@ class Cache:
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, monotonic_s: float) -> Worker:
         """Return a worker whose `since_s` is when it was first known to lack a node, in seconds since 1970. That time
         is kept by the monotonic clock, so that a jump of the wall clock changes no waiting time.
+
+        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
         """
         age_s = max(0.0, now_s - worker.since_s)
         known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), monotonic_s - age_s)

@@ -69,7 +69,7 @@ class Settings:
     taint_nodes: bool = False  # taint nodes that pods have proven faulty
     taint_key: str = _RULES.key
     taint_share: float = _RULES.share
-    taint_verdicts: int = _RULES.min_namespaces
+    taint_verdicts: int = _RULES.min_namespaces  # namespaces with reports, see TaintRules.min_namespaces
     taint_s: float = _RULES.taint_s
     taint_slow: bool = _RULES.slow
 

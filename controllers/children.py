@@ -162,8 +162,8 @@ def min_resources_of(job: ControlledJob) -> Object:
 def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
     """Return resource -> amount that pods request together. members: (role, how many of its pods).
 
-    A limit stands in for an absent request, as in the API server. Invalid quantities count as 0, because the API server
-    refuses such pods.
+    A limit stands in for an absent request, as in the API server. Init containers are not counted. Invalid quantities
+    count as 0, because the API server refuses such pods.
     """
     total: dict[str, int] = {}
     for role, count in members:
@@ -222,7 +222,7 @@ def has_expected_fields(expected: Any, actual: Any) -> bool:
     """Return True if `actual` has all fields of `expected` with equal values, whatever else the API server has filled
     in.
 
-    Lists must have equal lengths.
+    Lists must have equal lengths. An expected None is equal to a missing field.
     """
     if isinstance(expected, Mapping):
         return isinstance(actual, Mapping) and all(
@@ -258,7 +258,7 @@ def missing_indices(role: Role, pods: Iterable[PodState]) -> list[int]:
 
 
 def by_role(pods: Iterable[PodState]) -> dict[str, list[PodState]]:
-    """Return label of a role -> its pods."""
+    """Return the pods by the value of their role label, Role.label. A role without pods has no entry."""
     pods_of_role: dict[str, list[PodState]] = {}
     for pod in pods:
         pods_of_role.setdefault(pod.role, []).append(pod)
@@ -352,8 +352,9 @@ class CreateBudget:
         self._left_out = False
 
     def must_stop(self) -> bool:
-        """Return True if the next child has to be left to the next reconciliation, and note then that a child was left
-        out.
+        """Return True if the next child has to be left to the next reconciliation.
+
+        After the first True, every further call returns True.
         """
         self._left_out |= self._children <= 0 or self._bytes <= 0
         return self._left_out

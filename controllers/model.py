@@ -225,7 +225,9 @@ class OwnedObjects:
     jumped_s: float = 0.0  # size of a clock jump just now, which delays decisions that depend on time; 0 for none
 
     def delay_event(self, action: str) -> EventOnJob:
-        """Return the Event about an action that a clock jump delays. action: the subject of the sentence."""
+        """Return the Event which states that a clock jump delays an action. action: the subject of the sentence, such
+        as "its end".
+        """
         return EventOnJob(
             Reason.CLOCK_JUMPED, f"{action} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True
         )
@@ -288,7 +290,7 @@ class ReconcileOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The number of pods of one role, by phase."""
+    """The number of pods of one role, by phase. Pending pods, and pods of an unknown phase, are not counted."""
 
     active: int = 0  # that run and do not terminate
     succeeded: int = 0

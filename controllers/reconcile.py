@@ -129,7 +129,7 @@ def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome
         text = f"{context.kind.kind} {job.name} is resumed."
         _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(context.now_s)
-    if why := _limit_reached(job, status):
+    if why := _reason_of_reached_limit(job, status):
         return _failed_outcome(status, why)
     return _running_outcome(context, status)
 
@@ -148,10 +148,10 @@ def _note_created(status: _StatusDraft, job: ControlledJob) -> None:
         ]
 
 
-def _limit_reached(job: ControlledJob, status: _StatusDraft) -> str:
+def _reason_of_reached_limit(job: ControlledJob, status: _StatusDraft) -> str:
     """Return why a job fails by its deadline, start time or backoff limit; "" if it does not.
 
-    After a clock jump no time limit ends the job yet; an Event tells the owner.
+    Just after a clock jump, a time limit does not end the job; an Event states the delay.
     """
     time_reason = _time_limit_reason(job, status, status.owned, status.now_s)
     if time_reason is not None and status.owned.jumped_s:
@@ -173,7 +173,7 @@ def _failed_outcome(status: _StatusDraft, why: str) -> ReconcileOutcome:
 def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float) -> _StatusDraft:
     """Return the working copy of a job's status.
 
-    Invalid parts of the stored status are left out. raw: the job's object.
+    Invalid parts of the stored status are left out. raw: the job's object. now_s: seconds since 1970.
     """
     status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
@@ -210,7 +210,7 @@ def _clean_up_ended(job: ControlledJob, status: _StatusDraft, owned: OwnedObject
     """Return the outcome of an ended job: pods are deleted as cleanPodPolicy says; the job is deleted after its TTL.
 
     Its PodGroup and HPA are deleted in any case, since they hold room and scale nothing. After a clock jump the job is
-    deleted later, and an Event says so.
+    deleted later, and an Event says so. now_s: seconds since 1970.
     """
     children_to_delete = (each for each in owned.others.values() if each.key.kind in _DELETED_AT_END)
     writes = [*_pod_deletions_at_end(job, owned), *(Delete(each.key, each.uid) for each in children_to_delete)]
@@ -332,7 +332,10 @@ def _time_limit_reason(job: ControlledJob, status: _StatusDraft, owned: OwnedObj
 
 
 def _starts_too_late(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> bool:
-    """Return True if fewer pods than the gang's min have started within `start_s`. False for a job that once ran."""
+    """Return True if fewer pods than the gang's min have started within `start_s`. False for a job that once ran.
+
+    now_s: seconds since 1970.
+    """
     began_s, policy = unix_s(status.start), job.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False

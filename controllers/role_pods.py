@@ -186,8 +186,9 @@ def _back_off_events(role: Role, waiting_s: Mapping[int, float], new_failures: I
 
 
 def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True if a failed pod is created again: by the rule of its kind, else its exit code, else the restart
-    policy.
+    """Return True if a failed pod is created again: by the rule of its kind, else by the restart policy of its role.
+
+    With Restart.EXIT_CODE, a pod without a known exit code is not created again.
     """
     if (decision := kind.should_recreate(job, role, pod)) is not None:
         return decision
@@ -204,7 +205,11 @@ def _is_final(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodStat
 
 
 def _counts(pods: Iterable[PodState]) -> Counts:
-    """Return the number of active, succeeded and failed pods. A running pod that terminates counts as failed."""
+    """Return the number of active pods (Running, not terminating), succeeded pods and failed pods.
+
+    A Running pod that terminates counts as failed. Pending pods, and pods of an unknown phase, are in none of the
+    three.
+    """
     active = succeeded = failed = 0
     for pod in pods:
         active += pod.phase is PodPhase.RUNNING and not pod.deleting
@@ -506,7 +511,7 @@ def _is_extended(name: Any) -> bool:
 
 
 def _is_some(name: str, quantity: Any) -> bool:
-    """Return True if a quantity is above 0; False if it is invalid."""
+    """Return True if a quantity is above 0; False if it is invalid. name: of the resource."""
     try:
         return amount(name, quantity) > 0
     except (BadQuantity, TypeError, AttributeError):

@@ -109,8 +109,9 @@ class DecisionEvents:
     def report_outcome(self, step: Step, outcome: str) -> None:
         """Report the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
-        Each outcome is counted. The same outcome of the same step is logged once. A written change gets an Event on the
-        job, and one on each of the first pods that leave.
+        Each outcome is counted. The same outcome of the same step is logged only the first time in a row. A written
+        change gets an Event on the job, and one on each of the first _MAX_POD_EVENTS pods that leave; a repeated one
+        gets none.
         """
         self._metrics.count_outcome(step, outcome)
         if self._last_outcomes.get(step.key) == (step, outcome):

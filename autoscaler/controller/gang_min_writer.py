@@ -67,7 +67,7 @@ class GangMinWriter:
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Returns "" if the job may shrink now: every write succeeded, was not needed, may not be made, or was refused
+        Returns "" if the job may shrink now: every write succeeded, was not needed, is forbidden, or was refused
         within the last REFUSAL_PAUSE_S. Else returns the outcome of the first write for which the shrink has to wait,
         and makes no further write: Conflict, Refused (the server did not answer) or NotLeading. After
         MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds since 1970.
@@ -136,7 +136,7 @@ class GangMinWriter:
 
         Returns "" if nothing is left to do: written, PodGroup deleted, or forbidden or rejected by the API server (then
         not retried for REFUSAL_PAUSE_S). Returns Conflict, Refused (the server failed) or NotLeading if a retry may
-        help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once.
+        help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once. now_s: seconds since 1970.
         """
         group = use.group
         reason = GangReason.LOWERED if min_count < group.min_count else GangReason.RAISED

@@ -125,8 +125,8 @@ class AutoscalerInformers(InformerFactory):
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
         """Watch the objects of a kind at a path, and set `news` after each change.
 
-        name: of the watch in metrics. put: called with each new or changed object. drop: called with the key of each
-        deleted one. options: of `InformerFactory.watch`.
+        name: of the watch in metrics. put: called with each new or changed object, without its managedFields. drop:
+        called with the key of each deleted one. options: of `InformerFactory.watch`.
         """
 
         def put_trimmed(obj: Any) -> None:

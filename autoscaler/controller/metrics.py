@@ -152,7 +152,7 @@ class Metrics:
         """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
         A written change also counts its GPUs and its assumed cost. A change that a dry run intends is counted once for
-        as long as it stays the same.
+        as long as it stays the same. word: the outcome.
         """
         if word == "DryRun":
             if self._dry_run_steps.get(step.key) == step:
@@ -183,10 +183,10 @@ class Metrics:
         lost_decisions: Callable[[], int],
         other_jobs: Callable[[], Iterable[tuple[JobKey, str]]] = tuple,
     ) -> None:
-        """Set the sources of cluster series. gpus_by_state: returns state -> GPUs of the nodes.
+        """Set the sources of cluster series.
 
-        lost_decisions: returns how many decisions the decision log lost. other_jobs: returns the owners of pods without
-        a known job, with their queues.
+        gpus_by_state: returns state -> GPUs of the nodes. lost_decisions: returns how many decisions the decision log
+        lost. other_jobs: returns (owner, queue) of the pods without a known job.
         """
         self._cluster_gpus, self._lost_decisions, self._other_jobs = gpus_by_state, lost_decisions, other_jobs
 

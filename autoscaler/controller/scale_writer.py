@@ -212,7 +212,8 @@ class ScaleWriter:
         """Return True if the write of one job was carried out; False if not, also after an exception.
 
         An exception delays no other job: it is logged, and counts as a refusal, so that it is reported on the job and
-        retried after a back-off. raw: all jobs. write: is awaited. now_s: seconds since 1970.
+        retried after a back-off. raw: job -> its object; an exception for a job that is missing here is only logged.
+        write: is awaited. now_s: seconds since 1970.
         """
         try:
             return await write
@@ -337,10 +338,10 @@ class ScaleWriter:
         return True
 
     async def _patch(self, step: Step, raw: Object, change: Change, change_of: Callable[[Object], Change]) -> None:
-        """Write a change. Raises CallError.
+        """Write a change. Raises CallError; Conflict if the job has changed.
 
-        A shrink that lost an update conflict before is retried at once on the newest version, if only metadata or
-        status has changed. Otherwise an owner who changes a job all the time would keep borrowed workers. raw: the
+        A shrink for which an earlier call got Conflict is retried at once on the newest version, if uid and spec are
+        the same. Without that, an owner who changes annotations all the time could keep borrowed workers. raw: the
         job's object. change_of: returns the change for another version of it.
         """
         try:
@@ -404,9 +405,10 @@ def _refusal_message(error: CallError) -> str:
 
 
 def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
-    """Return the observation with these jobs as jobs that cannot be resized. refused: job -> the reason.
+    """Return the observation with these jobs as jobs that cannot be resized.
 
-    Then no decision counts on their workers, and no room is kept for them.
+    Then no decision counts on their workers, and no room is kept for them. A job that is refused already keeps its own
+    reason. refused: job -> the reason.
     """
     if not refused:
         return observation
@@ -420,7 +422,10 @@ def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Obs
 
 
 def _batches(steps: list[Step]) -> Iterator[list[Step]]:
-    """Yield lists of at most TOGETHER steps to write together: all shrinks first, then at most MAX_GROWTHS growths."""
+    """Yield lists of at most TOGETHER steps to write together: all shrinks first, then at most MAX_GROWTHS growths.
+
+    A list has either shrinks or growths. Steps that keep the size are left out.
+    """
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]
     for ordered in (shrinks, growths):

@@ -48,7 +48,7 @@ class FaultReportCache:
     def put_node(self, node: Node) -> None:
         """Store a node with its record. A record that cannot be read goes to `faults`, and counts as none.
 
-        Calls `news` if a node with our taint or a record has changed.
+        Calls `news` if the node has changed, and has our taint or a record now.
         """
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())

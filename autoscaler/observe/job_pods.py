@@ -254,8 +254,9 @@ class StepTimeReports:
     def curve(self, uid: str, noted: Curve) -> Curve:
         """Return the speed of a job by size, in steps per second: `noted`, with reported sizes in place of its own.
 
-        Speeds rise at most in proportion to workers. Without a report, `noted` is returned. uid: of the job. noted: the
-        curve of the job's annotation, (workers, steps per second).
+        Speeds rise at most in proportion to workers. Of more than MAX_POINTS sizes, the smallest are kept. Without a
+        report, `noted` is returned as it is. uid: of the job. noted: the curve of the job's annotation, (workers, steps
+        per second).
         """
         seconds_by_size = self._seconds.get(uid)
         if not seconds_by_size:

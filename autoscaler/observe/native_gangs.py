@@ -84,9 +84,10 @@ def _read_count(text: object) -> int | None:
 
 
 def patch_of(group: NativeGroup, min_count: int) -> dict[str, Any]:
-    """Return a merge patch to another minCount, valid for one version of the PodGroup only. min_count: >= 1.
+    """Return a merge patch that sets minCount to `min_count` (>= 1).
 
-    If that is what the owner stated, or more, our annotations are removed.
+    The write fails with a conflict if the PodGroup has another version meanwhile. If `min_count` is below the owner's
+    own minCount, the patch adds our annotations with both values; else it removes them.
     """
     stated = group.stated_min
     is_lower = min_count < stated

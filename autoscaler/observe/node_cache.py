@@ -194,7 +194,10 @@ def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.i
 
 
 def _host(fabric: Fabric, node: Node) -> int:
-    """Return a node's host id on the map, by its InternalIP or its name; NOT_ON_MAP without one."""
+    """Return the host id of a node on the map, looked up by each InternalIP, then by its name.
+
+    NOT_ON_MAP if the map has none of them.
+    """
     for name in (*(a.address for a in node.status.addresses or () if a.type == "InternalIP"), node.metadata.name):
         host = fabric.index.get(name)
         if host is not None and fabric.mapped[host]:

@@ -71,9 +71,11 @@ class Shares:
         return queue in self._named
 
     def is_cluster_queue(self, queue: str) -> bool:
-        """Return True if LocalQueues may lead to this queue: a ClusterQueue, or the queue of a stopped LocalQueue.
+        """Return True if a LocalQueue may lead to this queue: it is a ClusterQueue, or a closed queue that stop()
+        returned.
 
-        The admin of a namespace writes its LocalQueues, so they may name anything.
+        A closed queue counts as its ClusterQueue. False for an unknown name, and for a name that a queue of another
+        dialect has as well. The admin of a namespace writes its LocalQueues, so they may name anything.
         """
         objects = self._named.get(self._stopped.get(queue, queue))
         return objects is not None and all(each.dialect is QueueDialect.KUEUE for each in objects.values())
@@ -130,8 +132,8 @@ class Shares:
     def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
         """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
 
-        In Volcano, a waiting job that its queue can never hold requests nothing: Volcano admits it to no queue, so its
-        pods are not created. Source: docs/facts/schedulers.md 3.1, Enqueue
+        A waiting Volcano job that is larger than its queue's capability is left out: Volcano never admits it, so its
+        pods are never created. Source: docs/facts/schedulers.md 3.1, Enqueue
         """
         capability = {
             spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
@@ -194,17 +196,21 @@ def _is_within(minimum: Iterable[tuple[str, int]], limit: Amounts, total: Amount
 
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, QueueShare]) -> Iterable[JobState]:
-    """Return the jobs; each job of a queue in which no resize is safe gets the queue's reason as `refused`.
+    """Return the jobs; a job that its queue does not allow to be resized has the queue's reason in `refused`.
 
-    queues: by name. A job that is refused already keeps its own reason. If no queue is unsafe, `jobs` itself is
-    returned.
+    A queue with `refused` allows no resize. A queue with `eviction_risk` allows it only for jobs with Kueue's priority
+    boost. A job that is refused already keeps its own reason. queues: by name. If every queue allows all, `jobs` itself
+    is returned, else an iterator that can be read once.
     """
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
     return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
 
 
 def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, QueueShare]) -> Iterator[JobState]:
-    """Yield the jobs, with the reason of their unsafe queue as `refused`. unsafe: by name."""
+    """Yield the jobs; a job that its queue does not allow to be resized has the queue's reason in `refused`.
+
+    unsafe: the queues with `refused` or `eviction_risk`, by name.
+    """
     for each in jobs:
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)

@@ -38,9 +38,10 @@ class _FreeRoom:
     minima: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, free: int, now_s: float, span_s: float) -> int:
-        """Store what is free now.
+        """Store the amount that is free now.
 
-        Return the minimum over the last `span_s` seconds; 0 if it is observed for less than that.
+        Return the minimum over the last `span_s` seconds; 0 if it is observed for less than that. now_s: by the
+        monotonic clock.
         """
         minima = self.minima
         if minima:
@@ -134,7 +135,7 @@ class Promises:
         """Return (number of promised workers of a job, since when they are promised).
 
         before: the last result, None for none. The time begins again when fewer workers are promised, since some have
-        left.
+        left. now_s: by the monotonic clock.
         """
         count = len(each.promised)
         if before is None or count < before[0]:
@@ -150,7 +151,7 @@ MAX_REMEMBERED = 10_000  # owners, and givers, that are remembered
 
 @dataclass(slots=True)
 class _KeptRoom:
-    """Room that is kept for a job."""
+    """Room that is kept for a waiting job until its pods have nodes."""
 
     since_s: float  # last time when more of its pods had a node, else the begin
     bound_pods: int  # its pods with a node at that time, >= 0
@@ -218,6 +219,8 @@ class UnusedRoom:
     def _with_marks(self, observation: Observation, now_s: float) -> Observation:
         """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on jobs whose
         workers were given up without use.
+
+        now_s: by the monotonic clock.
         """
         waiting = (each for each in observation.jobs if each.is_waiting)
         reasons = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
@@ -240,7 +243,8 @@ class UnusedRoom:
     def restore_strikes(self, strikes: Iterable[Strike], now_s: float) -> None:
         """Store the strikes of the previous leader.
 
-        A longer back-off that is known here stays. now_s: by the monotonic clock.
+        A back-off ends after MAX_BACKOFF_S at the latest. A longer back-off that is known here stays. now_s: by the
+        monotonic clock.
         """
         for each in strikes:
             until_s = now_s + min(each.left_s, MAX_BACKOFF_S)
@@ -266,12 +270,13 @@ class UnusedRoom:
     def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
         """Forget a kept room that was taken, and add a strike for one that was left unused for `bind_s`.
 
-        each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again.
+        each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again. now_s: by
+        the monotonic clock.
         """
         room = self._kept_rooms[key]
         if each is None or not each.is_waiting:
             del self._kept_rooms[key]
-            if self._has_left(key, each):
+            if self._ended_without_its_room(key, each):
                 self._add_strikes(key, now_s)
         elif (bound := _bound_pods(each)) > room.bound_pods:
             room.since_s, room.bound_pods = now_s, bound
@@ -279,14 +284,17 @@ class UnusedRoom:
             del self._kept_rooms[key]
             self._add_strikes(key, now_s)
 
-    def _has_left(self, key: JobKey, each: JobState | None) -> bool:
-        """Return True if a job that no longer waits has ended without having taken its room. each: None if deleted."""
-        return not self._has_started(key) if each is None else each.job.lifecycle is not JobLifecycle.LIVE
+    def _ended_without_its_room(self, key: JobKey, state: JobState | None) -> bool:
+        """Return True if a job that no longer waits has ended without having taken its room.
+
+        state: None for a deleted job.
+        """
+        return not self._has_started(key) if state is None else state.job.lifecycle is not JobLifecycle.LIVE
 
     def _add_strikes(self, key: JobKey, now_s: float) -> None:
-        """Add a strike to a job and its namespace, and set `left_unused` of the jobs that gave the job its room.
+        """Add a strike to a job and to its namespace, and set `left_unused` on the givers that shrank for the job.
 
-        now_s: by the monotonic clock.
+        key: of the job that left its room unused. now_s: by the monotonic clock.
         """
         for owner, free_strikes in ((key, 0), (key.namespace, FREE_STRIKES)):
             self._owners.setdefault(owner, _StrikeRecord()).add_strike(now_s, free_strikes)
@@ -303,7 +311,7 @@ class UnusedRoom:
         for beneficiary in sorted(giver.beneficiaries):
             each = jobs.get(beneficiary)
             if each is None or not each.is_waiting:
-                if self._has_left(beneficiary, each) and not giver.left_unused:
+                if self._ended_without_its_room(beneficiary, each) and not giver.left_unused:
                     self._add_strikes(beneficiary, now_s)
                 giver.beneficiaries.discard(beneficiary)
         was_taken = not giver.beneficiaries and not giver.left_unused
@@ -313,6 +321,8 @@ class UnusedRoom:
     def _unused_reason(self, each: JobState, now_s: float) -> str:
         """Return why no room is kept for a waiting job now: its back-off, or that of its namespace; "" without a
         back-off.
+
+        now_s: by the monotonic clock.
         """
         key = each.job.key
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):

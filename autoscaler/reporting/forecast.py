@@ -83,7 +83,7 @@ class ForecastCache:
 
         Computed again only after REFRESH_S, or NEW_JOB_REFRESH_S if a new job waits; until then the last answer is
         returned. steps: one for each job of the observation, in its order. ended: called at a new computation, returns
-        ended jobs that still exist. dry_run: True if no worker leaves for a waiting job.
+        ended jobs that still exist. dry_run: True if no worker leaves for a waiting job. now_s: seconds since 1970.
         """
         waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = REFRESH_S if waiting <= self._waiting else NEW_JOB_REFRESH_S
@@ -180,7 +180,7 @@ def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, gues
     """Return the estimate of a job from its simulated starts: earliest, median and latest.
 
     starts_s: seconds from now in each future, ascending; NEVER for a future without a start. running: number of running
-    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known.
+    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known. now_s: seconds since 1970.
     """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
@@ -336,10 +336,11 @@ class RuntimeStats:
         return self._sorted[name]
 
     def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
-        """Return how long jobs still run, in seconds, float[draws, jobs]. A larger chance is never a shorter time.
+        """Return how long jobs still run, in seconds, float[draws, jobs].
 
-        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: 0..1, float[draws,
-        jobs]. Each known run time above a job's age is equally likely, and so is a time beyond all of them.
+        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: quantiles, 0..1,
+        float[draws, jobs]: the time of a larger quantile is longer or equal. Each known run time above a job's age is
+        equally likely, and so is a time beyond all of them.
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()

@@ -28,7 +28,7 @@ MAX_JOBS = 100  # entries of each list of jobs in a ConfigMap; the rest is count
 def configmap_name(queue: str) -> str:
     """Return the name of a queue's ConfigMap.
 
-    It is PREFIX and the queue's name, with a digest if characters had to be changed.
+    It is PREFIX and the queue's name. If characters had to be changed or cut off, a digest of the name follows.
     """
     plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
     if plain == queue:

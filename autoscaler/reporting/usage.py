@@ -216,8 +216,9 @@ def idle_by_reason(
 ) -> Mapping[IdleReason, int]:
     """Return reason -> idle GPUs; the amounts sum up to `free_gpus`. Reasons without GPUs are left out.
 
-    Each reason takes its GPUs from what the one before leaves: reserved, headroom, settling; one reason gets the rest.
-    steps: one for each job. headroom: the admin's, by resource.
+    GPUs are assigned to the reasons in this order: reserved, headroom, settling. The rest goes to the one reason that
+    `_Wants.reason_of_rest` returns. steps: one for each job. headroom: the admin's, by resource. A negative `free_gpus`
+    counts as 0.
     """
     wants = _Wants.read(observation, steps, gpus)
     headroom_gpus = largest(headroom, gpus) + sum(

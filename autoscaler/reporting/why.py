@@ -381,8 +381,8 @@ def max_together(state: JobState, observation: Observation, gangs: Collection[Un
 def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
     """Return how many pods of a shape fit on each node, int[nodes], after the `removed` pods have left.
 
-    removed: (node row, shape) of each pod; an unknown node is ignored. 1,000,000 on each node that admits a shape that
-    requests nothing.
+    Host ports are not checked. removed: (node row, shape) of each pod; an unknown node is ignored. 1,000,000 on each
+    node that admits a shape that requests nothing.
     """
     free = room.free.copy()
     for row, removed_shape in removed:

@@ -1,4 +1,7 @@
-"""Charge nodes and queues together during one decision, and give back what is not used."""
+"""Charge nodes and queues together during one decision, and give back what is not used.
+
+Which room is kept for a waiting job is decided in observe/room_history.py, in `UnusedRoom`.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class Quota:
         return described is None or described.open
 
     def chain(self, queue: str) -> Iterator[str]:
-        """Yield a queue and the queues above it, bottom up, until one is unknown.
+        """Yield a queue and the queues above it, bottom up, until one has no parent or is unknown.
 
         Yields nothing for an unknown queue.
         """

@@ -22,11 +22,10 @@ from turnout.kube.pod_shape import PodShape, amount_text
 
 
 def preempt(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
-    """Return the decision with a step for each waiting job, and for each job that makes room. now_s: seconds since
-    1970.
+    """Return the decision with a step for each waiting job, and for each job that makes room.
 
     In a strict queue, a job that nobody can help blocks all jobs behind it, because they must not start before it. The
-    rooms of `before` are charged.
+    rooms of `before` are charged. If no job waits, `before` itself is returned. now_s: seconds since 1970.
     """
     if not before.waiting:
         return before
@@ -70,10 +69,11 @@ def request_of(state: JobState) -> CapacityRequest:
 def _steps_for_waiting_job(
     waiter: JobState, preemptor: Preemptor, expected: FreeRoom, free: FreeRoom
 ) -> Iterator[tuple[JobState, Step]]:
-    """Yield the step of a waiting job, which keeps its size, and the shrinks of the jobs that make room for it.
+    """Yield (job, step): the shrinks of the jobs that make room for a waiting job, then its own step, which keeps its
+    size.
 
-    expected: the room after promised workers have left. free: the room now. The job is charged to both if it fits
-    there.
+    expected: the room after promised workers have left; the job is charged if it fits. free: the room now; the job is
+    charged if it fits in both.
     """
     job, request = waiter.job, request_of(waiter)
     needs = total_of(request.pods)
@@ -131,9 +131,9 @@ class Preemptor:
     """The choice of the jobs that give workers to waiting jobs, and of the workers that leave.
 
     jobs: jobs that can shrink, sorted by ORDER. room: the room after promised workers have left; it is charged.
-    can_pay_restart: returns True for a job that has already won one more restart. would_be_exhausted: returns True for
-    a job that cannot pay another restart after this one. may_shrink_in_namespace: returns True for a job that may have
-    to give to a job of its own namespace.
+    can_pay_restart: returns True for a job whose resize budget covers one more restart. would_be_exhausted: returns
+    True for a job that cannot pay another restart after this one. may_shrink_in_namespace: returns True for a job that
+    may be shrunk for a waiting job of its own namespace.
     """
 
     def __init__(

@@ -73,10 +73,11 @@ def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = Fals
 
 
 def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
-    """Return True if lending has already won the job one more restart, so that a shrink now costs it nothing.
+    """Return True if the resize budget of a job covers one more restart, so that a shrink now costs it nothing.
 
-    Jobs without surplus give last, and an owner could hide a surplus by a low curve or a high restart cost. So an
-    unmeasured curve is ignored, and the lower cost counts. now_s: seconds since 1970.
+    False for a job that was never resized. Jobs without surplus give last, and an owner could hide a surplus by a low
+    curve or a high restart cost. So an unmeasured curve is ignored, and the lower cost counts. now_s: seconds since
+    1970.
     """
     if not job.resize_budget.resized_s:
         return False
@@ -100,9 +101,9 @@ _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
-    """Return annotation -> value that a resize writes on a job: its time, balance, conditions and measured curve.
+    """Return annotation -> value that a resize writes on a job: its time, balance and conditions, and a measured curve.
 
-    now_s: seconds since 1970.
+    The curve is left out if it was not measured. now_s: seconds since 1970.
     """
     notes = {
         labels.RESIZED_AT: rfc3339(now_s),

@@ -211,7 +211,7 @@ def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
     not grow.
 
     The returned workers are charged to the room. No cooldown, balance or idle time delays them, because the job had
-    these workers before.
+    these workers before. now_s: seconds since 1970.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.ready_to_grow and _not_ready_reason(each, now_s) is not None:
@@ -236,7 +236,7 @@ def _grow(
     while True:
         attempt = room.copied() if check_payback else room
         remaining = [each for each in jobs if each.identity not in unprofitable]
-        sizes = _share_out(remaining, attempt, policy, at_start)
+        sizes = _assign_growth(remaining, attempt, policy, at_start)
         new_unprofitable = check_payback and {
             each.identity
             for each in jobs
@@ -260,7 +260,7 @@ def _grow(
     return attempt, steps
 
 
-def _share_out(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
+def _assign_growth(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
     """Charge the growth of jobs to the room. Return identity -> new size; a job that does not grow has no entry.
 
     The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a
@@ -296,7 +296,7 @@ def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bo
 def _not_ready_reason(state: JobState, now_s: float) -> _HoldReason | None:
     """Return (reason, detail) why a job that is not `ready_to_grow` keeps its size whatever room there is.
 
-    The reason is a pause, its max, or a worker without a node. None if it may grow.
+    The reason is a pause, its max, or a worker without a node. None if it may grow. now_s: seconds since 1970.
     """
     job = state.job
     if job.pause is not Pause.NONE:

@@ -400,9 +400,10 @@ def conditions_of_pods(
 
 
 def _end_condition(job: ControlledJob, owned: OwnedObjects) -> PodDerivedCondition | None:
-    """Return the condition that ends a training job, None if it continues.
+    """Return the condition that ends a training job: of a succeeded launcher, or of a worker that was restarted.
 
-    A failed launcher ends it elsewhere (`role_pods`).
+    The job fails if a worker was restarted, or if the summary of a succeeded launcher names failures. None if the job
+    continues or has no launcher. A failed launcher ends it elsewhere (`role_pods`).
     """
     launcher = next((pod for pod in owned.pods if pod.role == LAUNCHER), None)
     if launcher is None:
@@ -454,8 +455,8 @@ def _is_more_memory(size: Any, limit: Any) -> bool:
         return False
 
 
-def _never_recreate(_job: ControlledJob, _role: Role, _pod: PodState) -> bool:
-    """Return False for every failed pod: ranks are fixed, so that no worker can join again."""
+def _no_recreation(_job: ControlledJob, _role: Role, _pod: PodState) -> bool:
+    """Return False: no failed pod is recreated, because ranks are fixed and no worker can join again."""
     return False
 
 
@@ -474,7 +475,7 @@ COLOSSALAIJOB = ControlledKind(
     owns=("Pod", "Service", "ConfigMap"),
     name=name,
     postponed_roles=postponed_roles,
-    should_recreate=_never_recreate,
+    should_recreate=_no_recreation,
     vocabulary=VOCABULARY,
     creation_warnings=creation_warnings,
     is_outdated=is_outdated,

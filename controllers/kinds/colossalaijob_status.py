@@ -37,10 +37,10 @@ _FAILED = "The job exited with an error code."
 
 
 def _to_core_status(status: Object) -> Object:
-    """Return the core status: the conditions that `reconcile` reads, and the times. status: as stored, of the T9k
-    operator.
+    """Return the core status: the conditions that `reconcile` reads, and the times.
 
-    Unknown conditions, and ends that are not true, are left out.
+    Conditions of an unknown type are left out, and so are Succeeded and Failed whose status is not True. status: as
+    stored, of the T9k operator.
     """
     core_conditions = []
     for each in conditions.valid_conditions(status):

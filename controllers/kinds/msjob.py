@@ -75,18 +75,18 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def pod_spec(job: ControlledJob, role: Role, _replica: Replica, owned: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod, with MindSpore's variables, and the last log lines of the container as
-    termination message.
+    """Return the spec of one replica's pod.
 
-    owned: what the job owns; the address of the Scheduler is read from its Service.
+    The training container gets the variables of MindSpore that it does not set itself, and its last log lines as
+    termination message unless it states another policy. owned: what the job owns; the address of the Scheduler is read
+    from its Service.
     """
     variables = _env(job, role, owned)
 
     def with_mindspore_fields(container: Object) -> Object:
-        """Return a container.
+        """Return the training container with `variables` and the policy of the termination message.
 
-        The training container gets those of `variables` that it does not set itself, and its last log lines as
-        termination message unless it states another policy.
+        What the container states itself stays. Any other container is returned as it is.
         """
         if container.get("name") != CONTAINER:
             return container

@@ -123,7 +123,8 @@ def _with_env(container: Object, added: Sequence[Object]) -> Object:
 def _env(job: ControlledJob, role: Role, index: int) -> list[Object]:
     """Return the variables of torchrun for one replica, in the order of the Training Operator.
 
-    index: of the replica in its role.
+    Without a Master, the variables of the Master's address, the world size and the rank are left out. index: of the
+    replica in its role.
     """
     total, processes = sum(each.replicas for each in job.roles), _processes_per_node(job.spec)
     variables: list[tuple[str, str]] = []
@@ -241,8 +242,9 @@ def conditions_of_pods(
 ) -> list[PodDerivedCondition]:
     """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
-    The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
-    elastic job. A failed pod restarts the job, or fails it if its role is never restarted.
+    The job succeeds when its Master does; without a Master, when all workers succeed, or any worker of an elastic job.
+    A failed pod whose replacement does not run yet adds RESTARTING, or FAILED if its role is never restarted. SUCCEEDED
+    or FAILED is always the last entry.
     """
     pod_conditions: list[PodDerivedCondition] = []
     name = f"{KIND} {job.name}"

@@ -330,8 +330,11 @@ def hosts(job_name: str, role: Role) -> list[str]:
 
 
 def host_lists(job_name: str, roles: Sequence[Role]) -> dict[str, str]:
-    """Return key -> text for the ConfigMap with the host lists: three entries for each task, as in Volcano's svc
-    plugin.
+    """Return key -> text for the ConfigMap with the host lists, as in Volcano's svc plugin.
+
+    Each task has three entries: `TASK.host` with one name on each line, `VC_TASK_HOSTS` with commas between the names,
+    and `VC_TASK_NUM` with their number. In the keys, _ stands for each - of the task's name; the last two have it in
+    capitals.
     """
     data = {}
     for role in roles:
@@ -393,7 +396,8 @@ def _with_svc(
 ) -> dict[str, Any]:
     """Return a pod's spec with what the plugin svc adds. options: of the plugin.
 
-    That is a host name, a subdomain, and the host lists as a volume and, by an option, as variables.
+    That is a host name and a subdomain, unless the spec has its own, and the host lists as a volume and, by an option,
+    as variables.
     """
     changed = {"hostname": replica_name(job, role, replica), "subdomain": job.name, **spec}
     if _is_on(options, "inject-hosts-env"):

@@ -247,11 +247,11 @@ def lifecycle(
         return _clean_up(context)
     if context.phase in NEXT:
         writes = tuple(children.delete_pods(context.living_pods))
-        why, reason = _state_text(context.before, "message"), _state_text(context.before, "reason")
+        message, reason = _state_text(context.before, "message"), _state_text(context.before, "reason")
         return (
             _outcome(context, context.phase, writes=writes)
             if context.living_pods
-            else _outcome(context, NEXT[context.phase], why, reason=reason)
+            else _outcome(context, NEXT[context.phase], message, reason=reason)
         )
     if job.policy.suspended:
         return _outcome(context, ABORTING, "it is suspended", reason=_SUSPENDED, version=job.spec["version"] + 1)
@@ -389,7 +389,7 @@ def _clean_up(context: _PhaseContext) -> ReconcileOutcome:
 def _outcome(
     context: _PhaseContext,
     phase: str,
-    why: str = "",
+    message: str = "",
     *,
     writes: Sequence[Write] = (),
     requeue_s: float | None = None,
@@ -397,11 +397,11 @@ def _outcome(
     reason: str = "",
     **counters: int,
 ) -> ReconcileOutcome:
-    """Return the outcome with the status of a phase; its Events only if the phase is new.
+    """Return the outcome with the status of a phase. Events are added only if the phase changes.
 
-    why: text of a new phase for people, reason: its reason in the status; "" for none. writes: in order, as they are.
-    requeue_s: seconds until the next reconciliation at the latest; None for no limit. delete_job: delete the job, too.
-    counters: fields of the status by their names on the wire, such as `retryCount`.
+    message: text of a new phase for people. reason: its reason in the status. Both are "" for none. writes: in order,
+    as they are. requeue_s: seconds until the next reconciliation at the latest; None for no limit. delete_job: delete
+    the job, too. counters: fields of the status by their names on the wire, such as `retryCount`.
     """
     before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {
@@ -415,7 +415,7 @@ def _outcome(
     }
     all_conditions = conditions.valid_conditions(before)
     if is_new:
-        status["state"] = _state(phase, why, context.now_s, reason)
+        status["state"] = _state(phase, message, context.now_s, reason)
         all_conditions.append({"status": phase, "lastTransitionTime": rfc3339(context.now_s)})
     status["conditions"] = all_conditions[-_MAX_CONDITIONS:] if is_new else all_conditions
     status["controlledResources"] = {f"plugin-{name}": name for name in context.job.spec["plugins"]}
@@ -423,19 +423,19 @@ def _outcome(
     patch = None if status == status_before else children.merge_patch(status_before, status)
     return ReconcileOutcome(
         tuple(writes),
-        _events_of_phase(context, phase, why) if is_new else (),
+        _events_of_phase(context, phase, message) if is_new else (),
         patch,
         requeue_s=requeue_s,
         delete_job=delete_job,
     )
 
 
-def _events_of_phase(context: _PhaseContext, phase: str, why: str) -> tuple[EventOnJob, ...]:
+def _events_of_phase(context: _PhaseContext, phase: str, message: str) -> tuple[EventOnJob, ...]:
     """Return the Event for a job that has just reached a phase; () for a phase that it only passes through.
 
-    why: the reason, "" for none.
+    message: why it has reached the phase, "" for none.
     """
-    text = f"Job {context.job.name} is {phase}{f': {why}' if why else '.'}"
+    text = f"Job {context.job.name} is {phase}{f': {message}' if message else '.'}"
     match phase:
         case "Running":
             return (EventOnJob(Reason.RUNNING, text),)
@@ -448,12 +448,12 @@ def _events_of_phase(context: _PhaseContext, phase: str, why: str) -> tuple[Even
     return ()
 
 
-def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
+def _state(phase: str, message: str, now_s: float, reason: str = "") -> dict[str, Any]:
     """Return the field `state` of a status that begins at `now_s`, in seconds since 1970. Empty texts are left out.
 
-    why: text for people. reason: the field `reason`.
+    message: text for people. reason: the field `reason`.
     """
-    texts = {"message": why, "reason": reason}
+    texts = {"message": message, "reason": reason}
     return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}
 
 
@@ -492,7 +492,11 @@ def to_core_status(status: Object) -> Object:
 def to_volcano_status(
     status: Object, _job: ControlledJob | None, _owned: OwnedObjects, moment: StatusContext
 ) -> Object:
-    """Return the status of a refused object: Failed, and why, unless its job has begun. status: the core status."""
+    """Return the status of a refused object: Failed, and why.
+
+    If its job has begun, `status` has no Failed condition, and the stored status is returned with the fields of Volcano
+    only. status: the core status. moment: has the stored status as `before`.
+    """
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

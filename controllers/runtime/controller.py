@@ -102,7 +102,7 @@ class JobController:
     async def _work(self) -> None:
         """Reconcile queued jobs until cancelled.
 
-        A failed job is queued again after a back-off; a fault of ours is reported.
+        A failed job is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
         """
         while True:
             key = await self._queue.next()
@@ -120,10 +120,10 @@ class JobController:
                 self._queue.done(key, failed=failed, retry_after_s=retry_after_s)
 
     async def reconcile_job(self, key: JobKey) -> None:
-        """Decide on one job, write, and record Events and metrics; a deleted job is skipped.
+        """Decide on one job, write, and record Events and metrics; a job that is not in the cache is skipped.
 
-        Raises CallError, or any fault of ours: the job has to be retried. A name that is taken is reported and retried
-        later.
+        Raises CallError, or any exception of a bug of ours; the caller has to retry the job. A name that is taken is
+        reported and retried later.
         """
         if (cached_job := self._cache.job(key)) is None:
             return

@@ -141,7 +141,8 @@ class ChildCache:
     def drop_child(self, kind: str, child_key: Key) -> None:
         """Drop a deleted child, and report its job as changed.
 
-        Another object with its name is left alone. kind: of the child.
+        Answers to earlier writes about it are ignored from now on. Another object with its name is left alone. Nothing
+        is reported for a child that is not in the cache. kind: of the child.
         """
         _note_deleted(self._deleted_uids, child_key.uid)
         known = self._known.get((kind, child_key.namespace, child_key.name))
@@ -158,8 +159,8 @@ class ChildCache:
     def drop_unlisted(self, kind: str, label: str, version: str) -> None:
         """Drop the children that are known only from the answer to a write of ours, and are missing in a later list.
 
-        They were deleted before the watch showed them. kind: of the children. label: of the selector of the list, ""
-        for none. version: resourceVersion of the list; newer children stay.
+        They were deleted before the watch showed them. Children that a watch has shown stay. kind: of the children.
+        label: the labelSelector of the list, "" for none. version: resourceVersion of the list; newer children stay.
         """
         list_version = int(version) if version.isascii() and version.isdigit() else 0
         deleted = [
@@ -174,7 +175,7 @@ class ChildCache:
             self.drop_child(kind, each)
 
     def job(self, key: JobKey) -> tuple[Object, OwnedObjects] | None:
-        """Return a job's object and the objects that it owns; None for a deleted job."""
+        """Return a new copy of a job's object and the objects that it owns; None for a job that is not in the cache."""
         if (cached := self._jobs.get(key)) is None:
             return None
         owner = key.namespace, cached.uid
@@ -208,8 +209,9 @@ class ChildCache:
     def _store_version(self, kind: str, meta: ObjectMeta, from_own_write: bool) -> tuple[_Owner, ControlledKind] | None:
         """Store the version of a child, and return its owner and the owner's kind; None if the child is to be ignored.
 
-        Ignored are a child of no job of our kinds, a deleted child, and an old version. from_own_write: True for the
-        answer to a write of ours.
+        Ignored are a child of no job of our kinds, an old version, and the answer to a write of ours about a child that
+        was deleted meanwhile. What a watch shows counts also after a deletion: an API server restored from a backup has
+        the child again. from_own_write: True for the answer to a write of ours.
         """
         if (ownership := _owner_of(self._kinds, meta)) is None:
             return None
@@ -390,9 +392,9 @@ def _phase(text: str) -> PodPhase:
 
 
 def _terminations(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
-    """Return how the container of the kind ended, or all ended containers if the kind names none; failures come first.
+    """Return the end of the container that the kind names, in a list of at most one; [] while it runs.
 
-    [] while it runs.
+    If the kind names no container, return the ends of all containers that have ended. Failures come first.
     """
     terminated = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
     terminations = [each for each in terminated if each is not None]
@@ -464,7 +466,10 @@ class NodeResources:
         self.offered = frozenset(self._nodes)
 
     def _set(self, name: str, resources: frozenset[str]) -> None:
-        """Store the extended resources that a node offers, and update `offered` once nodes have been listed."""
+        """Store the extended resources that a node offers, and update `offered` once nodes have been listed.
+
+        name: of the node. resources: all that it offers now; empty for a deleted node.
+        """
         before = self._by_node.get(name, frozenset())
         if before == resources:
             return

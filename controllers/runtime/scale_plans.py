@@ -60,7 +60,7 @@ class ScalePlans:
     async def _work(self) -> None:
         """Carry out queued plans until cancelled.
 
-        A failed plan is queued again after a back-off; a fault of ours is reported.
+        A failed plan is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
         """
         while True:
             key = await self._queue.next()

@@ -56,8 +56,9 @@ class ChildWriter:
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
         """Write an outcome: status and children in the order that the outcome states, or the deletion of the job alone.
 
-        uid: of the job. version: resourceVersion of the object on which it was decided. Raises CallError or NameTaken;
-        then later steps are not carried out: Secrets, other children, pods, status.
+        The steps are Secrets, other children, pods, status; with `status_first` the status is the first step. Raises
+        CallError or NameTaken; then later steps are not carried out. uid: of the job. version: resourceVersion of the
+        object on which it was decided.
         """
         if outcome.delete_job:
             await self._delete_job(key, uid)
@@ -78,9 +79,10 @@ class ChildWriter:
         await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write pods. The first created pod comes before the other creations, since they wait for its name (VE-25).
+        """Write pods: all other writes with the first creation, then the other creations, since they wait for its name
+        (VE-25).
 
-        If it fails, the others are created, too, and then its error is raised.
+        If a write of the first part fails, the other creations are carried out, too, and then its error is raised.
         """
         creations = [each for each in writes if isinstance(each, Create)]
         other_creations = creations[1:]
@@ -118,9 +120,11 @@ class ChildWriter:
                 await self._delete(key, child, child_uid)
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
-        """Create a child, and store the answer.
+        """Create a child, and store the answer in the cache.
 
-        A child that exists counts as ours if our job owns it; else raises NameTaken.
+        An existing child of that name is taken as this one if our job is its controller; else raises NameTaken. Other
+        failures raise CallError. A Secret gets new SSH keys and is not stored; an existing Secret is always kept. A
+        ColossalAIJob's ConfigMap gets our script.
 
         uid: of the job. body: of the child.
         """
@@ -191,7 +195,10 @@ class ChildWriter:
         self._cache.put_job(key.api, kind.kind, _job.decode(raw), from_own_write=True)
 
     def _store_answer(self, kind: str, raw: bytes) -> None:
-        """Store the object that the API server returned for a write, ahead of the watch."""
+        """Store the object that the API server returned for a write, ahead of the watch.
+
+        kind: of the child. raw: its JSON.
+        """
         if kind == "Pod":
             self._cache.put_pod(_pod.decode(raw), from_own_write=True)
         else:

@@ -512,7 +512,10 @@ class Gang:
 
     @property
     def age(self) -> tuple[str, int, str]:
-        """The sort key of gangs by age: (created, version, uid)."""
+        """The sort key of gangs by age: (created, version, uid).
+
+        created and uid are those of the object that states the gang's size, if it is known; else of the oldest member.
+        """
         if self.sizing is not None:
             return self.sizing.created, self.version, self.sizing.uid
         created, uid = min(((m.created, m.uid) for m in self.members.values()), default=("", ""))

@@ -87,7 +87,7 @@ class PodGroupWaits:
     def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
         """Return whether a gang waits for its PodGroup, at most POD_GROUP_WAIT_S.
 
-        The first call for such a gang starts the wait.
+        The first call for such a gang starts the wait. now_s: by the monotonic clock.
         """
         if not gang.names_missing_pod_group:
             self._waiting.get(gang.key.namespace, {}).pop(gang.key, None)
@@ -103,7 +103,8 @@ class PodGroupWaits:
     def _begin(self, key: GangKey, now_s: float) -> None:
         """Begin the wait for a gang's PodGroup.
 
-        If MAX_WAITING_GANGS gangs of its namespace wait already, the wait of this gang counts as over at once.
+        If MAX_WAITING_GANGS gangs of its namespace wait already, the wait of this gang counts as over at once. now_s:
+        by the monotonic clock.
         """
         waiting = self._waiting.setdefault(key.namespace, {})
         while waiting and (first := next(iter(waiting))) and waiting[first] <= now_s:
@@ -119,7 +120,7 @@ class PodGroupWaits:
         """Drop the waits of gangs that do not exist any more. gangs: all gangs that exist.
 
         A deleted gang still counts against MAX_WAITING_GANGS until its wait would end, so deleting pods frees no place
-        early.
+        early. now_s: by the monotonic clock.
         """
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
         for waiting in self._waiting.values():
@@ -163,7 +164,7 @@ class RejectedHosts:
         """Note which rows the scheduler did not offer, and return the marks of the rows that count as rejected.
 
         missing: marks of the rows that have room and were not offered. A row counts as rejected if it is missing in two
-        calls that are at least CONFIRM_S apart.
+        calls that are at least CONFIRM_S apart. now_s: by the monotonic clock.
         """
         observation = self._observations.pop((key, shape), None)
         if observation is None:

@@ -214,7 +214,8 @@ class ClusterView:
         """Add or update a Job or StatefulSet, which states how many pods it will have.
 
         kind: "Job" or "StatefulSet". The number is the smaller of a Job's parallelism and completions, or the replicas;
-        1 if the owner states none. Such pods start together only if their own annotations require it.
+        1 if the owner states none. A stated 0 counts as unknown. Such pods start together only if their own annotations
+        require it.
         """
         spec, meta = owner.spec, owner.metadata
         if kind == "Job":
@@ -275,7 +276,7 @@ class ClusterView:
         """Charge a node with a pod that was just sent there, until the watch shows where it went, or the assumption
         expires.
 
-        Does nothing for a pod that is bound or unknown.
+        Does nothing for a pod that is bound or unknown. now_s: by the monotonic clock.
         """
         if member.node or member.uid not in self.pods:
             return
@@ -379,6 +380,7 @@ class ClusterView:
         """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come.
 
         False if more than MAX_AWAITED_WORKERS are missing, or MAX_LEADER_WAIT_S after the group was first incomplete.
+        now_s: by the monotonic clock.
         """
         since_s = self._incomplete_since_s.get(gang.key, -math.inf)
         missing = gang.total - len(gang.living())

@@ -77,10 +77,11 @@ def plan_preemption(
 def _preempt_on_new_hosts(
     plans: Plans, gang: Gang, members: Sequence[GangMember], evicted_uids: Collection[str], wall_s: float
 ) -> Preemption | None:
-    """Choose the cheapest hosts for a gang and the victims on them; None if preemption would not help.
+    """Choose the cheapest hosts for a gang and the victims on them.
 
-    None also if a gang of the same or a higher priority is planned there. members: the waiting members. evicted_uids:
-    uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
+    None if not every member finds a host, if no pod has to leave, or if a gang of the same or a higher priority is
+    planned there. members: the waiting members. evicted_uids: uids of evicted pods, which the watch may still show as
+    running. wall_s: seconds since 1970.
     """
     view = plans.view
     lowest_member = min(members, key=lambda m: (m.priority, m.uid))
@@ -137,7 +138,8 @@ class StuckGang:
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
 
-    None if the gang has its min, has no member that runs, has no plan, or has a plan without a refusal.
+    None if the gang has its min, has no member that runs, has no plan, or has a plan without a refusal. now_s: by the
+    monotonic clock.
     """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:

@@ -69,7 +69,7 @@ def observe_gated_gang(
     The planner is asked only if the gang has started or as many startable members exist as its min. gated_pods: uid ->
     pod as the API server showed it last. lifted_uids: uids whose gate is lifted, though the watch may not show it yet.
     schedulers: the names of the schedulers whose pods are nominated. awaits_pod_group: True while the gang's PodGroup
-    is awaited, whose terms are not known.
+    is awaited, whose terms are not known. now_s: by the monotonic clock.
     """
     living = sorted(gang.living(), key=rank_sort_key)
     gated = [m for m in living if m.uid in gated_pods]
@@ -119,7 +119,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
     """Return (uid -> node of the waiting members, refusal of the plan or None); ({}, None) without a plan.
 
     Members that are assumed or nominated elsewhere keep that node. Without a map a gang with a required level is
-    refused.
+    refused. now_s: by the monotonic clock.
     """
     view = plans.view
     if not view.fabric.mapped_count and gang.requires_level:

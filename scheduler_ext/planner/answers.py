@@ -41,7 +41,8 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
     """Narrow the nodes of a pod to the planned node, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
-    does not decide on. A single name that is the pod's nomination is kept only if it is the planned node.
+    does not decide on. A single name that is the pod's nomination is kept only if it is the planned node. now_s: by the
+    monotonic clock.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -70,7 +71,7 @@ def _answer_without_plan(
 ) -> Answer | None:
     """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides.
 
-    names: the nodes of the request.
+    names: the nodes of the request. now_s: by the monotonic clock.
     """
     is_single = gang.key.dialect == Dialect.ALONE.value
     if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
@@ -87,7 +88,7 @@ def _answer_in_level(
     """Answer for a member of a gang that must stay within a level: no other node replaces the planned node.
 
     names: the nodes of the request. The refusal asks for a retry while planned hosts are missing among them for the
-    first time.
+    first time. now_s: by the monotonic clock.
     """
     if _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
         node = plans.view.node_of(member) or _planned_node(plans, plan, member)
@@ -112,7 +113,7 @@ def scores_of(
     """Score the named nodes: 10 for the planned node, and less with every tier away from the gang. Never raises.
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. [] if there
-    is no map, or the planner has no opinion about the pod.
+    is no map, or the planner has no opinion about the pod. now_s: by the monotonic clock.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -142,7 +143,7 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
 
     If the plan with preemption places the member on a named node, only this node; else the named nodes that the plan
     uses. [] if the gang finds no plan even with preemption. All names if the planner has no opinion; for a pod without
-    a gang, all but the nodes reserved for others. wall_s: seconds since 1970.
+    a gang, all but the nodes reserved for others. wall_s: seconds since 1970. now_s: by the monotonic clock.
     """
     view, names = plans.view, list(names)
     gang = view.gangs.get(member.membership.key)
@@ -165,7 +166,10 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return the started gangs with a waiting member and fewer members on hosts than must start together."""
+    """Return the started gangs with a waiting member and fewer members on hosts than must start together.
+
+    Pods without a gang are left out.
+    """
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -220,8 +224,9 @@ def broken_rules(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule,
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:
-    """Return True if bound members are in more than one domain of their gang's level, or outside of every such
-    domain.
+    """Return True if bound members are in more than one domain of their gang's level, or outside of every such domain.
+
+    Members on nodes that are not in the tables do not count.
     """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
@@ -239,7 +244,8 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     """Choose for a pod without a gang the named node that has the least free room besides it, so that large holes stay
     free.
 
-    If it fits on no named node, the scheduler chooses among the named nodes that are not reserved for others.
+    If it fits on no named node, the scheduler chooses among the named nodes that are not reserved for others. now_s: by
+    the monotonic clock.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -329,7 +335,7 @@ def _awaits_missing_hosts(
 
     Notes the missing hosts. Once all of them count as rejected, the gang's plan is withdrawn, and the next plan leaves
     these hosts out until they are offered again. If a rejected host is offered again, a gang without places is planned
-    again. names: the nodes of the request. plan: None if the gang has none.
+    again. names: the nodes of the request. plan: None if the gang has none. now_s: by the monotonic clock.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
@@ -416,7 +422,7 @@ MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
     """Answer about all nodes: without a refusal if the pod can go to some node, or the planner has no opinion.
 
-    Never raises.
+    Never raises. now_s: by the monotonic clock.
     """
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
@@ -442,7 +448,8 @@ def answer_prioritize(
 ) -> list[tuple[str, int]]:
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
-    Never raises.
+    [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. Never raises.
+    now_s: by the monotonic clock.
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
@@ -453,6 +460,6 @@ def answer_preempt(
     """Return the entries of `victims` whose node may be used for a preemption. An empty answer stops the preemption.
 
     victims: node -> the pods that would leave. wall_s: seconds since 1970, for the run time of other pods; 0 counts the
-    same run time for all.
+    same run time for all. now_s: by the monotonic clock.
     """
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}

@@ -144,8 +144,9 @@ def place_batches(
 ) -> GangPlan:
     """Place the batches one after another, and return the plan. Later batches are placed near earlier ones.
 
-    The plan has a refusal and no hosts if the min finds no place. room_of: the room that the gang may use. work: counts
-    the steps; a gang of many shapes is refused when they are spent.
+    The plan has a refusal and no hosts if the min finds no place, if too few groups are whole, or if the places would
+    split what running members have begun. room_of: the room that the gang may use. work: counts the steps; a gang of
+    many shapes is refused when they are spent.
     """
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     progress = start_progress(request)
@@ -178,9 +179,11 @@ def _place_in_turn(
     progress: Progress,
     work: Work,
 ) -> Refusal | None:
-    """Place batch after batch, and add the places to `progress`. Returns why a batch that the min needs has no place.
+    """Place batch after batch, and add the places to `progress`; None if it went through all batches.
 
-    A batch above the min without a place is skipped; of a whole group all batches are. ranks: uid -> rank in the gang.
+    Returns a refusal, and stops, if a batch that the min needs has no place, or if the steps for many shapes are spent.
+    A batch above the min without a place is skipped, and its refusal noted in `progress`; of a whole group all batches
+    are skipped. ranks: uid -> rank in the gang.
     """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
@@ -284,8 +287,9 @@ def _place_batch(
 ) -> list[int] | Refusal:
     """Return hosts for one batch, one entry for each pod that finds a host; a refusal if fewer than needed find one.
 
-    min_pods: pods that must find a host. ranks: uid -> rank. Nominated members keep their host if it has room. A group
-    is placed whole or not at all, unless its rule allows less.
+    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. ranks: uid ->
+    rank. Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule
+    allows less.
     """
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))

@@ -93,7 +93,7 @@ def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: 
     """Return uid -> node for the waiting members of a gang; a member without a place is absent.
 
     {} without a map or a plan, and for a gang below its min if incomplete gangs are held. A pod without a gang reserves
-    its node at once, so that the next pod cannot use the same room.
+    its node at once, so that the next pod cannot use the same room. now_s: by the monotonic clock.
     """
     names = plans.view.fabric.hosts
     if not plans.view.fabric.mapped_count:
@@ -116,7 +116,7 @@ def _nodes_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, n
     """Return {uid: node} for a pod without a gang; {} if it does not wait, is not ours to place, or finds no room.
 
     A newly chosen place is assumed at once, so that the next pod finds the room taken; not for a gated pod, or a pod
-    with a nomination obstacle.
+    with a nomination obstacle. now_s: by the monotonic clock.
     """
     plans.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
@@ -149,7 +149,9 @@ def _decide_nomination(
 ) -> Nomination | None:
     """Return the change of one pod's nomination; None for no change, and if another program nominated the pod.
 
-    node: the planned node, "" for none. since_s: uid -> when our nomination was first shown, or last expired.
+    node: the planned node, "" for none. since_s: uid -> when our nomination was first shown, or last expired. A pod
+    that is not nominated but has an entry there is left to the scheduler for a while. now_s: by the same clock as
+    `since_s`.
     """
     if member.nominated and not member.nominated_by_us:
         return None
@@ -190,7 +192,7 @@ def plan_annotations(
 
     Pods that need no path or have it are left out.
 
-    current_paths: uid -> the path that the pod carries now, "" for none.
+    current_paths: uid -> the path that the pod carries now, "" for none. now_s: by the monotonic clock.
     """
     view.settle(now_s)
     annotations = []

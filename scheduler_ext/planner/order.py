@@ -158,9 +158,11 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     Seats that complete what running members have begun come first. If the gang needs one seat of a unit
     (`seat_units.py`) for its min, it needs all of them. placed_members: those that hold a host.
 
-    Of a gang that has started, only its min comes before every other gang, and the pods that complete the multiples of
-    this min on its hosts. Both count as the gang stated them when it started: its owner may state more at any time.
-    Together at most one multiple for each pod of the min: another scheduler may have spread other pods over many hosts.
+    Of a gang that has started, two kinds of seats come before all other gangs: the seats of its min, and the seats that
+    complete a multiple which running members have begun on a host. Min and multiple count as the gang stated them at
+    its start, because its owner may raise them at any time. Only the seats of the min come first if the owner has
+    raised the multiple, or if both kinds together are more than one multiple for each pod of the min: another scheduler
+    may have spread the pods over many hosts.
     """
     has_started = position.first_needed_key[0] == SeatClass.STARTED
     units = seat_units(gang, plan, placed_members, only_multiples=has_started)
@@ -413,8 +415,8 @@ def _choose_seat(
 ) -> Seat | None:
     """Return the open seat for a new member: the seat of its rank, else the seat nearest to its ring neighbours.
 
-    None if no open seat has its shape, or if it holds another host than every such seat. open_seats: rank -> seat.
-    waiting_hosts: uid -> planned host of waiting members.
+    None if no open seat has its shape, or if the member holds a host on which there is no such seat. open_seats: rank
+    -> seat. waiting_hosts: uid -> planned host of waiting members.
     """
     holds = view.host_of(member)
     fit = [seat for seat in open_seats.values() if seat.shape == member.shape and holds in (None, seat.host)]
@@ -448,10 +450,11 @@ def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
 def _hosts_of_neighbours(
     member: GangMember, members: Iterable[GangMember], waiting_hosts: Mapping[str, int], view: ClusterView
 ) -> Sequence[int]:
-    """Return the hosts of the ring neighbours of a member: at most one before and one after it, of those that have a
-    host.
+    """Return the hosts of the ring neighbours of a member: of the members with a host, the one before and the one after
+    it.
 
-    waiting_hosts: uid -> planned host of waiting members.
+    [] if no other member has a host. If only one has, its host is returned twice. waiting_hosts: uid -> planned host of
+    waiting members.
     """
     ring_members = sorted(
         (m for m in members if m is member or m.uid in waiting_hosts or view.host_of(m) is not None), key=rank_sort_key

@@ -129,10 +129,10 @@ def domains_with_room(
 ) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of the domains with room for each shape by itself.
 
-    The lowest come first, then the tightest for the first shape, then those whose hosts with room have least free.
-    rooms: for each shape, pods that each host takes. counts: pods of each shape. placed_hosts: hosts of placed members;
-    the domain contains them. widest: the highest tier that is tried. free_sizes: how much each host has free; None if
-    unknown. Nothing without a map, or if a placed host is off the map.
+    The lowest tier comes first, then the tightest domain for the first shape, then the domain with the least free
+    amounts on the hosts that have room. rooms: for each shape, pods that each host takes. counts: pods of each shape.
+    placed_hosts: hosts of placed members; the domain contains them. widest: the highest tier that is tried. free_sizes:
+    how much each host has free; None if unknown. Nothing without a map, or if a placed host is off the map.
     """
     if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
@@ -225,10 +225,10 @@ def share_domain(
 
 
 def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
-    """Return how many of `count` pods each host takes, so that the rest has the most room; None if that room is too
-    small.
+    """Return how many of `count` pods each host takes, so that the other shape has the most room.
 
-    own: the most pods that each host may take. rest_room[k]: the room of the other shape on each host beside k pods.
+    None if that room is too small. own: the most pods that each host may take. rest_room[k]: the room of the other
+    shape on each host beside k pods. rest: pods of the other shape that need room.
     """
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0

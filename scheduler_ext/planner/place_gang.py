@@ -2,7 +2,8 @@
 
 The request has hard terms (`HardTerm`), which are never given up, and soft terms (`SoftTerm`). `RELAXATIONS` states in
 which order soft terms are given up. After each relaxation the same strategies are tried to place the gang: one domain
-after another, the lowest first. A relaxation whose term the request does not have is skipped.
+after another, the lowest first. A relaxation whose term the request does not have is skipped. Which hosts of a domain
+are the best is decided in turnout.topology.place: the fewest switches come before the fewest hosts.
 
 In a gang with accelerators, members without accelerators are not placed here: they count towards the min of the gang.
 
@@ -84,8 +85,9 @@ def _place_in_label_domain(
 ) -> GangPlan:
     """Place a gang that no switch of its tier holds whole in one domain of the node labels that it requires.
 
-    The tightest domain that holds the gang is chosen. refused: the plan within one switch; returned, with a text that
-    names the labels, if no domain holds more members.
+    The tightest domain that holds the gang is chosen. refused: the plan within one switch; returned if no domain has a
+    better plan. If nothing is placed because the tier is too narrow, the text of the refusal names the labels. Stops
+    when the work is spent.
     """
     gang, best = replace(request.gang, label_tiers=domains.tiers), refused
     for number in label_domains_with_room(request, domains, room_of):
@@ -143,8 +145,9 @@ def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Wor
 
 
 def _with_all_seats(request: GangRequest) -> GangRequest:
-    """Return the request with a seat for each member that does not exist: missing, lost and growth pods count as
-    missing.
+    """Return the request in which lost and growth pods are counted in `missing_pods`, so that each gets a seat.
+
+    `lost_pods` and `growth_pods` are 0 then.
     """
     if not request.lost_pods and not request.growth_pods:
         return request
@@ -342,10 +345,9 @@ def _limits_of_shapes(
 def _place_many_shapes_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
-    """Place more than MAX_SHAPES_TOGETHER shapes in one domain; None if no domain is found in at most SHAPES_STEPS
-    steps.
+    """Place more than MAX_SHAPES_TOGETHER shapes in one domain.
 
-    Lowers the limit of `work`.
+    None if no domain is found in at most SHAPES_STEPS steps, or if `work` is spent already. Lowers the limit of `work`.
     """
     if work.steps_left <= 0:
         return None

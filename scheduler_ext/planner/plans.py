@@ -108,7 +108,7 @@ class Plans:
         """Return the plan of one gang, planned after all gangs ahead of it; None if no member waits for a plan.
 
         If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the plans made
-        so far.
+        so far. now_s: by the monotonic clock.
         """
         self.sync(now_s)
         gang = self.view.gangs.get(key)
@@ -242,7 +242,7 @@ class Plans:
         )
 
     def _hosts_ahead(self, order: SeatOrder, key: GangKey) -> list[int]:
-        """Return the hosts in the plan of a gang, one for each pod; [] if the gang comes after `order`."""
+        """Return the hosts in the plan of a gang, one for each pod; [] if it has no plan, or comes after `order`."""
         stored = self._plans.get(key)
         return (
             []
@@ -338,7 +338,7 @@ class Plans:
         """Return True if a member waits for a plan, or the running members need a member that does not exist yet.
 
         False for a pod without a gang, and for a gang of gated pods that could not start without the gates. With
-        `hold_incomplete`, False also for a gang below its min of which no further member is expected.
+        `hold_incomplete`, False also for a gang that is below its min and whose missing members are not expected.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
@@ -362,7 +362,8 @@ class Plans:
     def _plan_until(self, last: SeatOrder | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
-        If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them.
+        If the steps of `work` do not suffice, each namespace with such gangs gets an equal share of them, and some
+        gangs stay without a plan.
         """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)
@@ -495,7 +496,10 @@ class Plans:
         return self._put(gang, plan, position, stored.stated_terms)
 
     def _drop_plan(self, key: GangKey) -> bool:
-        """Remove a gang's plan and release its room. True if it reserved any room."""
+        """Remove a gang's plan and release its room.
+
+        Returns True if the plan reserved any room; False also without a plan.
+        """
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
         if kept_room:

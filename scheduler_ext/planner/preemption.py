@@ -225,9 +225,10 @@ class _VictimSearch:
                 yield move
 
     def _move_for_one_pod(self, host: int, removed: Mask, single_loss: NDArray[np.int64]) -> Mask | None:
-        """Return the cheapest victims on one host that make room for one more pod; None if they are not enough.
+        """Return victims on one host that make room for one more pod; None if all pods of the host are not enough.
 
-        single_loss: by victim, the loss if it leaves, in GPU seconds.
+        The cheapest are taken first, and those that turn out to be unnecessary are spared, so another choice may be
+        cheaper. removed: pods that leave already. single_loss: by victim, the loss if it leaves, in GPU seconds.
         """
         candidates = np.flatnonzero((self.host == host) & ~removed)
         if not len(candidates):
@@ -271,7 +272,8 @@ class _VictimSearch:
         """Return the cheapest combination of gangs and of members above a min that is enough; `best` if none is
         cheaper.
 
-        Returns `best` also if there are more than _EXACT_ITEMS of them. Stops when the moves are spent.
+        Returns `best` also if there are more than _EXACT_ITEMS gangs and members to combine. Once the moves are spent,
+        the cheapest combination found until then is returned.
         """
         items: list[tuple[int, int, Mask]] = []  # loss, gang, pods that leave
         pods = np.arange(len(self.gang))
@@ -331,7 +333,7 @@ def cheap_hosts(
     priorities = sorted({victim.priority for victim in every if not victim.terminating})
     budget = MoveBudget()
     for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
-        allowed = _up_to(victims, max_priority)
+        allowed = _victims_up_to_priority(victims, max_priority)
         best = _cheapest_domain(view, member, need, room, candidates, allowed, losses, budget, multiple)
         if best is not None:
             limits = np.zeros_like(room)
@@ -340,7 +342,7 @@ def cheap_hosts(
     return None
 
 
-def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
+def _victims_up_to_priority(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
     """Return row -> victims up to a priority. Pods that are being deleted are included, whatever their priority."""
     return {
         row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
@@ -421,9 +423,10 @@ def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> t
 def _victims_by_row(
     view: ClusterView, member: GangMember, columns: Sequence[int], wall_s: float
 ) -> dict[int, list[Victim]]:
-    """Return row -> pods of a lower priority than `member`.
+    """Return row -> pods of a lower priority than `member`, terminating pods included.
 
-    columns: of the resources that count. wall_s: seconds since 1970.
+    A pod of no known gang counts as a gang of its own. columns: of the resources that count. wall_s: seconds since
+    1970.
     """
     found: dict[int, list[Victim]] = {}
     takes: dict[PodShape, tuple[int, ...]] = {}

@@ -1,4 +1,7 @@
-"""Why a gang is refused before its pods are placed, or because of the places that were found."""
+"""Why a gang is refused before its pods are placed, or because of the places that were found.
+
+That a gang below its min gets no place at all is decided in batches.py, in `_place_in_turn`.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def refuse_places(
 ) -> Refusal | None:
     """Refuse places that split what running members have begun: a run of ranks over switches, or a multiple over hosts.
 
-    None if nothing is split. hosts: uid -> host of the members that found a place. ranks: uid -> rank of all members.
+    None if nothing is split. hosts: uid -> host of the members that found a place. open_seats: places of members that
+    do not exist yet. ranks: uid -> rank of all members.
     """
     return _refuse_cut_runs(fabric, request, hosts, ranks) or _refuse_odd_hosts(request, batches, hosts, open_seats)
 

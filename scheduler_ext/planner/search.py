@@ -195,7 +195,10 @@ class _PlaceSearch:
         return int(self.fabric.switch_of[key[1]][hosts[0]]) if hosts else None
 
     def _is_apart(self, pod: _Pod, host: int) -> bool:
-        """Return True if no exclusive group shares its switch with another group, once the pod is on the host."""
+        """Return True if no exclusive group shares its switch with another group, once the pod is on the host.
+
+        True also for a pod without a group.
+        """
         group = pod.group
         if group is None or not any(each.exclusive for each in (group, *self.hosts_of_group)):
             return True
@@ -215,7 +218,11 @@ class _PlaceSearch:
         return is_first or self.chosen[-1] is None
 
     def _reaches_min_by_role(self) -> bool:
-        """Return True if each role has as many pods that run or have a place as must start, at most all of its pods."""
+        """Return True if of each role enough pods run or have a place: its min, or all its existing pods if there are
+        fewer.
+
+        Members that do not exist do not count. True for a gang without mins by role.
+        """
         min_by_role = self.request.gang.min_by_role
         if not min_by_role:
             return True

@@ -70,9 +70,10 @@ def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers, *, onl
 
 
 def begun_pods(gang: Gang, waiting: Sequence[GangMember], placed_members: PlacedMembers) -> int:
-    """Count the waiting members that complete a group or a multiple that running members have begun.
+    """Return how many waiting members complete a group or a multiple that running members have begun.
 
-    waiting: members without a host. placed_members: those that hold a host. 0 if the gang has no such units.
+    Groups and multiples are counted apart, and the larger count is returned; 0 if the gang has no such units. waiting:
+    members without a host. placed_members: those that hold a host.
     """
     if not has_units(gang) or not waiting:
         return 0

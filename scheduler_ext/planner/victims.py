@@ -17,14 +17,15 @@ from turnout.scheduler_ext.planner.request import PodsOnRows
 def choose_victims(
     view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
 ) -> tuple[GangMember, ...] | None:
-    """Choose the pods below a priority that leave so that `pods` fit; None if no choice is enough, () if no more must
-    leave.
+    """Choose the pods below a priority that leave so that `pods` fit.
+
+    Returns (): the pods that leave already are enough. Returns None: no choice makes enough room.
 
     own_key: the gang for which they leave. evicted_uids: pods that leave already, though the watch may still show them.
-    wall_s: seconds since 1970. No victim is unnecessary: the most expensive gangs are spared first, then single pods
-    above a min. A gang that would fall below its min loses all its pods, because the others would hold hosts for
-    nothing. Pods on other hosts leave first, so no gang is left in parts elsewhere if this process dies between two
-    evictions.
+    wall_s: seconds since 1970. Victims that turn out to be unnecessary are spared: gangs of the highest priority and
+    loss first, then single pods above a min. A gang that would fall below its min loses all its pods below the
+    priority, because the others would hold hosts for nothing. Pods on other hosts leave first, so no gang is left in
+    parts elsewhere if this process dies between two evictions.
     """
     rows = {row for row, _ in pods}
     lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]

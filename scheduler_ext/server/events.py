@@ -40,7 +40,8 @@ class DecisionEvents:
     def notify(self, notice: Notice) -> None:
         """Queue a notice; an equal notice that waits is counted once more. Never waits.
 
-        Dropped and counted if its namespace has MAX_NOTICES_PER_NAMESPACE notices, or if MAX_NAMESPACES have notices.
+        Another notice is dropped, and counted in `dropped`, if MAX_NOTICES_PER_NAMESPACE notices of its namespace wait,
+        or if none waits and MAX_NAMESPACES other namespaces have notices.
         """
         about = self._about(notice)
         where = f"{about.namespace}/{about.name}"
@@ -75,7 +76,7 @@ class DecisionEvents:
     def _emit(self, notice: Notice, times: int) -> None:
         """Hand a notice to the recorder `times` times, at most MAX_NOTICES_PER_NAMESPACE times.
 
-        Good news is of type Normal.
+        The Event's type is Normal for a reason in _GOOD_NEWS, else Warning.
         """
         about = self._about(notice)
         kind = "Normal" if notice.reason in _GOOD_NEWS else "Warning"

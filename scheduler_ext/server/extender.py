@@ -112,8 +112,9 @@ class Extender:
         return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Return (name, score 1..10), the best first; [] for a pod that cannot be read or whose PodGroup is awaited.
+        """Return (name, score 1..10), the best first; nodes with score 0 are left out.
 
+        [] for a pod that cannot be read or whose PodGroup is awaited, without a map, and if the planner has no opinion.
         If the best node has score 10, the pod is assumed to go there, because filter may not have been called.
         """
         member = self._member(pod)

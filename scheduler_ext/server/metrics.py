@@ -178,8 +178,10 @@ class Metrics:
             self.gang_violation_pods.labels(namespace, name).set(pods)
 
     def set_excess(self, excess: Mapping[GangKey, int]) -> None:
-        """Set the gauges of excess leaves. excess: gang -> leaves above the fewest; the MAX_GANGS worst gangs are
-        named.
+        """Set the gauges of excess leaves.
+
+        Gangs that were named before are forgotten. Of the gangs with an excess above 0, the MAX_GANGS worst are named.
+        excess: gang -> leaves that it uses above the fewest possible.
         """
         for each, gangs in gangs_by_excess(excess.values()).items():
             self.gangs_by_excess.labels(each).set(gangs)

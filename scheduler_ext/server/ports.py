@@ -55,12 +55,12 @@ class Certificates:
         self._last_fault = ""
 
     def refresh(self, now_s: float) -> bool:
-        """Read the files again.
+        """Load the certificate files again if they have changed.
 
-        True if `context` is a new one; False if nothing changed or the certificate is not used.
+        Returns True if `context` is a new one. Returns False if nothing has changed, the files changed while they were
+        read, or the new certificate was refused. A refusal is logged and counted once for each fault.
 
-        A bad certificate is logged and counted once. now_s: wall clock, seconds: an expired certificate does not
-        replace a valid one.
+        now_s: wall clock, seconds: an expired certificate does not replace a valid one.
         """
         try:
             digest = _digest(self._files)

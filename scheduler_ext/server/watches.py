@@ -102,10 +102,10 @@ class WatchState:
         return False
 
     def pod_group_state(self, key: GangKey) -> PodGroupState:
-        """Return whether a gang's PodGroup, and those above it, are known, awaited for a moment, or did not come.
+        """Return KNOWN, AWAITED or NEVER_CAME for a gang's PodGroup and the CompositePodGroups above it.
 
-        KNOWN also for an unknown gang, and if the API server serves no such objects. The first call that misses one
-        starts the wait.
+        KNOWN also for an unknown gang, and if the API server serves no such objects. The first call that finds one
+        missing starts the wait.
         """
         gang = self.plans.view.gangs.get(key)
         if gang is None:
@@ -232,14 +232,14 @@ class Watches(InformerFactory, WatchState):
         """Return True if the API server serves CompositePodGroups, so that one may exist that is not shown yet."""
         return not self.reflectors[COMPOSITES].is_unserved
 
-    def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
+    def _take_map(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
         """Use a new map if it is accepted, and count, log and report the outcome.
 
-        drawn: None if the ConfigMap is deleted. annotations: of the ConfigMap. The first map that is accepted is not
-        reported.
+        draft: the map read from the ConfigMap; None if the ConfigMap is deleted. annotations: of the ConfigMap. The
+        first map that is accepted is not reported.
         """
         first = not self._follower.has_synced
-        verdict = self._map.take(drawn, annotations)
+        verdict = self._map.take(draft, annotations)
         if verdict is None:
             return
         metrics, outcome = self._metrics, verdict.outcome

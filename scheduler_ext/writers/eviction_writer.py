@@ -289,10 +289,12 @@ class Repairer:
         return self._last_gangs
 
     def _due_repair(self, gang: Gang) -> GangRepair | None:
-        """Return the repair of a gang if it is due, else None. Notes since when the gang is stuck.
+        """Return the repair of a gang; None if it is not due, or nothing can repair the gang. Notes since when the gang
+        is stuck.
 
         It is due once the gang has been stuck for its owner's time, or when a pause after a failed eviction is over. It
-        is not due in the rest after a repair, or while MAX_MOVES_PER_NAMESPACE gangs of the namespace move.
+        is not due in the rest after a repair. A new repair that moves the gang is not due either while
+        MAX_MOVES_PER_NAMESPACE gangs of the namespace move.
         """
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
@@ -339,7 +341,7 @@ class Repairer:
 
         Returns how many are evicted or deleted already.
 
-        Notes when the repair began. If all are evicted, the gang's pauses end.
+        Notes when the repair began, unless it continues after a pause. If all are evicted, the gang's pauses end.
         """
         if key not in self._pauses:
             self._last_repair_s[key] = self._clock.monotonic()

@@ -188,7 +188,8 @@ class GateWriter:
             self._wake.set()
 
     async def _tick(self) -> None:
-        """Mark every gated gang as due every TICK_S seconds, and within ROOM_INTERVAL_S when room was released.
+        """Mark every gated gang and single pod as due: every TICK_S seconds, and at most ROOM_INTERVAL_S after room
+        became free or the map changed.
 
         Runs until cancelled.
         """

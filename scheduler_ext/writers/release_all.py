@@ -151,11 +151,14 @@ async def release_unplaced(
     instance: str,
     docs: str = "",
 ) -> ReleaseReport:
-    """Lift gates if the holder of the Lease has been silent for longer than `older_s`; before that report to each gang.
+    """Lift the gates of pods that no process places, and return what was done.
 
-    Does nothing if a process places pods. lease: namespace/name. namespace: of the pods, "" for all. older_s: seconds;
-    also the least age of a pod whose gate is lifted. instance: the name of this process, in Events. docs: the address
-    of the docs site, "" for none. Raises CallError.
+    If the holder of the Lease has been silent for longer than `older_s`, the gates are lifted. Before that, one pod of
+    each gang gets an Event. Nothing is done if a process places pods.
+
+    lease: namespace/name. namespace: of the pods, "" for all. older_s: seconds; also the least age of a pod whose gate
+    is lifted. instance: the name of this process, in Events. docs: the address of the docs site, "" for none. Raises
+    CallError.
     """
     wall_s = clock.wall()
     found = placer_state(await _read_lease(pods, lease), older_s, wall_s)

@@ -66,7 +66,10 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _keep_owners(store: Store, kind: ResourceKind, stored: Stored, owners: list[dict[str, Any]]) -> int:
-    """Remove an object's references to all other owners. Return the number of changes, 0 or 1."""
+    """Remove an object's references to all other owners. Return the number of changes, 0 or 1.
+
+    owners: the references that stay.
+    """
     if len(owners) == len(stored.obj["metadata"]["ownerReferences"]):
         return 0
     store.patch_metadata(kind, stored, {"ownerReferences": owners})

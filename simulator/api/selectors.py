@@ -39,7 +39,10 @@ def _label_predicates(text: str) -> list[ObjectPredicate]:
 
 
 def _label_predicate(term: str) -> ObjectPredicate:
-    """Return the predicate of one term of a label selector, such as `a=b` or `a in (b, c)`. Raises ApiRefusal (400)."""
+    """Return the predicate of one term of a label selector, such as `a=b` or `a in (b, c)`. Raises ApiRefusal (400).
+
+    An object without the label matches `!=` and `notin`.
+    """
     if match := _SET.match(term):
         key, operator, listed = match.groups()
         values = {value.strip() for value in listed.split(",")}

@@ -1,5 +1,5 @@
 """Store the objects of the embedded API, and the history of their changes, under the rules of writes:
-versions, conflicts, finalizers, subresources.
+versions, conflicts (writes/admission.py, check_update), finalizers, subresources.
 
 Objects are plain dicts and never change once stored: a write stores a new one. server/ has HTTP, writes/ the details of
 each write, garbage_collector.py the garbage collection.
@@ -481,7 +481,7 @@ class StoreChange:
 
 
 class WatchHistory:
-    """The last changes of a kind. A watch from an earlier version gets 410."""
+    """The last changes of a kind. A watch from a version before the oldest kept change gets 410."""
 
     def __init__(self, keep: int) -> None:
         """Make an empty history. keep: how many changes are kept at least."""

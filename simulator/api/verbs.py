@@ -219,7 +219,9 @@ def _list_item_head(kind: ResourceKind) -> bytes:
 
 
 def _list_metadata(page: StorePage) -> dict[str, Any]:
-    """Return the metadata of a page: its version, and where to continue."""
+    """Return the metadata of a page: its version, and unless it is the last page where to continue and how many are
+    left.
+    """
     meta: dict[str, Any] = {"resourceVersion": str(page.version)}
     if page.rest is not None:
         meta["continue"] = base64.urlsafe_b64encode(json.dumps([page.version, *page.rest]).encode()).decode()

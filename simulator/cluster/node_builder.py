@@ -47,15 +47,13 @@ def nodes_of_map(entries: Iterable[MapEntry]) -> list[NodeSpec]:
 
     A host that is an IP address gets a name, a host that is a name gets an address.
     """
-    map_places = []
+    nodes = []
     for number, entry in enumerate(entries):
         if _is_address(entry.host):
-            map_places.append(
-                NodeSpec(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path)
-            )
+            nodes.append(NodeSpec(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path))
         else:
-            map_places.append(NodeSpec(entry.host, _nth_address(number), entry.path))
-    return map_places
+            nodes.append(NodeSpec(entry.host, _nth_address(number), entry.path))
+    return nodes
 
 
 def hosts_without_node_name(all_places: Sequence[NodeSpec]) -> list[str]:

@@ -1,7 +1,8 @@
 """Run one pod through a scheduling cycle, with kube-scheduler's default plugins, in the order in which it asks them.
 
 The cycle is a generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP.
-The plugins stand below it; runtime/scheduler_loop.py has the loop.
+The scores of the plugins stand below it. The filter plugins (taints, affinity, resources) are in
+turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Unscheduled:
     message: str
 
 
-Outcome = Chosen | Unscheduled
+Outcome = Chosen | Unscheduled  # of one scheduling cycle
 Cycle = Generator[ExtenderCall, ExtenderReply, Outcome]
 
 
@@ -96,8 +97,9 @@ def cycle(
     """Run one scheduling cycle for a pod.
 
     A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Unscheduled with
-    the reason. Yields nothing without an extender. cursor: where the node search starts; moved on. rng: breaks ties.
-    percentage: percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
+    the reason. Yields nothing without an extender. The room is not charged: the caller calls cluster.place(). cursor:
+    where the node search starts; moved on. rng: breaks ties. percentage: percentageOfNodesToScore, 0 for the adaptive
+    default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
         node_infos = yield from _nominated(cluster, pod_info, extender)
@@ -273,9 +275,9 @@ def choose(
     """Return the name of the best node.
 
     plugin_scores: of the nodes, in their order. extender_scores: by node; a node may be absent. weight: of the extender
-    in the configuration. Among equal nodes, one that the extender named wins, chosen by a random number (kube-scheduler
-    1.35.4 draws a random number only for nodes that the extender named). Other ties are decided by a heap, whose root
-    is the first of the best in preorder. So without an extender no random number is used.
+    in the configuration. Ties: if the extender scored any of the best nodes, one of these is drawn at random, as in
+    kube-scheduler 1.35.4. Else the node is taken that kube-scheduler's heap has at its root, which needs no random
+    number. So without an extender no random number is used.
     """
     totals = [
         (plugin_scores[i] + extender_scores.get(node_info.name, 0) * weight * _EXTENDER_SCALE, rng.getrandbits(62) + 1)
@@ -335,8 +337,10 @@ def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
 
 def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
-    """Return the score of TaintToleration for each node, 0 to 100: fewer PreferNoSchedule taints that are not tolerated
-    are better.
+    """Return the score of TaintToleration for each node, 0 to 100.
+
+    Fewer PreferNoSchedule taints that are not tolerated are better: the node with the most gets 0. Without any such
+    taint all nodes get 100.
     """
     counts = [
         sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())

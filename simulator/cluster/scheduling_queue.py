@@ -1,6 +1,7 @@
 """Queue the pods that wait: which one is next, and which are tried again when something changes.
 
 Source: docs/facts/extender.md 1.5, 1.6: back-off from 1 to 10 s, and any change wakes a pod that an extender refused.
+Gated pods are not put here (runtime/scheduler_loop.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class _Waiter:
     since: int  # arrival, counted
     tries: int = 0
     not_before_s: float = 0.0
-    parked: bool = False  # refused, and nothing has changed since
+    unschedulable: bool = False  # refused, and nothing has changed since
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -38,8 +39,8 @@ class WaitingPods:
         self._first_s, self._longest_s = backoff_s
         self._waiters: dict[str, _Waiter] = {}
         self._ready: list[tuple[tuple[int, int], str]] = []
-        self._later: list[tuple[float, str]] = []
-        self._parked: set[str] = set()
+        self._backoff_queue: list[tuple[float, str]] = []
+        self._unschedulable: set[str] = set()
         self._arrivals = 0
 
     def put(self, pod_info: PodInfo) -> None:
@@ -59,7 +60,7 @@ class WaitingPods:
     def drop(self, uid: str) -> None:
         """Remove a pod that waits no longer."""
         self._waiters.pop(uid, None)
-        self._parked.discard(uid)
+        self._unschedulable.discard(uid)
 
     def pod_info(self, uid: str) -> PodInfo | None:
         """Return the waiting pod with this uid."""
@@ -71,15 +72,15 @@ class WaitingPods:
 
         now_s: on any monotonic clock.
         """
-        while self._later and self._later[0][0] <= now_s:
-            _, uid = heapq.heappop(self._later)
+        while self._backoff_queue and self._backoff_queue[0][0] <= now_s:
+            _, uid = heapq.heappop(self._backoff_queue)
             waiter = self._waiters.get(uid)
-            if waiter is not None and not waiter.parked and waiter.not_before_s <= now_s:
+            if waiter is not None and not waiter.unschedulable and waiter.not_before_s <= now_s:
                 heapq.heappush(self._ready, (waiter.turn, uid))
         while self._ready:
             turn, uid = self._ready[0]
             waiter = self._waiters.get(uid)
-            if waiter is not None and waiter.turn == turn and not waiter.parked and waiter.not_before_s <= now_s:
+            if waiter is not None and waiter.turn == turn and not waiter.unschedulable and waiter.not_before_s <= now_s:
                 return waiter.pod_info
             heapq.heappop(self._ready)
         return None
@@ -95,21 +96,21 @@ class WaitingPods:
             return
         waiter.not_before_s = now_s + min(self._first_s * 2**waiter.tries, self._longest_s)
         waiter.tries += 1
-        waiter.parked = until_change
+        waiter.unschedulable = until_change
         if until_change:
-            self._parked.add(uid)
+            self._unschedulable.add(uid)
         else:
-            heapq.heappush(self._later, (waiter.not_before_s, uid))
+            heapq.heappush(self._backoff_queue, (waiter.not_before_s, uid))
 
     def wake(self) -> None:
         """Let pods that wait for a change be tried again once their pause is over, because something changed in the
         cluster.
         """
-        for uid in self._parked:
+        for uid in self._unschedulable:
             waiter = self._waiters[uid]
-            waiter.parked = False
-            heapq.heappush(self._later, (waiter.not_before_s, uid))
-        self._parked.clear()
+            waiter.unschedulable = False
+            heapq.heappush(self._backoff_queue, (waiter.not_before_s, uid))
+        self._unschedulable.clear()
 
     def next_try_in_s(self, now_s: float) -> float | None:
         """Return the seconds until some pod may be tried, 0 for now; None if only a change of the cluster helps.
@@ -118,25 +119,26 @@ class WaitingPods:
         """
         if self.next(now_s) is not None:
             return 0.0
-        while self._later:
-            at_s, uid = self._later[0]
+        while self._backoff_queue:
+            at_s, uid = self._backoff_queue[0]
             waiter = self._waiters.get(uid)
-            if waiter is not None and not waiter.parked and waiter.not_before_s == at_s:
+            if waiter is not None and not waiter.unschedulable and waiter.not_before_s == at_s:
                 return max(0.0, at_s - now_s)
-            heapq.heappop(self._later)
+            heapq.heappop(self._backoff_queue)
         return None
 
     def _queue(self, uid: str, waiter: _Waiter) -> None:
-        """Let a waiter be tried at its time, parked or not."""
-        waiter.parked = False
-        self._parked.discard(uid)
-        heapq.heappush(self._later, (waiter.not_before_s, uid))
+        """Move a waiter to the back-off queue, also from the unschedulable pods."""
+        waiter.unschedulable = False
+        self._unschedulable.discard(uid)
+        heapq.heappush(self._backoff_queue, (waiter.not_before_s, uid))
 
     def __len__(self) -> int:
         return len(self._waiters)
 
 
-# The PodGroups that are held here: Kubernetes' own are its scheduler's matter, which this one does not play.
+# The PodGroups that are held here. Kubernetes' own are left to kube-scheduler itself, whose gang scheduling is not
+# simulated.
 HELD = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
 
 
@@ -179,9 +181,9 @@ class Gangs:
                 del self._members[member.key]
 
     def together(self, uid: str) -> list[str]:
-        """Return the uids of the pods to try together with this one, itself included, by role and rank.
+        """Return the uids of the waiting pods to try together with this one, itself included, by role and rank.
 
-        Only this pod itself if it may start alone.
+        Only this pod itself if it may start alone, or if it is of no gang.
         """
         member = self._of.get(uid)
         if member is None or self.lacking(uid) <= 1:

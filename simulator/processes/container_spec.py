@@ -154,9 +154,9 @@ def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
 
 
 def referenced_object(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
-    """Return an object that a pod refers to; None if it is missing and optional. Raises CannotStart if it is missing.
+    """Return an object that a pod refers to; None if it is missing and optional.
 
-    source: the existing objects by name. kind: for the message.
+    Raises CannotStart if it is missing and not optional. source: the existing objects by name. kind: for the message.
     """
     found = source.get(name)
     if found is None and not optional:
@@ -271,7 +271,10 @@ class Readiness:
 
 
 def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
-    """Return the container's readiness probe; None if it has none, or one of a kind that is not supported here."""
+    """Return the container's readiness probe.
+
+    None if it has none, one that is no HTTP probe, or one whose port has a name that the container does not declare.
+    """
     probe = container.get("readinessProbe") or {}
     http_get = probe.get("httpGet")
     if not isinstance(http_get, Mapping):

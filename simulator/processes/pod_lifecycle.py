@@ -105,7 +105,10 @@ def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -
 
 
 def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
-    """Return the names of the containers to start now; [] if none is due, or if the pod is being deleted."""
+    """Return the names of the containers to start now.
+
+    [] if none is due, the pod is being deleted, or it has ended.
+    """
     if lifecycle.deletion_began_s is not None or is_over(lifecycle):
         return []
     due = [

@@ -188,7 +188,7 @@ def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.r
     """Return the variables and files by which a pod reaches the API server, from a kubeconfig.
 
     None if the kubeconfig has no token, or its server no TLS. read: reads the CA's file, if the kubeconfig only names
-    it.
+    it; its errors are raised.
     """
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     where = urlsplit(cluster["server"])

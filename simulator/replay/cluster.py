@@ -194,9 +194,10 @@ class ReplayWorld:
         return self.waiting[: len(fitting) + 1]
 
     def startable_jobs(self) -> Iterator[JobRun]:
-        """Yield the waiting jobs, in turn, that would fit together if all elastic workers above the mins had left.
+        """Yield the waiting jobs, in queue order, that would fit together if every elastic worker, and every pod that
+        is leaving, were gone.
 
-        It stops at the first job that does not fit.
+        Stops at the first job that does not fit.
         """
         free_without_elastic = list(self.free)
         for job_run in self.running.values() if self.waiting else ():

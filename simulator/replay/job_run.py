@@ -36,7 +36,7 @@ class JobRun:
     started_s: float | None = None
     pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
-    idle_until_s: float = 0.0  # the end of its last restart
+    idle_until_s: float = 0.0  # the end of its last restart; set by ReplayWorld when the job restarts
     resize_budget: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
     told_curve: bool = True  # True: its curve is known
     version: int = 0  # stands in its end event, so that an outdated end is recognised

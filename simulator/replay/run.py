@@ -138,13 +138,13 @@ class Compared:
 
     @property
     def worse(self) -> float:
-        """The share of jobs that ended more than a minute later."""
-        losses_s = self.losses_s
-        return sum(loss_s > WORSE_S for loss_s in losses_s) / len(losses_s)
+        """The share of jobs that ended more than a minute later than without the autoscaler."""
+        delays_s = self.losses_s
+        return sum(delay_s > WORSE_S for delay_s in delays_s) / len(delays_s)
 
     @property
     def losses_s(self) -> list[float]:
-        """How much later each job ended, in seconds."""
+        """How much later each job ended than without the autoscaler, in seconds; negative if it ended sooner."""
         return [after.ended_s - before.ended_s for before, after in self._pairs()]
 
     @property

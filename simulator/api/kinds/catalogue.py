@@ -360,8 +360,9 @@ def _cell_printer(column: dict[str, Any]) -> Show:
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
-        """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or
-        object.
+        """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or object.
+
+        now_s: seconds since 1970.
         """
         value = value_at(obj, *steps)
         if isinstance(value, bool):
@@ -391,7 +392,10 @@ class Catalogue:
         return list(self._by_resource.values())
 
     def named(self, group: str, version: str, plural: str) -> ResourceKind | None:
-        """Return the kind of a resource path; None if it is not served."""
+        """Return the kind with this group, version and plural; None if it is not served.
+
+        group: "" for the core group.
+        """
         kind = self._by_resource.get(f"{plural}.{group}" if group else plural)
         return kind if kind is not None and kind.version == version else None
 

@@ -150,7 +150,7 @@ def quota_defaults(obj: dict[str, Any]) -> None:
 
 
 def definition_defaults(obj: dict[str, Any]) -> None:
-    """Fill in the names of a CRD that follow from its kind, in place."""
+    """Fill in the conversion of a CRD, and the names that follow from its kind, in place."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("conversion", {"strategy": "None"})
     names = spec.get("names")

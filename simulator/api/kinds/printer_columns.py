@@ -78,7 +78,10 @@ def _ready(pod: Object, now_s: float) -> str:
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
-    """Return the STATUS column of a pod, as kubectl prints it: Terminating, a reason of a container or its phase."""
+    """Return the STATUS column of a pod, as kubectl prints it: Terminating, a reason of a container or its phase.
+
+    now_s: seconds since 1970.
+    """
     if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     shown = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
@@ -122,7 +125,10 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 
 def _last_seen(event: Object, now_s: float) -> str:
-    """Return the time since an Event happened last, as kubectl prints it; UNKNOWN without any timestamp."""
+    """Return the time since an Event happened last, as kubectl prints it; UNKNOWN without any timestamp.
+
+    now_s: seconds since 1970.
+    """
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
         if (then_s := unix_s(value_at(event, *path))) is not None:
             return format_duration(now_s - then_s)
@@ -142,7 +148,10 @@ def _job_status(job: Object, now_s: float) -> str:
 
 
 def _completions(job: Object, now_s: float) -> str:
-    """Return the COMPLETIONS column of a Job as kubectl prints it: 1/3, or `1/1 of 4` without a fixed number."""
+    """Return the COMPLETIONS column of a Job as kubectl prints it: 1/3, or `1/1 of 4` without a fixed number.
+
+    now_s: seconds since 1970.
+    """
     done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
         return f"{done}/{completions}"

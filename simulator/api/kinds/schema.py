@@ -105,7 +105,7 @@ def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[st
 def _is_of_type(schema: Schema, value: Any) -> bool:
     """Return True if a value is of the schema's type. A whole float is an integer too; a bool is no number.
 
-    True for a schema without a type.
+    True for a schema without a type, or with an unknown type.
     """
     if schema.get(_INT_OR_STRING):
         return isinstance(value, int | str) and not isinstance(value, bool)

@@ -108,7 +108,10 @@ def _requested_container(pod: Object, container_name: str) -> str:
 
 
 def _waiting_reason(pod: Object, container_name: str) -> str:
-    """Return the reason why a container has not run yet, such as ContainerCreating; "" if it has run."""
+    """Return the reason why a container has not run yet, such as ContainerCreating.
+
+    "" if it has run, or if the pod's status does not name it.
+    """
     statuses = [each for key in _STATUSES for each in value_at(pod, "status", key) or ()]
     status = {each["name"]: each for each in reversed(statuses)}.get(container_name)
     waiting = value_at(status, "state", "waiting")

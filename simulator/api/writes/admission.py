@@ -36,7 +36,7 @@ def as_kind(kind: ResourceKind, obj: Object) -> Object:
 def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
     """Return the result of a write to the status subresource: the old object with the new status, {} if `new` has none.
 
-    Of built-in kinds it may also change labels, annotations and finalizers.
+    Of built-in kinds it also replaces labels, annotations and finalizers; those that `new` lacks are removed.
     """
     meta = dict(old["metadata"])
     if not kind.custom:
@@ -191,7 +191,7 @@ def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
-    """Return the number of pods that a disruption budget requires to be healthy.
+    """Return the number of pods that a disruption budget requires to be healthy; 0 if it states no number.
 
     expected: number of pods that it covers.
     """
@@ -261,7 +261,10 @@ def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, i
 
 
 def _requested_amounts(pod: Object) -> Counter[str]:
-    """Return the amounts of a pod that quotas count, in thousandths, by the names that quotas use."""
+    """Return the amounts of a pod that quotas count, in thousandths, by the names that quotas use.
+
+    Init containers are not counted.
+    """
     amounts = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():
         for part in _PARTS:

@@ -48,8 +48,9 @@ def strategic_merge_patch(target: Any, patch: Any, field: str = "") -> Any:
     """Return the result of a strategic merge patch. The target is not changed; the result shares unchanged parts with
     it.
 
-    field: name of the patched field, "" at the root. Raises ApiRefusal (501) for directives other than `$patch: delete`
-    and `$patch: replace`, and 400 for a list entry without its merge key.
+    Of the directives, `$patch: replace` counts in an object, and `$patch: delete` in an entry of a merged list; another
+    value of `$patch` is ignored. field: name of the patched field, "" at the root. Raises ApiRefusal: 501 for a
+    directive with another name, 400 for a list entry without its merge key.
     """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])
@@ -92,7 +93,8 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 def _in_order(order: Mapping[Any, int], others: list[Any], changed: list[Any], key: str) -> list[Any]:
     """Return the entries of two lists in one order: a changed entry keeps its place, a new one comes before the others.
 
-    order: the place of each entry before the patch, by the value of its field `key`.
+    Both lists are used up. others: the entries that the patch does not name. changed: the entries of the patch. order:
+    the place of each entry before the patch, by the value of its field `key`.
     """
     merged: list[Any] = []
     while others and changed:

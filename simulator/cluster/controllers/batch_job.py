@@ -281,7 +281,7 @@ def _status_writes(
     """Return the write of the Job's status; [] if the status has not changed.
 
     now_s: seconds since 1970. extra_fields: of the status. conditions: (type, status, reason, message) of those to add
-    or update.
+    or update; one whose status has not changed stays as it is.
     """
     before: Object = job.get("status") or {}
     status: Object = {

@@ -104,9 +104,9 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
 
 
 def with_env(spec: Object, env: Iterable[Object]) -> Object:
-    """Return a pod's spec with environment variables added to every container that does not set them itself.
+    """Return a copy of a pod's spec in which every container, init containers too, has these environment variables.
 
-    env: variables as in a container's spec.
+    A variable that a container sets itself stays. env: variables as in a container's spec.
     """
     added = list(env)
 

@@ -88,7 +88,10 @@ class HttpClient:
             return answer
 
     def _watch(self, path: str, version: str) -> Any:
-        """Return the request of a watch from a version, without a time limit, as an async context."""
+        """Return an async context manager that yields the response of a watch without a time limit.
+
+        path: of a list, with its selectors. version: the resourceVersion to start from.
+        """
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         url = self._url + path
@@ -246,9 +249,10 @@ class Direct:
         return msgspec.json.decode(answer.raw)
 
     async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
-        """Yield every object, then SYNCED, then every change, without end: (ADDED, MODIFIED or DELETED; the object).
+        """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
-        path: of a list, with its selectors. Raises ApiRefusal if the reader is so slow that changes were forgotten.
+        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. path: of a list, with its selectors.
+        Raises ApiRefusal if the reader is so slow that changes were forgotten.
         """
         url = urlsplit(path)
         target = verbs.target(self._store.catalogue, url.path)

@@ -103,9 +103,10 @@ class Controllers:
         self._mark(plural, obj, before)
 
     def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
-        """Mark the objects as due that must be reconciled because an object changed: itself, its owners, and PodGroups.
+        """Mark the objects as due that must be reconciled because an object changed.
 
-        before: its state before, None if it is new.
+        These are the object itself, its owners, the PodGroup of a pod, and all pending PodGroups if room may have
+        become free. plural: of the object's kind, such as pods. before: its state before, None if it is new.
         """
         if plural in self._reconcilers:
             self._due.add((plural, obj["metadata"]["uid"]))

@@ -142,7 +142,7 @@ class Kubelet:
     def _next_state(self, pod: Object) -> NextState | None:
         """Return the next state that a pod enters by itself, and after how long; None if it stays as it is.
 
-        A pod whose image does not exist never runs, and its uid is added to `_unpulled`.
+        A pod whose image does not exist never runs, and its uid is in `_unpulled` until the image exists.
         """
         next_ = next_state(pod, self._pace)
         if not missing_image(pod, self._images):

@@ -128,9 +128,9 @@ class Scheduler:
         self.waiting.wake()
 
     def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
-        """Store an observed PodGroup's minMember, 0 after its deletion, and let waiting pods be tried again.
+        """Store an observed PodGroup's minMember, and let waiting pods be tried again.
 
-        word: ADDED, MODIFIED or DELETED.
+        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED.
         """
         group = msgspec.json.decode(raw)
         minimum = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
@@ -140,7 +140,7 @@ class Scheduler:
     def _observe_pod(self, word: str, raw: bytes) -> None:
         """Store an observed pod: it waits for a node, uses room on its node, or has ended.
 
-        word: ADDED, MODIFIED or DELETED.
+        A gated pod, and a pod of another scheduler, does not wait here. word: ADDED, MODIFIED or DELETED.
         """
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
@@ -258,7 +258,10 @@ class Scheduler:
             self._on_outcome(namespace, name, outcome)
 
     async def _decide(self, pod_info: PodInfo) -> Outcome:
-        """Run one scheduling cycle for a pod, pass its calls to the extender, and return its outcome."""
+        """Choose a node for a pod, and ask the extender if there is one.
+
+        Returns Chosen, or Unscheduled with the reason. The room is not charged: the caller calls cluster.place().
+        """
         pod: Any = msgspec.json.decode(self._raw[pod_info.uid])
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)

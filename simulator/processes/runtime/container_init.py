@@ -28,7 +28,11 @@ Order = dict[str, Any]
 
 
 def main() -> NoReturn:
-    """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it."""
+    """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it.
+
+    Without a command in the order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is
+    not SIGTERM.
+    """
     order: Order = json.loads(_read_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -82,7 +86,8 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
     """Wait until the command has ended, then kill the processes that it left, and return its exit code.
 
     child: the process id of the command. reader: a pipe that becomes readable with a signal. signals: the received
-    ones, which are passed on. If stdin closes, the command is killed.
+    ones; the list is emptied. SIGTERM is passed on, any other signal but SIGCHLD kills the command, and so does the end
+    of stdin.
     """
     watched, code = [0, reader], None
     while code is None:
@@ -199,9 +204,10 @@ class Root:
         self.ours: set[str] = set()  # folders in which things may be made
 
     def build(self, binds: list[tuple[str, str, bool]]) -> None:
-        """Mount everything that the container sees, below the folder `root`. Raises OSError.
+        """Mount everything that the container sees, below the folder `root`.
 
-        binds: (source on this machine, path in the container, read only).
+        Raises OSError; a failed mount of /proc is ignored. binds: (source on this machine, path in the container, read
+        only).
         """
         _mount("none", "/", flags=MS_REC | MS_PRIVATE)
         self._make_extensible("/")

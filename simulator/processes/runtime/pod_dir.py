@@ -14,7 +14,7 @@ from turnout.simulator.processes.volumes import File, Volume
 
 SHARED = "/.turnout"  # where a container finds the hosts file and the kubeconfig
 _FILES_ONLY = "hosts: files\n"
-_MAX_NOTE_BYTES = 4096  # as a kubelet reads of a termination message
+_MAX_TERMINATION_MESSAGE_BYTES = 4096  # as a kubelet reads of a termination message
 _NO_ONE_ELSE = 0o700
 _FOR_ALL = 0o644
 # What a container runs lies on this machine: our code, and Python with what is installed in it.
@@ -75,10 +75,13 @@ class Folder:
         return file
 
     def last_words(self, container: str) -> str:
-        """Return the termination message that a container has written, at most _MAX_NOTE_BYTES; "" for none."""
+        """Return the termination message that a container has written; "" for none, or if it cannot be read.
+
+        At most _MAX_TERMINATION_MESSAGE_BYTES are read.
+        """
         try:
             with (self.disk / "notes" / container).open("rb") as file:
-                return file.read(_MAX_NOTE_BYTES).decode(errors="replace")
+                return file.read(_MAX_TERMINATION_MESSAGE_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

@@ -125,7 +125,8 @@ class RunningPod:
     async def _start(self, name: str) -> None:
         """Start a container, and tasks that await its end and run its probe.
 
-        A failure becomes the container's waiting reason, and is tried again later. Never raises one.
+        A failure of the start, of the files or of the API server is not raised. It becomes the container's waiting
+        reason, and the start is tried again later.
         """
         try:
             order, out = await self._order(name)
