@@ -78,7 +78,8 @@ class DdpCheckpointer:
 
         state_dict: nested dicts, lists and tuples of tensors and plain values. path: a file for `torch.load(path,
         weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is written only if training
-        resumes from this step after a failure. Raises BadState, NoMemory.
+        resumes from this step after a failure. All ranks call it; only local rank 0 of each worker saves. Raises
+        BadState, NoMemory, TypeError for another storage type or state, and ValueError for a step below 0.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")

@@ -264,7 +264,10 @@ class PosixStore:
         return match[3] != self._boot or int(match[2]) != ranks[rank]
 
     def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
-        """Write the pieces to a new private file in a folder, and sync it to disk. Raises OSError."""
+        """Write the pieces to a new private file in a folder, and sync it to disk.
+
+        folder: its file descriptor. private: name of the file. Raises OSError, also if the file exists.
+        """
         file = os.open(private, _NEW, 0o600, dir_fd=folder)
         try:
             self._failpoint("opened")

@@ -403,7 +403,10 @@ class Coordinator:
             self.ended.set_result(end)
 
     async def _step_down(self, end: StepDown) -> None:
-        """Redirect all members to the new coordinator. If this one chose it (`handover`), tell the arbiter first."""
+        """Redirect all members to the new coordinator, and set `ended`.
+
+        If this coordinator chose the new one (`handover`), tell the arbiter first; a failure of that is only logged.
+        """
         if end.handover and self._arbiter is not None and self._held_round is not None:
             try:
                 await self._arbiter.claim(self._with_totals(end.to), self._held_round)
