@@ -120,7 +120,10 @@ class FactReader:
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
-        """Return the object at a path. None if it does not exist or may not be read; the latter is recorded."""
+        """Return the object at a path. None if it does not exist, may not be read, or the API server failed.
+
+        The latter two are recorded in `refused` and `unserved`. Raises Unreachable.
+        """
 
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))

@@ -180,7 +180,8 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line if kube-scheduler offers less than half of the nodes to the extender; nothing otherwise.
 
-    kube-scheduler's configuration cannot be read from the API server, so the extender's metrics are used.
+    Up to SAMPLED_FROM nodes, and before the extender's first answer, nothing is yielded. kube-scheduler's configuration
+    cannot be read from the API server, so the extender's metrics are used.
     """
     nodes = len(facts.nodes or ())
     maximum = 0.0

@@ -155,10 +155,12 @@ async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport |
 
     kind = CONTROLLED[name]
     api, place = KINDS[key.kind].api_version, f"namespaces/{quote(key.namespace, safe='')}"
-    raw = await _named(client, f"/apis/{api}/{place}/{kind.plural}", key.name)
+    raw = await _object_by_name(client, f"/apis/{api}/{place}/{kind.plural}", key.name)
     if raw is None:
         return None
-    groups = [await _named(client, f"/apis/{group}/{place}/podgroups", key.name) for group in POD_GROUPS.values()]
+    groups = [
+        await _object_by_name(client, f"/apis/{group}/{place}/podgroups", key.name) for group in POD_GROUPS.values()
+    ]
     phases = [str((each.get("status") or {}).get("phase") or "") for each in groups if each is not None]
     pods = await _pods(client, f"/api/v1/{place}/pods", kind, raw)
     events = await _job_events(client, f"/api/v1/{place}/events", kind, raw)
@@ -167,8 +169,11 @@ async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport |
     return report_of_controller(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", observed, time.time())
 
 
-async def _named(client: Lists, path: str, name: str) -> Any:
-    """Return an object by the right to list, which a viewer has; None where there is none, or it may not be read."""
+async def _object_by_name(client: Lists, path: str, name: str) -> Any:
+    """Return the object with this name; None if there is none, it may not be listed, or its kind is not served.
+
+    It is read by a list, because a viewer may list objects but not get one. path: of the list.
+    """
     found = await items(client, path, {"fieldSelector": f"metadata.name={name}"})
     return next((each for each in found if each["metadata"].get("name") == name), None)
 

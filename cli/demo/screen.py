@@ -87,10 +87,10 @@ class Screen:
         scores: Pair,
         late: Sequence[DemoGang],
     ) -> None:
-        """Print one act and redraw both boards.
+        """Print the line of one act, one for each late gang, and redraw both boards.
 
-        present: gangs that have arrived and not left. ours, theirs: placements with Turnout and without. late: gangs
-        that had waited and now have all their nodes.
+        scores: of the two placements, by letter. present: gangs that have arrived and not left. ours, theirs:
+        placements with Turnout and without. late: gangs that had waited and now have all their nodes.
         """
         gang = act.gang
         if act.kind is ActKind.LEAVES:

@@ -87,7 +87,11 @@ def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
 
 
 def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return (colour by gang, legend of (colour, text)). Only gangs with the most GPUs have a colour of their own."""
+    """Return (colour by gang, legend of (colour, text)).
+
+    Only the len(PALETTE) gangs with the most GPUs have a colour; the others share one entry of the legend, with OTHER.
+    The last two entries are for free and for closed nodes. holders: node -> gang -> number of GPUs.
+    """
     held_gpus = Counter[str]()
     for gangs in holders.values():
         held_gpus.update(gangs)

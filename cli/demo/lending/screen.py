@@ -160,7 +160,7 @@ def _coloured(signs: str) -> Text:
 
 
 def _board(story: Story, moment: StoryMoment) -> Group:
-    """Return a bar for each existing job, with the last decision on it."""
+    """Return a bar for each job that is present or still has GPUs, with the last decision on it, and the idle GPUs."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
         if story.is_present(bar.letter) or bar.own:
