@@ -139,7 +139,10 @@ def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
 
 
 def definitions(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node defines: of a function, class, parameter, variable or attribute of `self`."""
+    """Yield the name that a node itself defines: of a function, class, parameter, variable or attribute of `self`.
+
+    Other nodes define none. The node's children are not visited.
+    """
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name

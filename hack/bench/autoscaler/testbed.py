@@ -165,9 +165,10 @@ class Testbed:
         return took
 
     async def react(self, form: str, together: int = 1) -> list[float]:
-        """Create gangs at once. Return, for each, the seconds from its first event until a job shrank for it.
+        """Create gangs at the same time. Return, for each, the seconds from its first event until a job shrank for it.
 
-        form: "pods", or the phase of a PodGroup. together: number of gangs. The first gang gets the earliest shrink.
+        Afterwards the jobs give up their workers and the gangs run. form: "pods", or the phase of a PodGroup. together:
+        number of gangs. The first event is paired with the earliest shrink. Raises TimeoutError after GIVE_UP_S.
         """
         await asyncio.sleep(self._rng.uniform(0.02, 0.25))
         names = [f"gang-{self._number + at:05d}" for at in range(together)]

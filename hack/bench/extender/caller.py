@@ -72,7 +72,11 @@ class Caller:
 
 @contextmanager
 def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of children.py while the block runs, then send SIGTERM and wait for its end."""
+    """Run a process of children.py while the block runs, then send SIGTERM and wait for its end.
+
+    arguments: those of children.py. If the block raises, the process is killed. Raises RuntimeError if it ends with an
+    error, and subprocess.TimeoutExpired after 30 s.
+    """
     command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:

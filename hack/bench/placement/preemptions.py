@@ -100,9 +100,10 @@ def _places(
 
 
 def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
-    """Return the GPU-seconds that our preemption loses (None if refused), and the least possible; 0 if none are needed.
+    """Return the GPU-seconds that our preemption loses (None if refused), and the least possible number.
 
-    multiple: the number of pods on one host is a multiple of this.
+    (0, 0) if no preemption is needed. seed: of the cluster, its running pods and the gang. multiple: the number of pods
+    on one host is a multiple of this.
     """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))

@@ -64,7 +64,10 @@ class Loop:
         self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
-        """Do steps for at least `least_s` seconds, and until `going()` is false. Return (number of steps, seconds)."""
+        """Do steps for at least `least_s` seconds, and longer while `going()` is true.
+
+        Returns (number of steps, seconds).
+        """
         began_s, done = time.perf_counter(), 0
         while (passed_s := time.perf_counter() - began_s) < least_s or going():
             self.step()

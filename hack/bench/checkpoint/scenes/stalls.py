@@ -105,8 +105,9 @@ def _time_first_save(
 
 
 def steady(plan: Plan, places: Places) -> SceneResult:
-    """Time saves into memory that is allocated already. Return also those of a partly frozen state, and of a tiny
-    one.
+    """Time saves into memory that is allocated already, by each saver. Return the times by the saver's name.
+
+    Saves of a partly frozen state and of a tiny state are timed too. A saver that fails is recorded with its error.
     """
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {OURS: Ours}
