@@ -45,7 +45,7 @@ class JobName(NamedTuple):
 
 
 def can_be_name(text: str) -> bool:
-    """Return True if an object may have this name."""
+    """Return True if Kubernetes allows this text as the name of an object."""
     return bool(_NAME.fullmatch(text))
 
 
@@ -63,7 +63,10 @@ def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> di
 
 
 def kind_of(text: str, known: Mapping[str, str]) -> str | None:
-    """Return the kind of a word, in any case and in the plural too; with its group as kubectl has it."""
+    """Return the kind that a word names, None if it is unknown.
+
+    text: in any case, singular or plural, also with its group as kubectl prints it. known: kinds by lower-case word.
+    """
     word = text.lower()
     return known.get(word) or known.get(word.removesuffix("s")) or known.get(word.partition(".")[0].removesuffix("s"))
 

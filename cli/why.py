@@ -91,7 +91,10 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_controller_report(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """Return the rows with the controller's account before them. remedy: replaces the row "next"; "" keeps that row."""
+    """Return the rows with the controller's report before them, as new rows.
+
+    text: of the report. remedy: replaces the row "next", at the end; "" keeps that row.
+    """
     found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
 
@@ -240,12 +243,12 @@ def duration_text(s: float) -> str:
 
 
 def count(number: int, one: str) -> str:
-    """1 worker, 2 workers."""
+    """Return a number with its noun, as in "1 worker" and "2 workers". one: the noun in the singular."""
     return f"{number} {one}{'' if number == 1 else 's'}"
 
 
 def gpus(number: int) -> str:
-    """1 GPU, 2 GPUs."""
+    """Return a number of GPUs as text, as in "1 GPU" and "2 GPUs"."""
     return count(number, "GPU")
 
 

@@ -28,7 +28,7 @@ class Lists(Protocol):
     """The calls that a listing needs of a Client."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
-        """Each page of a list."""
+        """Yield each page of a list. path: of the collection. params: of its query. limit: objects per page."""
 
 
 class ListOnce:
@@ -134,7 +134,10 @@ def may_not(missing: Iterable[str]) -> str:
 
 
 def resource(path: str) -> str:
-    """Return nodes, or jobs.batch.volcano.sh, as kubectl auth can-i takes it."""
+    """Return the resource of a collection's path as kubectl auth can-i takes it: nodes, or jobs.batch.volcano.sh.
+
+    path: for the whole cluster or of a namespace.
+    """
     _, base, *rest = path.split("/")
     return rest[-1] if base == "api" else f"{rest[-1]}.{rest[0]}"
 

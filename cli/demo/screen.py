@@ -56,7 +56,7 @@ class Screen:
         self._console.print()
 
     def print_now(self, text: str) -> None:
-        """One sentence on the way."""
+        """Print one line of progress."""
         self._console.print(Text(text, style="dim"))
 
     @contextmanager

@@ -51,11 +51,11 @@ class PastSizes:
         self._sizes = known
 
     def queue(self, name: str, window: str) -> tuple[QueueSample, ...]:
-        """Return the samples of one queue, oldest first. window: one of WINDOWS."""
+        """Return the samples of one queue, oldest first; () for an unknown one. window: one of WINDOWS."""
         return tuple(self._windows[window].samples.get(name, ()))
 
     def job(self, name: str) -> tuple[SizeSample, ...]:
-        """Return the changes of a job's size, oldest first."""
+        """Return the changes of a job's size, oldest first; () for an unknown job. name: the job's key as text."""
         return tuple(self._sizes.get(name, ()))
 
 

@@ -117,7 +117,7 @@ class PastSource(Protocol):
     """Returns the past of queues and jobs before the page started."""
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of a queue before a time."""
+        """Return the samples of a queue before `end_s`, in seconds since 1970. window: one of WINDOWS."""
 
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time."""

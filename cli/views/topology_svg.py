@@ -150,7 +150,10 @@ def _measure(box: _Box, by_key: Mapping[str, TreeNode]) -> None:
 
 
 def _even(count: int, columns: int) -> int:
-    """Return how many columns things stand in so that the last row is not almost empty. columns: at most, about."""
+    """Return the number of columns for `count` items, >= 1, such that all rows are about equally full.
+
+    columns: the largest number of columns.
+    """
     rows = math.ceil(count / max(1, columns))
     return max(1, math.ceil(count / max(1, rows)))
 

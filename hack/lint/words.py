@@ -80,7 +80,8 @@ class Fault:
 def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
     """Yield the faults of one file: forbidden words in names and headings, long test names, paths that do not exist.
 
-    path: in the repository. files: all tracked paths, and all folders with one of them.
+    path: in the repository; files below NOT_OURS have no faults. text: of the file. files: all tracked paths, and all
+    folders with one of them.
     """
     if path.startswith(NOT_OURS):
         return

@@ -478,8 +478,10 @@ class Agent:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
 
     async def _on_signal(self, number: int) -> None:
-        """Log the roster on SIGUSR1. Leave within drain_grace_s on a first SIGTERM. End now on SIGINT or a second
-        signal.
+        """Request the roster on SIGUSR1. Leave within drain_grace_s on a first SIGTERM. End now on any other signal,
+        and on a second SIGTERM.
+
+        number: of the signal. The exit is DRAINED if SIGTERM was among the signals, else INTERRUPTED.
         """
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
         if number == signal.SIGUSR1:

@@ -172,7 +172,11 @@ class DdpCheckpointer:
         return None if newest is None else newest[1]
 
     def _load_same(self, number: int, step: int) -> tuple[torch_file.TorchFile, object]:
-        """Load the file that rank 0 chose. Raises BadCheckpoint if this rank does not find it."""
+        """Load the file that rank 0 chose; return it and its content. Raises BadCheckpoint if this rank does not find
+        it.
+
+        number: of the write, as in TorchFile. step: of the file.
+        """
         for each in torch_file.list_files(self.checkpoint_dir):
             if (each.number, each.step) == (number, step):
                 return each, torch_file.load(each.path, each.versions)

@@ -93,7 +93,10 @@ async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Rand
 
 
 async def _reactions(testbed: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
-    """Time gangs that come alone, and those that come at once."""
+    """Return the reaction times, in seconds, to gangs that come one by one, and to gangs that come together.
+
+    form: as in Testbed.react.
+    """
     alone = [took for _ in range(plan.singles) for took in await testbed.react(form)]
     return alone, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
 

@@ -43,7 +43,7 @@ class Times:
         return self
 
     def observe(self, seconds: float) -> None:
-        """Keep the time of one phase of a request."""
+        """Store the time of one phase of a request, in seconds."""
         self.taken_s.append(seconds)
 
 

@@ -272,7 +272,11 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Order a follower to copy a step to its replica holders; return the outcome. Disconnect one that fails."""
+        """Order a follower to copy a step to its replica holders; return the outcome.
+
+        A follower that fails or does not answer within COPY_S is disconnected, and the outcome is "failed". name: key
+        of the follower. complete_step: the newest step that all replica holders have.
+        """
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:

@@ -79,7 +79,10 @@ class WritebackFile:
 
 
 def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
-    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that."""
+    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that.
+
+    file: its file descriptor. start: offset of the first byte. Raises OSError for other failures.
+    """
     try:
         os.posix_fadvise(file, start, size_bytes, os.POSIX_FADV_DONTNEED)
     except OSError as error:
@@ -401,7 +404,11 @@ def _regular_file(folder: int, name: str, *, private: bool) -> tuple[int, float]
 
 
 def _link(folder: int, private: str, name: str) -> bool:
-    """Link the private file to a new name. Return False if another file has the name."""
+    """Link the private file to a new name. Return False if another file has the name.
+
+    Where the file system has no hard links, rename the private file instead. folder: its file descriptor. Raises
+    OSError.
+    """
     try:
         os.link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file

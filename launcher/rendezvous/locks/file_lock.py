@@ -151,7 +151,10 @@ class SharedDir:
             os.close(file)
 
     def create_file(self, folder: int, name: str, content: bytes) -> None:
-        """Create a file with this content that only this user can read, and sync it to disk."""
+        """Create a file with this content that only this user can read, and sync it to disk.
+
+        folder: its file descriptor. name: of the file, which must not exist.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
@@ -442,7 +445,10 @@ class FileLock(RoundLock):
         return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
     def _read(self, folder: int, name: str) -> RoundRecord | None:
-        """Read a round file; None if it does not exist. Raises BadRecord."""
+        """Return the record in a round file; None if the file does not exist. Raises BadRecord.
+
+        folder: its file descriptor. name: of the file.
+        """
         content = self._folder.read(folder, name)
         return None if content is None else unseal(content)
 

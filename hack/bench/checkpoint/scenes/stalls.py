@@ -44,7 +44,7 @@ SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
 def of(name: str, what: str) -> str:
-    """Name a time of a saver other than that of its saves."""
+    """Return the name of a time of a saver other than that of its saves. name: of the saver. what: is timed."""
     return f"{name}: {what}"
 
 
@@ -87,7 +87,11 @@ def _write_zeros(path: Path, size_bytes: int) -> None:
 def _time_first_save(
     name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, result: SceneResult
 ) -> None:
-    """Time the first save of a new saver. turn: number of the round; in round 0 also check what it loads."""
+    """Time the first save of a new saver, and store the time in `result`.
+
+    name: of the saver, which `maker` creates with `folder`. turn: number of the round; in round 0 also check what the
+    saver loads. Raises RuntimeError if that differs.
+    """
     saver = maker(folder)
     with ExitStack() as ends:
         ends.callback(saver.close)
