@@ -132,7 +132,7 @@ class Screen:
         )
 
     def close(self, tally: Tally) -> None:
-        """Print the totals, in numbers and in a sentence."""
+        """Print the totals of both sides as a table, in a sentence, and the times of the extender's answers."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("", _OURS, _THEIRS):
             table.add_column(heading, justify="left" if not heading else "right")

@@ -60,9 +60,9 @@ class PastSizes:
 
 
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
-    """Append the present amounts of each queue to a window.
+    """Append the present GPUs of each queue to a window. Only the first MOST_QUEUES of `queues` count.
 
-    Forget queues that no longer exist, and those above MOST_QUEUES.
+    Queues that do not exist any more are removed from the window.
     """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:

@@ -405,7 +405,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
-        """Respond with the user's name, rights and the links of the page."""
+        """Respond with the user's name, rights, the name of the cluster and the links of the page."""
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
             identity.user,

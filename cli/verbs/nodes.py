@@ -116,7 +116,7 @@ def _untaint(args: argparse.Namespace) -> int:
 async def _remove_taint(client: Client, node: str, key: str) -> None:
     """Remove the taint `key` from a node, and try again if another writer changes the node at the same time.
 
-    Raises NotTainted if the node does not have it.
+    Raises NotTainted if the node does not have it, Conflict if _TRIES attempts fail, NotFound and Forbidden.
     """
     import msgspec
 

@@ -198,7 +198,10 @@ def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
 
 
 def _landings(gang: AskedGang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
-    """Return the hosts on which the gang would land, each with its ranks and its GPUs that stay free."""
+    """Return the hosts on which the gang would land, each with its ranks and its GPUs that are free now.
+
+    Sorted by rank. shape: of a pod of the gang, whose tolerations count for the free GPUs.
+    """
     by_host: dict[int, list[int]] = {}
     for uid, host in plan.hosts.items():
         by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))

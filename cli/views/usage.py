@@ -306,7 +306,7 @@ def fields(report: str) -> Sequence[str]:
 
 
 def values(report: str, row: Row) -> dict[str, Any]:
-    """Return the fields of a row by name, for CSV and JSON."""
+    """Return the fields of a row by name, in the order of `fields(report)`, with rounded numbers, for CSV and JSON."""
     found = asdict(row)
     if isinstance(row, PairRow):
         found["lender"] = row.source

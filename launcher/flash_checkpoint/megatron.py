@@ -209,8 +209,9 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
 
 
 def _without_padding(shard: Any) -> Any:
-    """Add the missing flags "padding" to a shard of the optimizer: Megatron's getter omits them, but its loader needs
-    them.
+    """Add the missing flags "padding" to a shard of the optimizer, and return the shard itself.
+
+    Megatron's getter omits them, but its loader needs them.
     """
     for each in shard.values() if isinstance(shard, dict) else ():
         for buckets in each.values() if isinstance(each, dict) else ():

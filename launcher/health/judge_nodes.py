@@ -542,7 +542,11 @@ class _Round:
                 self._add_group(*((node, partner) if partner else (node,)))
 
     def _nearest(self, node: str, candidates: AbstractSet[str]) -> str | None:
-        """Return the free candidate that is nearest in the check's order and not bad, or None."""
+        """Return the candidate that is nearest to `node` in the check's order; None if there is none.
+
+        Candidates that are bad, or in a group of this round already, are skipped. Of two at the same distance the
+        earlier one is returned.
+        """
         nodes, position, excluded = (
             self._evidence.check.nodes,
             self._evidence.position[node],

@@ -381,7 +381,8 @@ class Coordinator:
     async def _check_lost_round(self) -> None:
         """Ask the arbiter for the holder after a renewal failed.
 
-        If there is another holder, queue Denied. If the record was removed, the next round claims it again.
+        If there is another holder, or a newer round of an unknown holder, queue Denied. If the record was removed or
+        still names this coordinator, the next round claims it again. If the arbiter does not answer, do nothing.
         """
         assert self._arbiter is not None
         try:

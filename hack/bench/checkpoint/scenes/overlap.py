@@ -76,7 +76,10 @@ class Loop:
 
 
 def updating(every: list[Any], updated: int) -> Any:
-    """Return an optimizer whose step writes to `updated` of these tensors; the next step writes to the next ones."""
+    """Return an optimizer whose step writes to `updated` tensors of `every`, and the next step to the next ones.
+
+    After the last tensor it continues with the first.
+    """
     import torch
 
     class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
