@@ -54,7 +54,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobChildren:
-    """What belongs to the job beside its object. group: phase of its PodGroup, None if it has none."""
+    """The objects that belong to a job. group: phase of its PodGroup, "" for a new one; None if it has none."""
 
     pods: tuple[JobPod, ...] = ()
     group: str | None = None
@@ -81,9 +81,10 @@ def report_of_controller(
 
 
 def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> ControllerReport:
-    """Return what a job waits for or how it ended, with a remedy. The first fact that explains its state is used.
+    """Return what a job waits for or how it ended, with a remedy.
 
-    name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    Of several facts the first in this order is reported: deletion, end, another controller, no status, an old status,
+    an invalid change, a delay, the running pods. raw: the job's object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
@@ -92,7 +93,7 @@ def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren,
         )
     status = _mapping(raw.get("status"))
     listed_conditions = conditions.valid_conditions(kind.vocabulary.read(status))
-    if (end := _end_account(listed_conditions, view, now_s)) is not None:
+    if (end := _end_report(listed_conditions, view, now_s)) is not None:
         return end
     if isinstance(view, ControlledJob) and view.other_controller:
         return ControllerReport(
@@ -100,22 +101,22 @@ def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren,
         )
     if not listed_conditions:  # a status is written once the children are there
         held_up = _creation_failure(children.events, view, now_s) if isinstance(view, ControlledJob) else None
-        return held_up or _unhandled_account(kind, view, meta, now_s)
-    if (behind := _stale_account(meta, status)) is not None:
+        return held_up or _unhandled_report(kind, view, meta, now_s)
+    if (behind := _stale_report(meta, status)) is not None:
         return behind
     if isinstance(view, RefusedJob):
         return ControllerReport(
             f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are"
         )
-    return _hold_account(kind, view, raw, name, children, now_s) or _running_account(view, status, children, now_s)
+    return _hold_report(kind, view, raw, name, children, now_s) or _running_report(view, status, children, now_s)
 
 
-def _end_account(
+def _end_report(
     listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float
 ) -> ControllerReport | None:
     """Return how a job ended, with a remedy if it failed. None if it has not ended.
 
-    listed_conditions: of its status. view: the job, as its kind reads it. now_s: since 1970.
+    listed_conditions: of its status. view: the job as `kind.read` returned it. now_s: since 1970.
     """
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
@@ -137,13 +138,13 @@ def _end_account(
 _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
-def _unhandled_account(
+def _unhandled_report(
     kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float
 ) -> ControllerReport:
-    """Return the account of a job that no controller has written a status for.
+    """Return the report on a job that no controller has written a status for.
 
-    After SILENT_S seconds the remedy is to check that a controller runs for this kind. meta: its metadata. now_s: since
-    1970.
+    SILENT_S seconds after its creation the remedy is to check that a controller runs for this kind. meta: its metadata.
+    now_s: since 1970.
     """
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
@@ -156,10 +157,10 @@ def _unhandled_account(
     )
 
 
-def _stale_account(meta: Object, status: Object) -> ControllerReport | None:
-    """Return an account if status.observedGeneration is older than metadata.generation.
+def _stale_report(meta: Object, status: Object) -> ControllerReport | None:
+    """Return a report if status.observedGeneration is older than metadata.generation.
 
-    None otherwise, or if one is missing.
+    None otherwise, or if one of them is missing. meta: the job's metadata.
     """
     observed, current = status.get("observedGeneration"), meta.get("generation")
     if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
@@ -168,7 +169,7 @@ def _stale_account(meta: Object, status: Object) -> ControllerReport | None:
     return ControllerReport(text, "see that its controller runs, and what its log says of this job")
 
 
-def _hold_account(
+def _hold_report(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> ControllerReport | None:
     """Return what delays a job, with a remedy: a suspension, a failed creation, the gang or a back-off.
@@ -213,7 +214,7 @@ def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: fl
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> ControllerReport | None:
-    """Return the account of a job whose PodGroup is not admitted yet.
+    """Return the report on a job whose PodGroup is not admitted yet.
 
     None if it is, if there is none, or if pods exist.
     """
@@ -271,8 +272,8 @@ def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequen
     return None
 
 
-def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> ControllerReport:
-    """Return the account of a job that nothing delays: how many of its pods run. now_s: since 1970."""
+def _running_report(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> ControllerReport:
+    """Return the report on a job that nothing delays: how many of its pods run. now_s: since 1970."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)
     text = f"{run} of {count(replicas, 'pod')} run"

@@ -45,7 +45,7 @@ class JobName(NamedTuple):
 
 
 def can_be_name(text: str) -> bool:
-    """Return True if an object may have this name."""
+    """Return True if Kubernetes allows this text as the name of an object."""
     return bool(_NAME.fullmatch(text))
 
 
@@ -63,15 +63,18 @@ def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> di
 
 
 def kind_of(text: str, known: Mapping[str, str]) -> str | None:
-    """Return the kind of a word, in any case and in the plural too; with its group as kubectl has it."""
+    """Return the kind that a word names, None if it is unknown.
+
+    text: in any case, singular or plural, also with its group as kubectl prints it. known: kinds by lower-case word.
+    """
     word = text.lower()
     return known.get(word) or known.get(word.removesuffix("s")) or known.get(word.partition(".")[0].removesuffix("s"))
 
 
 def read(text: str, known: Mapping[str, str]) -> JobName:
-    """Return the parts of a job's name; the namespace is "" if the text has none. Raises BadJobName.
+    """Return the parts of a job's name; kind and namespace are "" if the text has none. Raises BadJobName.
 
-    known: as `words_of` returns it.
+    text: NAME, KIND/NAME or KIND/NAMESPACE/NAME. known: as `words_of` returns it.
     """
     parts = text.split("/")
     kind = "" if len(parts) == 1 else (kind_of(parts[0], known) or "")
@@ -87,7 +90,10 @@ def read(text: str, known: Mapping[str, str]) -> JobName:
 
 
 def _checked_name(kind: str, parts: Sequence[str]) -> JobName:
-    """Return the name with these parts: [KIND, NAMESPACE,] NAME. Raises BadJobName if a part has a wrong form."""
+    """Return the name with these parts: NAME, KIND NAME or KIND NAMESPACE NAME. Raises BadJobName for a wrong form.
+
+    kind: the full kind, "" for none. Of a gang without a job, NAME may contain slashes and capital letters.
+    """
     namespace, name = parts[1] if len(parts) == 3 else "", parts[-1]
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise BadJobName(f"{namespace!r:.90} cannot be a namespace: small letters, digits and dashes")

@@ -67,7 +67,7 @@ def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[
 
 
 def _row(kind: ControlledKind, raw: Object, now_s: float) -> JobRow:
-    """Return the row of a job in the list of jobs. raw: its object. now_s: since 1970."""
+    """Return the row of a job in the list of jobs. raw: its object, also without apiVersion. now_s: since 1970."""
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
     replicas = sum(role.replicas for role in view.roles) if isinstance(view, ControlledJob) else None
@@ -121,7 +121,7 @@ def _running_and_replicas(row: JobRow) -> tuple[int, int]:
 
 
 def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[JobRow]:
-    """Return the jobs as a listing for all output formats. Ages are in seconds for JSON and YAML.
+    """Return the jobs as a listing for all output formats. Ages are texts in the table, and seconds in JSON and YAML.
 
     notes: lines below the table.
     """
@@ -201,7 +201,7 @@ def _pod(pod: Object) -> str:
 
 
 def suspension(kind: str, *, on: bool) -> dict[str, Any]:
-    """Return the merge patch that suspends a job of this kind (`on`) or resumes it."""
+    """Return the merge patch that suspends a job of this kind (`on`) or resumes it. kind: a key of SUSPENDED_BY."""
     *above, last = SUSPENDED_BY[kind]
     value: bool | str = str(on).lower() if above[-1:] == ["annotations"] else on
     patch: dict[str, Any] = {last: value}

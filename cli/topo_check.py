@@ -14,7 +14,10 @@ from turnout.topology.model import BadFabric, ParsedMap
 
 
 def check(text: str) -> ParsedMap:
-    """Read the map in any of its forms and build the fabric, so that the faults are those that an extender finds."""
+    """Read the map in any of its forms and build the fabric, so that the faults are those that an extender finds.
+
+    text: a text map, a YAML map or a ConfigMap. The result has its entries and its faults.
+    """
     reading = read_map(data_of(text))
     if reading.faults:
         return reading

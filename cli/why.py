@@ -80,10 +80,10 @@ def title(chain: Chain) -> str:
 def rows(chain: Chain) -> list[Row]:
     """Return the chain of causes as rows: (label, text)."""
     queue_rows = [*_queue(chain.queue), *_quota(chain)]
-    queue_rows += [("room", _room(chain.room)), ("gang", _gang(chain))]
+    queue_rows += [("room", _room_text(chain.room)), ("gang", _gang_text(chain))]
     if chain.size is not None:
         queue_rows += _size(chain.size, chain.gang.minimum, chain.gang.maximum)
-    queue_rows.append(("decision", _decision(chain)))
+    queue_rows.append(("decision", _decision_text(chain)))
     queue_rows.append(("next", chain.advice))
     if chain.start is not None:
         queue_rows.append(("start", start_text(chain.start, chain.now_s)))
@@ -91,13 +91,16 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_controller_report(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """Return the rows with the controller's account before them. remedy: replaces the row "next"; "" keeps that row."""
+    """Return the rows with the controller's report before them, as new rows.
+
+    text: of the report. remedy: replaces the row "next", at the end; "" keeps that row.
+    """
     found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
 
 
 def _queue(queue: QueueSection) -> list[Row]:
-    """Return the rows on a job's queue."""
+    """Return the two rows on a job's queue: its GPUs and limits, and which jobs hold them."""
     if queue.known:
         parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]
         parts.append("no limit" if queue.free is None else f"{queue.free} free")
@@ -148,8 +151,8 @@ def _need_text(need: ResourceNeed) -> str:
     return f"{needs}, {free and amount_text(need.resource, free).split()[0]} free: {short}"
 
 
-def _room(room: RoomSection) -> str:
-    """Return in words how many workers fit now, and why the other nodes admit none."""
+def _room_text(room: RoomSection) -> str:
+    """Return in words how many workers fit now, and the four most frequent reasons why other nodes admit none."""
     if not room.nodes:
         return "there are no nodes"
     let_in = f"{room.admits} of {count(room.nodes, 'node')} let a worker in ({room.worker})"
@@ -163,7 +166,7 @@ def _room(room: RoomSection) -> str:
     return f"{let_in}; {count(room.fits, 'whole worker')} {fit} now, on {count(room.with_room, 'node')}"
 
 
-def _gang(chain: Chain) -> str:
+def _gang_text(chain: Chain) -> str:
     """Return in words how many members of a gang have a node, how many it needs, and what limits its nodes."""
     gang = chain.gang
     if chain.state == "waiting":
@@ -202,7 +205,7 @@ def _size(size: SizeSection, minimum: int, maximum: int) -> list[Row]:
     return [("size", text), ("balance", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
 
 
-def _decision(chain: Chain) -> str:
+def _decision_text(chain: Chain) -> str:
     """Return in words what was decided on the job and why, and which jobs shrink for it."""
     change = (
         f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
@@ -240,12 +243,12 @@ def duration_text(s: float) -> str:
 
 
 def count(number: int, one: str) -> str:
-    """1 worker, 2 workers."""
+    """Return a number with its noun, as in "1 worker" and "2 workers". one: the noun in the singular."""
     return f"{number} {one}{'' if number == 1 else 's'}"
 
 
 def gpus(number: int) -> str:
-    """1 GPU, 2 GPUs."""
+    """Return a number of GPUs as text, as in "1 GPU" and "2 GPUs"."""
     return count(number, "GPU")
 
 

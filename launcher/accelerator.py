@@ -38,7 +38,7 @@ class PageRegistrar(Protocol):
     """The part of a device driver that registers host memory for fast copies."""
 
     def register(self, address: int, size: int) -> str:
-        """Register these bytes. Return the reason if it fails, "" if it succeeds."""
+        """Register `size` bytes of host memory from `address` on. Return the reason if it fails, "" if it succeeds."""
 
     def unregister(self, address: int) -> None:
         """Unregister these bytes, before they are unmapped."""
@@ -191,7 +191,7 @@ class NoRegistrar:
         self._device = device
 
     def register(self, address: int, size: int) -> str:
-        """Return the reason why nothing is registered."""
+        """Register nothing; return the reason."""
         return f"torch cannot register host memory for {self._device.type}"
 
     def unregister(self, address: int) -> None:
@@ -259,7 +259,10 @@ def device_name(number: int) -> str:
 
 
 def has_peer_link(source: int, target: int) -> bool:
-    """Return True if one CUDA device of this host can read the memory of another without going through the host."""
+    """Return True if one CUDA device of this host can read the memory of another without going through the host.
+
+    source: index of the device that reads. target: index of the one whose memory is read.
+    """
     return bool(torch.cuda.can_device_access_peer(source, target))
 
 

@@ -20,7 +20,10 @@ def log_to(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = 
     """
 
     def log_event(what: str, fields: Mapping[str, object]) -> None:
-        """Log one event. A field with the name of an attribute of log records gets a trailing underscore."""
+        """Log one event. A field with the name of an attribute of log records gets a trailing underscore.
+
+        what: name of the event.
+        """
         extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
         text = " ".join([what, *(f"{name}={value}" for name, value in fields.items())]) if foreign else what
         log.log(logging.DEBUG if what in quiet else logging.INFO, text, extra=extra)
@@ -43,7 +46,10 @@ def rate_limited(
     left_out: dict[str, int] = {}
 
     def log_rarely(what: str, fields: Mapping[str, object]) -> None:
-        """Log an event, or count it as dropped if its name was logged less than `every_s` seconds ago."""
+        """Log an event, or count it as dropped if its name was logged less than `every_s` seconds ago.
+
+        The next one that is logged has the count as the field `left_out`. what: name of the event.
+        """
         if now_s() < told_s.get(what, -every_s) + every_s:
             left_out[what] = left_out.get(what, 0) + 1
             return

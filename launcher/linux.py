@@ -127,7 +127,8 @@ def punch_hole(file: int, offset: int, size: int) -> None:
 def populate(address: int, size: int) -> bool:
     """Make the pages of a mapping writable without page faults.
 
-    address: of the mapping in this process. Returns False if the kernel is older than 5.14; then nothing is done.
+    address: of the mapping in this process. size: in bytes. Returns False if the kernel is older than 5.14; then
+    nothing is done. Raises OSError for other failures.
     """
     for start in range(0, size, _CALL_BYTES):
         while _libc.madvise(address + start, min(_CALL_BYTES, size - start), _POPULATE_WRITE):

@@ -75,5 +75,5 @@ def _print(found: Iterable[CheckLine], output_format: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Keep a terminal from obeying what stands in a name."""
+    """Return the text with a question mark for each character that is not printable, such as an escape."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

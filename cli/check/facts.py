@@ -94,9 +94,10 @@ class FactReader:
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
-        """Return all objects of a list. None if its kind is not served or may not be read; the latter is recorded.
+        """Return all objects of a list. None if its kind is not served, may not be read, or the API server failed.
 
-        selector: a label selector. fields: a field selector; "" for all objects.
+        The latter two are recorded in `refused` and `unserved`. Raises Unreachable. path: of the list. selector: a
+        label selector. fields: a field selector; "" for all objects.
         """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
@@ -113,14 +114,17 @@ class FactReader:
     async def all_of(self, api: str, namespaces: Sequence[str], plural: str) -> list[Object]:
         """Return the objects of Turnout of one kind in these namespaces.
 
-        Namespaces whose list may not be read are left out. api: path of group and version. plural: name of the kind in
-        paths.
+        Namespaces whose list may not be read or fails are left out; this is recorded. api: path of group and version.
+        plural: name of the kind in paths.
         """
         paths = [f"{api}/namespaces/{namespace}/{plural}" for namespace in namespaces]
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
-        """Return the object at a path. None if it does not exist or may not be read; the latter is recorded."""
+        """Return the object at a path. None if it does not exist, may not be read, or the API server failed.
+
+        The latter two are recorded in `refused` and `unserved`. Raises Unreachable.
+        """
 
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))

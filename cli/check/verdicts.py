@@ -121,7 +121,10 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield lines on each topology map: its faults, and nodes or hosts that are missing on either side."""
+    """Yield lines on each topology map: its faults, or that it is empty, or a comparison with the nodes.
+
+    Without maps, or if the nodes may not be listed, there is nothing to compare.
+    """
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
@@ -180,7 +183,8 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line if kube-scheduler offers less than half of the nodes to the extender; nothing otherwise.
 
-    kube-scheduler's configuration cannot be read from the API server, so the extender's metrics are used.
+    Up to SAMPLED_FROM nodes, and before the extender's first answer, nothing is yielded. kube-scheduler's configuration
+    cannot be read from the API server, so the extender's metrics are used.
     """
     nodes = len(facts.nodes or ())
     maximum = 0.0
@@ -249,7 +253,10 @@ def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for nodes whose heartbeat time differs too much from the API server's clock."""
+    """Yield a line for nodes whose heartbeats are ahead of the API server's clock, and one for nodes with late ones.
+
+    If there is neither, yield one that all clocks agree; without heartbeats, yield nothing.
+    """
     now_s = facts.now_s + (facts.ahead_s or 0.0)
     renewals = [
         (lease["metadata"]["name"], renewed_s)
@@ -331,7 +338,10 @@ class _MethodVerdict(NamedTuple):
 
 
 def _extender(facts: ClusterFacts) -> _MethodVerdict:
-    """Return the verdict on the extender: whether it is used, or how to begin."""
+    """Return the verdict on the extender: used, not used, not installed, or unknown if no metrics can be read.
+
+    All but the first have advice.
+    """
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
         return _MethodVerdict(Level.FINE, "extender: used, kube-scheduler asks it")

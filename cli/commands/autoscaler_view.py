@@ -112,7 +112,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     """List once all objects that the autoscaler watches, and return its view of them.
 
     namespace: listed alone if the user may not list the whole cluster; `missing` of the result then names what is
-    unknown. Raises CannotSee if a list failed for another reason.
+    unknown. Raises CannotSee if a list failed for another reason or took longer than LIST_S seconds.
     """
     once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
     maps = settings.configmaps()

@@ -203,7 +203,10 @@ def child_environment() -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill the child when its parent is killed: nobody would be left to insist."""
+    """Ask Linux to kill this process when its parent dies, since no other process would end it then.
+
+    Call it in the child, before it runs its program.
+    """
     die_with(os.getppid(), signal.SIGKILL)
 
 

@@ -59,7 +59,8 @@ def named_job(args: argparse.Namespace) -> JobName:
 async def found_job(client: Client, job_name: JobName) -> FoundJob:
     """Read the job with this name from the API server.
 
-    Raises NoSuch if there is none, or if several kinds have the name.
+    If a kind is given and exists in two API groups, the first group counts. Raises NoSuch if there is no such job, or
+    if without a kind several jobs have the name.
     """
     kinds = [KINDS[job_name.kind]] if job_name.kind else list(KINDS.values())
     answers = await asyncio.gather(*(_look(client, kind, api, job_name) for kind in kinds for api in kind.apis))

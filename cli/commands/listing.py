@@ -28,7 +28,7 @@ class Lists(Protocol):
     """The calls that a listing needs of a Client."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
-        """Each page of a list."""
+        """Yield each page of a list. path: of the collection. params: of its query. limit: objects per page."""
 
 
 class ListOnce:
@@ -134,7 +134,10 @@ def may_not(missing: Iterable[str]) -> str:
 
 
 def resource(path: str) -> str:
-    """Return nodes, or jobs.batch.volcano.sh, as kubectl auth can-i takes it."""
+    """Return the resource of a collection's path as kubectl auth can-i takes it: nodes, or jobs.batch.volcano.sh.
+
+    path: for the whole cluster or of a namespace.
+    """
     _, base, *rest = path.split("/")
     return rest[-1] if base == "api" else f"{rest[-1]}.{rest[0]}"
 
@@ -155,10 +158,12 @@ async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport |
 
     kind = CONTROLLED[name]
     api, place = KINDS[key.kind].api_version, f"namespaces/{quote(key.namespace, safe='')}"
-    raw = await _named(client, f"/apis/{api}/{place}/{kind.plural}", key.name)
+    raw = await _object_by_name(client, f"/apis/{api}/{place}/{kind.plural}", key.name)
     if raw is None:
         return None
-    groups = [await _named(client, f"/apis/{group}/{place}/podgroups", key.name) for group in POD_GROUPS.values()]
+    groups = [
+        await _object_by_name(client, f"/apis/{group}/{place}/podgroups", key.name) for group in POD_GROUPS.values()
+    ]
     phases = [str((each.get("status") or {}).get("phase") or "") for each in groups if each is not None]
     pods = await _pods(client, f"/api/v1/{place}/pods", kind, raw)
     events = await _job_events(client, f"/api/v1/{place}/events", kind, raw)
@@ -167,8 +172,11 @@ async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport |
     return report_of_controller(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", observed, time.time())
 
 
-async def _named(client: Lists, path: str, name: str) -> Any:
-    """Return an object by the right to list, which a viewer has; None where there is none, or it may not be read."""
+async def _object_by_name(client: Lists, path: str, name: str) -> Any:
+    """Return the object with this name; None if there is none, it may not be listed, or its kind is not served.
+
+    It is read by a list, because a viewer may list objects but not get one. path: of the list.
+    """
     found = await items(client, path, {"fieldSelector": f"metadata.name={name}"})
     return next((each for each in found if each["metadata"].get("name") == name), None)
 

@@ -48,9 +48,10 @@ def _time_of_day(wall_s: float) -> str:
 
 
 def screen(listing: Listing[Any], heading: str, is_stale: bool, height: int) -> RenderableType:
-    """Return the part of a listing that fits into `height` lines: heading, rows, the number of hidden rows, and notes.
+    """Return the part of a listing for `height` lines: heading, notes, the first rows, and the number of hidden rows.
 
-    is_stale: the heading is drawn as a warning.
+    Wide columns are omitted, and a column with a share gets a bar. At least one row is shown, even if `height` is too
+    small for it. Without rows the listing's `empty` text is shown. is_stale: the heading is drawn as a warning.
     """
     from rich.bar import Bar
     from rich.console import Group

@@ -229,9 +229,10 @@ class Recabling:
 
 
 def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:
-    """Return the largest gang for which moving cables between two leaves makes room. None if no move helps.
+    """Return the largest gang for which moving cables between two leaves makes room, and the move.
 
-    busy: names of the nodes with any pod. letter: of the new gang.
+    None if no move gives room for more nodes under one leaf than there is now. places: all nodes. busy: names of the
+    nodes with any pod. letter: of the new gang.
     """
     free: dict[str, list[DemoNode]] = {place.leaf: [] for place in places}
     for place in places:

@@ -56,7 +56,7 @@ class Screen:
         self._console.print()
 
     def print_now(self, text: str) -> None:
-        """One sentence on the way."""
+        """Print one line of progress."""
         self._console.print(Text(text, style="dim"))
 
     @contextmanager
@@ -87,10 +87,10 @@ class Screen:
         scores: Pair,
         late: Sequence[DemoGang],
     ) -> None:
-        """Print one act and redraw both boards.
+        """Print the line of one act, one for each late gang, and redraw both boards.
 
-        present: gangs that have arrived and not left. ours, theirs: placements with Turnout and without. late: gangs
-        that had waited and now have all their nodes.
+        scores: of the two placements, by letter. present: gangs that have arrived and not left. ours, theirs:
+        placements with Turnout and without. late: gangs that had waited and now have all their nodes.
         """
         gang = act.gang
         if act.kind is ActKind.LEAVES:
@@ -132,7 +132,7 @@ class Screen:
         )
 
     def close(self, tally: Tally) -> None:
-        """Print the totals, in numbers and in a sentence."""
+        """Print the totals of both sides as a table, in a sentence, and the times of the extender's answers."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("", _OURS, _THEIRS):
             table.add_column(heading, justify="left" if not heading else "right")

@@ -45,7 +45,7 @@ def check() -> None:
 async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
     """Run a real control plane during the block; yields it once it is ready. Raises LocalClusterFailed.
 
-    extender: URL for its scheduler, "" for none. kwok: also simulate the kubelets.
+    extender: URL of the extender that its scheduler asks, "" for none. kwok: also simulate the kubelets.
     """
     flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
     child = await asyncio.create_subprocess_exec(

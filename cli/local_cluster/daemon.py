@@ -126,7 +126,8 @@ def _fork(log: Path, serve: Callable[[], int]) -> int:
 def stop_cluster(folder: Path, record: ClusterRecord) -> None:
     """Stop a local cluster, wait until its process ended, and remove its state file.
 
-    The process gets SIGTERM, and SIGKILL after _STOP_TIMEOUT_S.
+    The process gets SIGTERM, and SIGKILL after _STOP_TIMEOUT_S. folder: of the state file. record: from that file.
+    Raises ProcessLookupError if no process has that id.
     """
     until_s = time.monotonic() + _STOP_TIMEOUT_S
     os.kill(record.pid, signal.SIGTERM)
@@ -147,7 +148,7 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
 
     try:
         access = read_kubeconfig((folder / KUBECONFIG).read_bytes())
-        pods, nodes = (_items(access, plural) for plural in ("pods", "nodes"))
+        pods, nodes = (_list_all(access, plural) for plural in ("pods", "nodes"))
     except (OSError, ValueError, NoAccess) as error:
         raise LocalClusterFailed(f"its API does not answer: {error}") from error
     phases = Counter(pod["status"]["phase"] for pod in pods)
@@ -158,7 +159,7 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
     return dict(phases), ready
 
 
-def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
+def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
     """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods". Raises OSError."""
     import ssl
     import urllib.request  # imported late: it takes a tenth of the time limit of --help

@@ -160,7 +160,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
-    """Write a file that only its owner may read; it is replaced as a whole."""
+    """Write a file that only its owner may read. An existing file is replaced at once, so no reader sees a part."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

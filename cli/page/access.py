@@ -296,9 +296,10 @@ class _Cache(Generic[T]):
         self._pending: dict[Hashable, asyncio.Future[T]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the stored value, or the result of `make` if there is none or it is too old.
+        """Return the stored value, or the result of `make` if there is none or it is RIGHTS_AGE_S old.
 
-        Raises what `make` raises. Calls with the same key at the same time share one call of `make`.
+        Raises what `make` raises. Calls with the same key at the same time share one call of `make`, which a cancelled
+        caller does not end.
         """
         found = self._values.get(key)
         if found is not None and self._clock() - found[0] < RIGHTS_AGE_S:

@@ -273,7 +273,10 @@ JOB_FILTERS = ("text", "state", "queue", "namespace", "kind", "reason")
 
 
 def job_list(state: ClusterState, query: Query) -> JobList:
-    """Return the jobs that match all filters, sorted and paged. Raises BadQuery."""
+    """Return the jobs that match all filters, sorted and paged. Raises BadQuery.
+
+    The filter "text" matches a part of the job's name in any case; the others match a field exactly.
+    """
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}
     rows = [

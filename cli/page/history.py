@@ -51,18 +51,18 @@ class PastSizes:
         self._sizes = known
 
     def queue(self, name: str, window: str) -> tuple[QueueSample, ...]:
-        """Return the samples of one queue, oldest first. window: one of WINDOWS."""
+        """Return the samples of one queue, oldest first; () for an unknown one. window: one of WINDOWS."""
         return tuple(self._windows[window].samples.get(name, ()))
 
     def job(self, name: str) -> tuple[SizeSample, ...]:
-        """Return the changes of a job's size, oldest first."""
+        """Return the changes of a job's size, oldest first; () for an unknown job. name: the job's key as text."""
         return tuple(self._sizes.get(name, ()))
 
 
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
-    """Append the present amounts of each queue to a window.
+    """Append the present GPUs of each queue to a window. Only the first MOST_QUEUES of `queues` count.
 
-    Forget queues that no longer exist, and those above MOST_QUEUES.
+    Queues that do not exist any more are removed from the window.
     """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:

@@ -67,7 +67,11 @@ def document() -> bytes:
 
 
 def _get(path: str, schema: Any, names: tuple[str, ...], summary: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a GET request. names: of its parameters. schema: of its answer."""
+    """Return the OpenAPI description of a GET request.
+
+    path: with path parameters in braces. schema: of its answer. names: of its parameters; those that are not in `path`
+    belong to the query and are optional. summary: a sentence on the request.
+    """
     parameters = [
         {
             "name": name,

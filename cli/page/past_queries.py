@@ -153,7 +153,9 @@ def size_query(job: JobItem, cluster: str) -> str:
 
 
 def size_samples(workers: TimeSeries) -> tuple[SizeSample, ...]:
-    """Return the moments at which a job's number of workers changed, oldest first; only the newest MOST_CHANGES.
+    """Return the first sample and those at which a job's number of workers changed, oldest first.
+
+    Only the newest MOST_CHANGES are returned.
 
     workers: the answer to `size_query`.
     """

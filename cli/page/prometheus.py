@@ -70,9 +70,9 @@ class _Answers(Generic[T]):
         return past or PastSamples(note="Prometheus has not answered yet.")
 
     async def _learn(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> None:
-        """Run the query and store its samples, or a note that says why there are none.
+        """Run the query and store its samples under `key`, or a note that says why there are none.
 
-        Earlier samples are kept on a failure.
+        Earlier samples of the key are kept with such a note. Failures are not raised. ask: runs the query.
         """
         past: PastSamples[T]
         try:

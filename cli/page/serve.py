@@ -252,12 +252,13 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
 def _goodput(client: Client, source: PageSource) -> Goodput:
     """Return a function that reads the time of a job by kind.
 
-    The logs of one job are read at a time, and an answer is reused for GOODPUT_S seconds.
+    The function reads the logs of one job at a time, and reuses an answer for GOODPUT_S seconds. It raises errors of
+    the API server, except for a missing job, which the answer reports.
     """
     turn, known = asyncio.Lock(), OrderedDict[str, tuple[float, JobTime]]()
 
     async def read(job: str) -> JobTime:
-        """Read the logs of the job's pods. If they have no totals, the answer says why."""
+        """Read the logs of the job's pods. Without a job or totals, the answer says why. job: KIND/NAMESPACE/NAME."""
         kind, namespace, name = job.split("/", 2)
         kind, state = kind.partition(".")[0], source.state  # a kind of two groups is one kind here
         if kind not in KINDS:

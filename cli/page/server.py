@@ -117,7 +117,7 @@ class PastSource(Protocol):
     """Returns the past of queues and jobs before the page started."""
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of a queue before a time."""
+        """Return the samples of a queue before `end_s`, in seconds since 1970. window: one of WINDOWS."""
 
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time."""
@@ -405,7 +405,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
-        """Respond with the user's name, rights and the links of the page."""
+        """Respond with the user's name, rights, the name of the cluster and the links of the page."""
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
             identity.user,

@@ -167,7 +167,7 @@ class PageSource:
                     await self._informers.news.wait()
 
     def observe(self) -> None:
-        """Compute the state from the watches, and append the present amounts to `past`.
+        """Compute the state from the watches, and append the present queues and jobs to `past`, also if none changed.
 
         If the state changed, it gets a new version, and all who wait for `changed` are woken.
         """

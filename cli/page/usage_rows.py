@@ -128,7 +128,11 @@ def filtered(usage: Usage, query: Query, report: str) -> Usage:
 
 
 def usage_list(usage: Usage, state: ClusterState, rights: Rights, query: Query, reading: LogReading) -> UsageList:
-    """Return one report with what the user may see, sorted and paged. reading: state of the log. Raises BadQuery."""
+    """Return one report with what the user may see, sorted and paged.
+
+    usage: of the whole log. rights: of the user. query: its filters name the report. reading: state of the log. Raises
+    BadQuery.
+    """
     report, days = window_of(query)
     visible_part = visible_usage(usage, state, rights)
     report_rows = rows(report, filtered(visible_part, query, report))

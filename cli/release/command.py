@@ -65,7 +65,7 @@ def _release(args: argparse.Namespace) -> int:
     check_object(args.lease, "--lease")
 
     async def work(client: Client) -> ExitCode:
-        """Remove the scheduling gates: with --all always, otherwise only if no nominator works. Print a summary."""
+        """Remove the gates, with --if-unplaced only if no nominator works. Return FAILED if a removal failed."""
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 

@@ -17,13 +17,13 @@ class LogCalls(Protocol):
     """The calls of the API client that are used."""
 
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> bytes:
-        """Return an object."""
+        """Return an object as JSON. path: of the object. params: of the query."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None) -> AsyncIterator[bytes]:
-        """Return each page of a list."""
+        """Yield each page of a list as JSON. path: of the collection. params: of the query."""
 
     def stream(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Return an answer piece by piece."""
+        """Yield an answer piece by piece, as it arrives. path: of the request. params: of the query."""
 
 
 class LogFollower:

@@ -105,7 +105,10 @@ async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict
 
 
 def _in(place: str, path: str) -> str:
-    """Narrow the path of a kind to a namespace."""
+    """Return the path of a kind's collection in one namespace.
+
+    place: "namespaces/NAME". path: of the collection in the whole cluster.
+    """
     group, _, plural = path.rpartition("/")
     return f"{group}/{place}/{plural}"
 

@@ -96,7 +96,10 @@ def _untaint(args: argparse.Namespace) -> int:
         raise BadArgument(f"{args.node!r:.90} cannot be the name of a node")
 
     async def free(client: Client) -> None:
-        """Remove the taint from the node. Raises NoSuch if the node does not exist or may not be changed."""
+        """Remove the taint from the node and print a line about it.
+
+        Raises NoSuch if the node does not exist or may not be changed.
+        """
         from turnout.kube.errors import Forbidden, NotFound
 
         try:
@@ -113,7 +116,7 @@ def _untaint(args: argparse.Namespace) -> int:
 async def _remove_taint(client: Client, node: str, key: str) -> None:
     """Remove the taint `key` from a node, and try again if another writer changes the node at the same time.
 
-    Raises NotTainted if the node does not have it.
+    Raises NotTainted if the node does not have it, Conflict if _TRIES attempts fail, NotFound and Forbidden.
     """
     import msgspec
 

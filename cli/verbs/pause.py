@@ -157,7 +157,10 @@ def _all(verb: str, args: argparse.Namespace, change: PendingPatch) -> int:
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:
-        """Write the override for all jobs and print what changed. Raises NoSuch if the namespace does not exist."""
+        """Write the override for all jobs and print what changed.
+
+        Raises NoSuch if the namespace of its ConfigMap does not exist.
+        """
         from turnout.kube.client.apply import apply_object
         from turnout.kube.errors import NotFound
 

@@ -68,7 +68,7 @@ def _simulate(args: argparse.Namespace) -> int:
 
     try:
         options = _options(args)
-        submissions, rules = model.jobs_of(_rows(args), options, args.jobs)
+        submissions, rules = model.jobs_of(_trace_rows(args), options, args.jobs)
     except model.BadSimulation as error:
         raise BadArgument(str(error)) from error
     except (BadTrace, OSError, UnicodeDecodeError) as error:
@@ -150,8 +150,11 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
     return SimulationOptions(nodes, *more)
 
 
-def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
-    """Return the rows of the trace file, or generated ones. Raises BadTrace, or OSError of the file."""
+def _trace_rows(args: argparse.Namespace) -> Sequence[TraceRow]:
+    """Return the rows of the trace file, of stdin for "-", or those generated from --jobs and --seed.
+
+    Raises BadTrace, or OSError of the file.
+    """
     from random import Random
 
     from turnout.simulator.replay.traces import draw_trace, rows_of

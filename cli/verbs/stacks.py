@@ -33,7 +33,7 @@ def add(commands: Verbs) -> None:
 
 
 def _stacks(args: argparse.Namespace) -> int:
-    """Merge the stacks of a hang, write the report beside them and print the verdict. Return the exit code."""
+    """Merge the stacks of a hang, write the report into their folder and print the verdict. Return the exit code."""
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
     from turnout.launcher.health.stack_traces.report import files, merge, verdict

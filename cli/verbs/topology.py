@@ -110,7 +110,7 @@ def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) 
     """
     from turnout.cli.views.topology import listing, rows, tree_nodes
 
-    used = {node: sum(gangs.values()) for node, gangs in _holders(view).items()}
+    used = {node: sum(gangs.values()) for node, gangs in _gpus_by_node_and_gang(view).items()}
     found = rows(view.fabric.paths, tree_nodes(view.nodes, used, settings.gpu_resource), with_nodes)
     return listing(found, (view.map_fault,) if view.map_fault else ())
 
@@ -123,17 +123,16 @@ def topology_svg(view: SchedulerView, settings: Settings) -> str:
     from turnout.cli.views.topology import tree_nodes
     from turnout.cli.views.topology_svg import svg
 
-    holders = _holders(view)
+    holders = _gpus_by_node_and_gang(view)
     used = {node: sum(gangs.values()) for node, gangs in holders.items()}
     nodes = tree_nodes(view.nodes, used, settings.gpu_resource)
     return svg(view.fabric.paths, nodes, holders, (view.map_fault,) if view.map_fault else ())
 
 
-def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
-    """Return the GPUs of each gang on each node: node -> key of the gang -> GPUs. Pods without a GPU or node are
-    omitted.
+def _gpus_by_node_and_gang(view: SchedulerView) -> dict[str, Counter[str]]:
+    """Return the number of GPUs that each gang uses on each node: node -> key of the gang -> number.
 
-    Raises CannotSee if nodes or pods may not be listed.
+    Pods without a GPU or node are omitted. Raises CannotSee if nodes or pods may not be listed.
     """
     from turnout.cli.commands.listing import CannotSee, may_not
 

@@ -90,7 +90,7 @@ def _csv(report: str, usage: Usage) -> str:
 
 
 def _read(log: Path, since_s: float) -> Usage:
-    """Return the usage in a decision log. since_s: seconds since 1970. Raises OSError."""
+    """Return the usage since `since_s` in a decision log. log: "-" for stdin. since_s: since 1970. Raises OSError."""
     from turnout.cli.views.usage import read_usage
 
     if str(log) == "-":

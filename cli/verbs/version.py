@@ -30,7 +30,7 @@ def add(commands: Verbs) -> None:
 
 
 def _version(args: argparse.Namespace) -> int:
-    """Print our version, Kubernetes' and the installed one. Return the exit code."""
+    """Print the version of this program, of Kubernetes and of the installed components. Return the exit code."""
     from turnout.cli.commands.run_verb import print_now, run_verb
     from turnout.cli.exit_codes import ExitCode
     from turnout.kube.version import installed_build
@@ -40,7 +40,10 @@ def _version(args: argparse.Namespace) -> int:
         return ExitCode.DONE
 
     async def work(client: Client) -> None:
-        """Print the versions of Kubernetes and of Turnout's installed parts."""
+        """Print the versions of Kubernetes and of Turnout's installed components.
+
+        If the components may not be listed or the API has none, print why.
+        """
         import msgspec
 
         from turnout.kube.errors import CallError
@@ -58,7 +61,7 @@ def _version(args: argparse.Namespace) -> int:
 
 
 def installed(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per Deployment of Turnout: its part, its version and its namespace, sorted."""
+    """Return one line per Deployment of Turnout: its component, its version and its namespace, sorted by line."""
     lines = []
     for each in deployments:
         meta = each["metadata"]

@@ -198,7 +198,10 @@ def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
 
 
 def _landings(gang: AskedGang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
-    """Return the hosts on which the gang would land, each with its ranks and its GPUs that stay free."""
+    """Return the hosts on which the gang would land, each with its ranks and its GPUs that are free now.
+
+    Sorted by rank. shape: of a pod of the gang, whose tolerations count for the free GPUs.
+    """
     by_host: dict[int, list[int]] = {}
     for uid, host in plan.hosts.items():
         by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))
@@ -301,8 +304,8 @@ def chain_of(
 ) -> Chain | None:
     """Return the chain of the autoscaler's decision on the gang as one that no controller owns.
 
-    None if it ignores the gang. pods: of the gang, added to `autoscaler`. gpus: names of GPU resources. now_s: since
-    1970.
+    None if the autoscaler ignores the gang. pods: of the gang; they are added to `autoscaler` and stay there. nodes: of
+    the cluster. gpus: names of GPU resources. now_s: since 1970.
     """
     for pod in pods:
         autoscaler.put_pod(pod)
@@ -355,7 +358,7 @@ def listing(explained: Explained) -> Listing[Landing]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as text, consecutive ones joined: 0-3,8."""
+    """Return ascending distinct numbers as text, consecutive ones joined, as in "0-3,8"; "" for none."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

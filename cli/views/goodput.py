@@ -84,8 +84,8 @@ def number(value: object) -> float | None:
 def period(totals: Sequence[Totals], since_s: float | None) -> tuple[Totals, Totals | None]:
     """Return the newest totals, and those from which to count: the newest ones at or before `since_s`.
 
-    totals: at least one, in any order. since_s: since 1970. The second is None, so that the job's begin counts, if
-    `since_s` is None or no totals are that old.
+    totals: at least one, in any order. since_s: since 1970. The second result is None, for the job's begin, if
+    `since_s` is None or no totals are that old. Both results are the same totals if none are newer than `since_s`.
     """
     newest = max(totals, key=lambda each: (each.until_s, each.wall_s))
     earlier = [each for each in totals if since_s is not None and each.until_s <= since_s]

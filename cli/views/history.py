@@ -46,7 +46,8 @@ class HistoryRow:
 def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
     """Return the rows of Events about an object, and of Events that Turnout's components wrote about its pods.
 
-    pods: names of its pods. kind: as in Events. name: of the object.
+    events: of the object's namespace; the rows keep their order. pods: names of its pods. kind: as in Events. name: of
+    the object.
     """
     found = []
     for event in map(read_event, events):

@@ -135,5 +135,5 @@ def _yaml(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what YAML has no word for into what JSON would have."""
+    """Return a copy of the value with JSON's types only: YAML would write others, such as tuples, as Python objects."""
     return json.loads(json.dumps(value))

@@ -74,7 +74,7 @@ class _Sum:
 
 
 def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
-    """Return the nodes that offer GPUs, by name. gpus: names of GPU resources."""
+    """Return the offer of each node that has allocatable GPUs, sorted by name. gpus: names of GPU resources."""
     found = []
     for node in nodes:
         room = node.status.allocatable or {}

@@ -87,7 +87,11 @@ def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
 
 
 def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return (colour by gang, legend of (colour, text)). Only gangs with the most GPUs have a colour of their own."""
+    """Return (colour by gang, legend of (colour, text)).
+
+    Only the len(PALETTE) gangs with the most GPUs have a colour; the others share one entry of the legend, with OTHER.
+    The last two entries are for free and for closed nodes. holders: node -> gang -> number of GPUs.
+    """
     held_gpus = Counter[str]()
     for gangs in holders.values():
         held_gpus.update(gangs)
@@ -146,7 +150,10 @@ def _measure(box: _Box, by_key: Mapping[str, TreeNode]) -> None:
 
 
 def _even(count: int, columns: int) -> int:
-    """Return how many columns things stand in so that the last row is not almost empty. columns: at most, about."""
+    """Return the number of columns for `count` items, >= 1, such that all rows are about equally full.
+
+    columns: the largest number of columns.
+    """
     rows = math.ceil(count / max(1, columns))
     return max(1, math.ceil(count / max(1, rows)))
 

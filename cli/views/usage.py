@@ -306,7 +306,7 @@ def fields(report: str) -> Sequence[str]:
 
 
 def values(report: str, row: Row) -> dict[str, Any]:
-    """Return the fields of a row by name, for CSV and JSON."""
+    """Return the fields of a row by name, in the order of `fields(report)`, with rounded numbers, for CSV and JSON."""
     found = asdict(row)
     if isinstance(row, PairRow):
         found["lender"] = row.source
@@ -342,7 +342,10 @@ def usage_listing(report: str, usage: Usage) -> Listing[Row]:
 
 
 def _is_shown(name: str, report: str, rows: Sequence[Row]) -> bool:
-    """Return True for a column that is not zero everywhere; idle reasons that did not occur are left out of a table."""
+    """Return True for a column that a table shows: all but the idle reasons that are zero in every row.
+
+    name: of the column. report: the kind of report.
+    """
     return not name.startswith("idle_") or any(values(report, row)[name] for row in rows)
 
 
@@ -357,5 +360,5 @@ def _head(name: str) -> str:
 
 
 def _cell(report: str, name: str) -> Callable[[Row], str]:
-    """Return the function that gives a row's text in one column: numbers with two digits after the point."""
+    """Return the function that returns a row's text in the column `name`: numbers with two digits after the point."""
     return lambda row: f"{values(report, row)[name]:.2f}" if _is_number(name) else str(values(report, row)[name])

@@ -203,8 +203,10 @@ def _done(records: Sequence[Record]) -> list[Record]:
 
 
 def _check_end(runner_records: Sequence[Record], done: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
-    """Yield a violation if the job ended with another exit code than 0, or if a rank ended before or after the last
-    step.
+    """Yield a violation for each end of the job with another exit code than 0, and one for a wrong last step.
+
+    The last step is wrong if no rank completed the job, or if one ended before or after `plan.steps`. done: records of
+    the ranks that completed the job.
     """
     for over in (record for record in runner_records if record.event == "over" and record.code):
         yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")

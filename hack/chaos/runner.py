@@ -56,8 +56,10 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
-    """Inject each fault in turn, then let the job complete. Raises NoProgress if it makes no progress within
-    PATIENCE_S.
+    """Inject each fault in turn, then let the job complete.
+
+    After each fault wait until the job trains again, unless the next fault comes during the recovery. Raises NoProgress
+    if this or another wait takes longer than PATIENCE_S, or if the job does not complete.
     """
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, event in enumerate(events):

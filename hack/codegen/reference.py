@@ -209,7 +209,7 @@ def _launcher_registry() -> CollectorRegistry:
 
 
 def metrics() -> str:
-    """Return the page of metrics, a section for each program. Raises Undocumented."""
+    """Return the page of metrics as Markdown, a section for each program. Raises Undocumented for one without help."""
     parts = [
         "# Metrics",
         "Made from the registries of the programs. A histogram also serves `_bucket`, `_sum` and `_count`.",

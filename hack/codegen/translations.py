@@ -1,8 +1,8 @@
-"""Tell on each Chinese page that its English pages have changed since: `python -m hack.codegen.translations --write`.
+"""Writes a notice on each Chinese page whose English pages have changed after its translation.
 
-A page of docs/zh begins with the English pages that it was translated from, each with a digest of the text of that day.
-Who brings a page up to date records the digests of today: `--translated docs/zh/jobs.md`. Comments and line
-breaks of an English page do not count.
+`python -m hack.codegen.translations --write` writes them. A page of docs/zh begins with the names of the English pages
+that it was translated from, each with a digest of their text at that time. After an update of a Chinese page, record
+the present digests with `--translated docs/zh/jobs.md`. Comments and line breaks of an English page do not count.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A real Kubernetes control plane on loopback: built from declared Go tools, started and ended with its user."""
+"""A real Kubernetes control plane on loopback, built from Go modules. It ends with the process that started it."""

@@ -1,4 +1,4 @@
-"""python -m hack.controlplane build | path NAME | up: the developer's command."""
+"""The command `python -m hack.controlplane` for developers: build, path NAME, up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from hack.controlplane.tools import build, cache, parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command: build, path or up. Return 0; 1 for an error, which is printed as one message without a
-    traceback.
-    """
+    """Run one command: build, path or up. Return 0; 1 for a ControlPlaneError, which is printed without a traceback."""
     arguments = _parser().parse_args(argv)
     try:
         match arguments.command:

@@ -1,4 +1,7 @@
-"""A client for tests and benches: plain JSON over aiohttp, many requests at once. Not the client that ships."""
+"""An API client for tests and benchmarks: plain JSON over aiohttp, many requests at the same time.
+
+The programs of Turnout have their own client, kube/client/api_client.py.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ class Api:
         return await self.call("GET", path)
 
     async def create(self, body: Object, namespace: str = "default", query: str = "") -> Any:
-        """Create any object."""
+        """Create any object, and return the answer. namespace: used if the object names none. query: beginning with ?.
+
+        Raises ApiError.
+        """
         return await self.call("POST", collection(body, namespace) + query, body)
 
     async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
@@ -98,8 +104,10 @@ class Api:
         return list(listed["items"])
 
     async def watch(self, path: str) -> AsyncIterator[list[Object]]:
-        """Yield the whole collection now and after each change, without end. If the watch ends, list and watch
-        again.
+        """Yield all objects of a collection now and after each change, without end, in any order.
+
+        If the watch ends, list and watch again. path: of the collection, with or without a query. Raises ApiError if
+        the list is refused.
         """
         query = "&" if "?" in path else "?"
         while True:
@@ -123,7 +131,7 @@ class Api:
                     _hang_up(answer)
 
     async def events(self, path: str) -> AsyncGenerator[tuple[bytes, float]]:
-        """Yield each line of one watch, and when it arrived (monotonic seconds), until the server ends the watch.
+        """Yield each line of one watch with the time when it arrived (monotonic seconds), until the server ends it.
 
         path: with the query of the watch. Raises ApiError if the server refuses it.
         """
@@ -150,9 +158,9 @@ class Api:
                 await asyncio.sleep(0.05)
 
     async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
-        """Watch a collection until `seen` returns a true result for its objects, and return that result.
+        """Watch a collection until `seen` returns a true result for all of its objects together; return that result.
 
-        Raises TimeoutError, whose message has each object as last seen.
+        Raises TimeoutError after `within_s`, with a line on each of the first 40 objects.
         """
         last: list[Object] = []
         changes = self.watch(path)

@@ -1,4 +1,4 @@
-"""Keys and certificates of one control plane: an authority of its own, short-lived, in its folder."""
+"""Keys and certificates of one control plane: short-lived files in its folder, signed by its own authority."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Authority:
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write a private key that only its owner can read."""
+    """Write a private key as PEM, without a password, into a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(

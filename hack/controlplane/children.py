@@ -37,7 +37,7 @@ class Children:
             [sys.executable, "-I", "-S", supervisor.__file__, str(self.folder), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C in the terminal ends us first, and us in our own order
+            start_new_session=True,  # Ctrl-C in the terminal must not reach it: this process ends its programs in order
         )
 
     @property
@@ -57,11 +57,11 @@ class Children:
         return answer["pid"], answer["exit"]
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to a program."""
+        """Send a signal to a program. Raises ControlPlaneError if it was never started or was stopped."""
         self._order(do="signal", name=name, signal=number)
 
     def stop(self, name: str) -> None:
-        """End a program by SIGTERM, and by SIGKILL after a few seconds."""
+        """End a program by SIGTERM, and by SIGKILL after a few seconds. Does nothing if it was never started."""
         self._order(do="stop", name=name)
 
     def stop_all_but(self, *names: str) -> None:
@@ -76,7 +76,7 @@ class Children:
         with self._turn:
             assert self._supervisor.stdin is not None
             assert self._supervisor.stdout is not None
-            with contextlib.suppress(OSError):  # an order that was never taken: the supervisor was killed
+            with contextlib.suppress(OSError):  # the supervisor was killed before it read the last order
                 self._supervisor.stdin.close()
             self._supervisor.stdout.close()
             self._supervisor.wait()

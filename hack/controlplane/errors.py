@@ -1,4 +1,4 @@
-"""Errors of the control plane, one class for each thing that a caller can do about it."""
+"""Errors of the control plane, one class for each action that a caller can take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotBuilt(ControlPlaneError):
 
 
 class NoGo(ControlPlaneError):
-    """No usable Go, and it could not be brought either. Install it, or let pip reach its index."""
+    """Go is missing or too old, and pip could not install it. Install Go, or let pip reach its index."""
 
     def __init__(self, minimum: str, found: str, why: str) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class NoGo(ControlPlaneError):
 
 
 class BuildFailed(ControlPlaneError):
-    """Go refused to build a part. Its words are in the message."""
+    """The Go compiler failed on a part. Its output is in the message."""
 
     def __init__(self, name: str, command: str, output: str) -> None:
         super().__init__(f"{name} was not built. The command was:\n  {command}\nand it said:\n{output}")
@@ -45,7 +45,7 @@ class NotReady(ControlPlaneError):
 
 
 class ApiError(ControlPlaneError):
-    """The API server answered with a refusal."""
+    """The API server answered with an error status."""
 
     def __init__(self, method: str, path: str, status: int, message: str) -> None:
         super().__init__(f"{method} {path}: {status} {message}")

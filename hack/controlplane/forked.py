@@ -1,7 +1,7 @@
-"""Programs of ours in forks of a process that has imported them: what `python -m MODULE` runs, without its imports.
+"""Runs programs of Turnout in forks of a process that has imported their modules.
 
-Half of a test's processor time went into importing the same modules again for each program that it starts. Standard
-library only: the supervisor, whose forks they are, reads this by its path.
+The result is that of `python -m MODULE`, but the imports, which take about half of a test's processor time, are done
+once. This module imports only the standard library, because the supervisor loads it by its path.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _LOOK_S = 0.01
 
 
 def module_of(argv: list[str]) -> str | None:
-    """Return the module of ours that a command line runs with this Python; None if it runs anything else."""
+    """Return the module of Turnout that a command line runs with this Python; None if it runs anything else."""
     ours = len(argv) > 2 and argv[:2] == [sys.executable, "-m"] and argv[2].startswith(PACKAGE)
     return argv[2] if ours else None
 
 
 def prepare(module: str) -> None:
-    """Import what the module imports, so that later forks start fast. Import errors are left to the fork.
+    """Import what the module imports, so that later forks start fast. Raises nothing: a fork reports import errors.
 
-    The module itself is not kept: each fork runs it from its beginning.
+    The module itself is removed from sys.modules, so that each fork runs it from its beginning.
     """
     if sys.flags.no_site and "site" not in sys.modules:
-        import site  # with it come the packages of the environment, which nobody else here needs
+        import site  # makes the packages of the environment importable; the supervisor itself needs none
 
         site.main()
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy starts threads as it is imported; a fork has one
     try:
-        with contextlib.suppress(Exception):  # what cannot be imported tells so in its fork
+        with contextlib.suppress(Exception):  # the fork reports the import error
             spec = find_spec(module)
             entry = f"{module}.__main__" if spec is not None and spec.submodule_search_locations else module
             importlib.import_module(entry)
@@ -59,7 +59,7 @@ def prepare(module: str) -> None:
 
 
 class Forked:
-    """A fork that runs a module; what a supervisor asks of a `subprocess.Popen`."""
+    """A fork that runs a module. It has the methods of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(
         self, argv: list[str], log: BinaryIO, folder: Path, env: dict[str, str], tie: Callable[[], None] | None
@@ -121,7 +121,7 @@ def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Call
         code = 0
     except SystemExit as wanted:
         code = _status(wanted)
-    except BaseException:  # nothing of the parent's may run in a fork
+    except BaseException:  # the parent's handlers must not run in a fork
         traceback.print_exc()
     finally:
         _end(code)
@@ -136,8 +136,9 @@ def _status(wanted: SystemExit) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End this process as Python does, without the parent's objects: threads, exit functions, buffered output, then
-    the status.
+    """End this process as Python does: wait for threads, call exit functions, flush the output, exit with `code`.
+
+    Objects of the parent are not finalized. Only the lowest 8 bits of `code` count.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # os._exit waits for no thread; multiprocessing does it so

@@ -1,4 +1,4 @@
-"""GPU nodes as Kubernetes objects, the way a cluster of identical machines would show them."""
+"""GPU nodes as Kubernetes objects, as in a cluster of identical machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def gpu_node(
     gpu: str = GPU,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """Return a ready node with an InternalIP. gpus: 0 for a node without the resource. gpu: name of the resource."""
+    """Return a ready node, as JSON, with the InternalIP `ip`.
+
+    gpus: their number; 0 for a node without the resource. labels, taints: in addition to the host name's label. cpu,
+    memory, pods: quantities. gpu: name of the resource of GPUs.
+    """
     room = {
         "cpu": cpu,
         "memory": memory,
@@ -43,7 +47,10 @@ def gpu_node(
 
 
 def gpu_nodes(count: int, prefix: str = "node-", **each: Any) -> list[dict[str, Any]]:
-    """Build nodes node-000, node-001 ... with addresses 10.1.0.1 upwards; `each` goes to gpu_node."""
+    """Return `count` nodes node-000, node-001 ... with addresses from 10.1.0.1 on.
+
+    prefix: in place of "node-". each: further arguments of `gpu_node`, the same for all.
+    """
     width = max(3, len(str(count - 1)))
     return [gpu_node(f"{prefix}{index:0{width}d}", address(index), **each) for index in range(count)]
 

@@ -1,7 +1,7 @@
-"""One control plane on free loopback ports: start it, talk to it, stop it; whatever it started ends with it.
+"""Starts, restarts and stops one control plane on free loopback ports. All of its programs end with it.
 
-Process control is blocking and safe to call from any thread (an async caller may use asyncio.to_thread); objects are
-created through api.py. Command lines are in programs.py, the ending of processes in supervisor.py.
+The calls block and may come from any thread (an async caller may use asyncio.to_thread). Objects are created through
+api.py. programs.py has the command lines, supervisor.py ends the processes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _bind(made: socket.socket, rng: random.Random) -> None:
 
 
 class ControlPlane:
-    """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator.
+    """etcd and an API server, and optional programs: scheduler, controller manager, kwok, training-operator.
 
     release: NEXT for the API server and the scheduler of the newer Kubernetes. fork: True to run our programs in forks
     of a process that has imported them (forked.py), which is fast and good for tests. False to start them as users do,
@@ -112,9 +112,10 @@ class ControlPlane:
         return self
 
     def begin_again(self) -> bool:
-        """End all programs but etcd and the API server, and remove all objects that were created since the start.
+        """End all programs but etcd and the API server, and bring all objects back to how they were after the start.
 
-        Returns False if the control plane cannot be used again. Raises NotReady if etcd or the API server has ended.
+        Returns False, with the objects unchanged, if the control plane cannot be used again. Raises NotReady if etcd or
+        the API server has ended.
         """
         if fault := self.fault():
             raise fault
@@ -219,7 +220,7 @@ class ControlPlane:
         self.wait_ready("training-operator", f"http://{programs.HOST}:{health}/readyz")
 
     def start_program(self, name: str, argv: list[str], ready_url: str | None = None) -> int:
-        """Start any other program, which ends with the plane; return its pid.
+        """Start a program of any kind, which ends with the plane; return its pid. name: also of its log.
 
         ready_url: wait until it answers 200; None to wait for nothing. Raises NotReady.
         """
@@ -233,11 +234,11 @@ class ControlPlane:
         self._children.stop(name)
 
     def kill_program(self, name: str) -> None:
-        """Kill one program as a crash would."""
+        """Kill one program by SIGKILL. Raises ControlPlaneError if it was never started."""
         self._children.signal(name, signal.SIGKILL)
 
     def pid(self, name: str) -> int | None:
-        """Return the pid of a program, None if it was never started."""
+        """Return the pid of a program, also after its end; None if it was never started or was stopped."""
         return self._children.state(name)[0]
 
     def restart_apiserver(self) -> None:
@@ -276,7 +277,7 @@ class ControlPlane:
         return Api(self.url, self.ca, token or self.token)
 
     def logs(self, name: str) -> str:
-        """Return what a program has written so far."""
+        """Return all that a program has written to stdout and stderr; "" if it was never started."""
         return self._children.log(name)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:

@@ -1,6 +1,6 @@
-"""The shipped KubeSchedulerConfiguration, filled in for one run: API server, extender, TLS.
+"""The shipped KubeSchedulerConfiguration with the API server, extender and TLS files of one run.
 
-Tests start their kube-scheduler with what this gives, so the file in deploy/scheduler is one that has run.
+Tests start kube-scheduler with it, which also tests the file in deploy/scheduler.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from hack.controlplane.certs import Pair
 FOLDER = Path(__file__).parents[2] / "deploy" / "scheduler"
 SHIPPED = FOLDER / "kube-scheduler-config.yaml"
 SHIPPED_KOORDINATOR = FOLDER / "koord-scheduler-config.yaml"
-# What a serving certificate of a test's extender must be good for: the shipped file names the Service.
+# Names for the serving certificate of a test's extender; the shipped file names the Service.
 EXTENDER_HOSTS = ("127.0.0.1", "localhost", "turnout-extender.turnout-system.svc")
-FAST_CLIENT = {"qps": 5000, "burst": 5000}  # the default of 50 binds a second would be what a bench measures
+FAST_CLIENT = {
+    "qps": 5000,
+    "burst": 5000,
+}  # with the default, a benchmark would measure the limit of 50 binds per second
 
 
 def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""JSON schemas of every kind that a running API server knows, and kubeconform run with them: nothing from the network.
+"""Writes JSON schemas of every kind that a running API server knows, and runs kubeconform with them, without network.
 
-Stricter than the API server itself, which drops an unknown field with a warning: here it is a fault.
+An unknown field is a fault here; the API server only drops it with a warning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hack.controlplane.tools import cache
 
 Schema = dict[str, Any]
 REF = "#/definitions/"
-PATTERN = "{{ .ResourceKind }}-{{ .Group }}-{{ .ResourceAPIVersion }}.json"  # kubeconform's words, in lower case
+PATTERN = "{{ .ResourceKind }}-{{ .Group }}-{{ .ResourceAPIVersion }}.json"  # for kubeconform; files are in lower case
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 
 
@@ -46,7 +46,7 @@ def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:
 
 
 def faults(results: Iterable[Schema]) -> list[str]:
-    """Return a line for each object that is not valid. An object without a schema is not valid either."""
+    """Return a line for each object that is not valid, or has no schema. results: as `kubeconform` returns them."""
     return [
         f"{each['filename']}: {each['kind']} {each['name']}: {each['status']} {each['msg']}"
         for each in results

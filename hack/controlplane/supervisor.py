@@ -1,13 +1,13 @@
-"""The parent of every program of a control plane: it ends them all in whatever way its own parent ends.
+"""The parent process of all programs of a control plane. It ends them when its own parent ends, for whatever reason.
 
-Runs as a process of its own (python supervisor.py FOLDER PARENT_PID), one thread. It imports the standard library,
-and what programs of ours import once it has to fork them (forked.py). It reads one JSON order a line from stdin and
+It is a separate process with one thread (python supervisor.py FOLDER PARENT_PID). It imports only the standard
+library, and the imports of the programs that it forks (forked.py). It reads one JSON order per line from stdin and
 answers each with one JSON line on stdout.
 
-It notices the end of its parent in two ways, since each one can fail: stdin is closed, or the parent id has changed
+It detects the end of its parent in two ways, since each one can fail: stdin is closed, or the parent id has changed
 (if a forked child still holds stdin open). If the supervisor itself is killed, the kernel kills each program
-(PR_SET_PDEATHSIG). That signal comes when the *thread* that forked ends: so there is one thread here, and the test's
-own process never forks.
+(PR_SET_PDEATHSIG). The kernel also sends that signal when the *thread* that forked ends. Therefore the supervisor has
+one thread, and the test's own process never forks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 LOOK_FOR_PARENT_S = 0.5
-GRACE_S = 2.0  # between asking to end and killing
+GRACE_S = 2.0  # seconds from SIGTERM to SIGKILL
 PR_SET_PDEATHSIG = 1
 
 
@@ -39,13 +39,15 @@ class Supervisor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.programs: dict[str, Any] = {}  # a Popen, or a fork that answers as one (forked.py)
+        self.programs: dict[str, Any] = {}  # a Popen, or a Forked (forked.py)
         self.prepared: set[str] = set()
         self.tie = _die_with_parent_hook()
 
     def execute(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order (start, state, signal or stop), and return the answer: pid and exit status, ok, or an
-        error.
+        """Carry out one order (start, state, signal or stop), and return the answer.
+
+        The answer to stop is "ok", to an unknown order "error", and to the others "pid" and "exit". A stop without a
+        name ends all programs but those in "keep". Raises KeyError for a signal to an unknown program.
         """
         name = order.get("name", "")
         match order["do"]:
@@ -96,9 +98,9 @@ class Supervisor:
         return {"pid": program.pid, "exit": program.poll()}
 
     def stop(self, names: list[str]) -> None:
-        """End programs by SIGTERM, the youngest first, and by SIGKILL after GRACE_S.
+        """End programs by SIGTERM, one after the other, the youngest first, and by SIGKILL after GRACE_S.
 
-        So those that talk to the API server end before it, and etcd last.
+        In this order the clients of the API server end before it, and etcd ends last. Unknown names are ignored.
         """
         for name in reversed([name for name in self.programs if name in names]):
             program = self.programs.pop(name)
@@ -111,7 +113,7 @@ class Supervisor:
                     program.wait()
 
     def kill(self) -> None:
-        """Kill all programs at once: no client is left that needs a clean shutdown."""
+        """Kill all programs at the same time, and wait for their end. No client needs a clean shutdown any more."""
         for program in self.programs.values():
             program.kill()
         for program in self.programs.values():
@@ -120,7 +122,7 @@ class Supervisor:
 
 @functools.cache
 def _beside(name: str) -> Any:
-    """Load a module of this folder by its path: this process is isolated and has no sys.path to import it from."""
+    """Load a module of this folder by its path, since this isolated process has no sys.path for it."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -141,7 +143,7 @@ def _die_with_parent_hook() -> Callable[[], None] | None:
 
     def tie() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != ours:  # we died between fork and prctl
+        if os.getppid() != ours:  # the supervisor died between fork and prctl
             os._exit(1)
 
     return tie
@@ -154,7 +156,9 @@ def main(folder: Path, parent: int) -> None:
     parent: pid.
     """
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides what ends when
+        signal.signal(
+            ignored, signal.SIG_IGN
+        )  # Ctrl-C reaches the whole group; the parent chooses the order of the ends
     lock = (folder / "alive").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     supervisor = Supervisor(folder)
@@ -186,7 +190,10 @@ def _answer(supervisor: Supervisor, line: bytes) -> None:
 
 
 def sweep(parent: Path, prefix: str, older_s: float = 60.0) -> None:
-    """Remove folders of supervisors that were killed: older than `older_s` seconds, and locked by no process."""
+    """Remove folders of killed supervisors: older than `older_s` seconds, and locked by no process.
+
+    parent: of the folders. prefix: of their names. Errors are ignored.
+    """
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > older_s and _abandoned(folder):

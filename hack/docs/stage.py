@@ -30,7 +30,7 @@ class Staged:
 
 
 def place(path: str) -> str:
-    """Return where a file of the repository lies on the site."""
+    """Return the path of a repository's file on the site: without docs/, or below repository/ for other files."""
     return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
 
 

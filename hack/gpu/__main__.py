@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) ->
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="hack/gpu/check.sh", description=__doc__)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what is measured (%(default)s)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="the device that is measured (%(default)s)"
+    )
     parser.add_argument("--size", choices=("default", "large", "tiny"), default="default", help="of the model")
     parser.add_argument("--only", default="", metavar="STAGE,...", help="run these stages, and keep earlier results")
     parser.add_argument("--out", default=str(ROOT / "build" / "gpu"), help="folder of the results (%(default)s)")

@@ -118,7 +118,10 @@ def _long_kernel(device: str, seconds: float) -> None:
 
 
 def restores(device: str, diary: HistoryWriter, size: str) -> None:
-    """Save a large state in the first life, which kills itself; load it from memory in the second life."""
+    """Save a large state in the first process, which kills itself; load it from memory in the second process.
+
+    device: of the training. size: key of SIZES.
+    """
     from hack.gpu.training import SIZES, Training
     from turnout import Checkpointer
     from turnout.launcher.accelerator import synchronize

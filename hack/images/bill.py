@@ -23,7 +23,7 @@ def bill(name: str, version: str) -> dict[str, Any]:
 
 
 def _component(deb: debian.Deb) -> dict[str, Any]:
-    """Return a Debian package as a component of the SBOM."""
+    """Return a Debian package as a component of a CycloneDX SBOM."""
     purl = f"pkg:deb/debian/{quote(deb.name)}@{quote(deb.version)}?distro=bookworm"
     return {
         "type": "library",

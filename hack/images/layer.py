@@ -29,7 +29,7 @@ Files = Mapping[str, Entry]  # by path without the leading slash
 
 
 def packed(files: Files) -> tuple[bytes, bytes]:
-    """Return the tar archive of the files, and the same archive compressed by gzip."""
+    """Return (tar archive of the files, the same archive compressed by gzip). Equal files give equal bytes."""
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path, entry in sorted(with_folders(files).items()):

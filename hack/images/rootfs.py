@@ -1,6 +1,6 @@
-"""Unpacks an image and starts its programs as a container runtime would: its root read-only, its user not root.
+"""Unpacks an image and starts its programs as a container runtime would: with a read-only root, and not as root.
 
-Two namespaces of users are nested, so that it works without root wherever a user may make one.
+Two user namespaces are nested, so that this works without root wherever a user may create a user namespace.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def command(
 ) -> list[str]:
     """Return the command line that runs a program in an unpacked image.
 
-    config: as `unpack_image` returned it; root: the folder. program: name on the image's PATH, and arguments. mounts:
-    folders of this machine -> names below /run. env: added to the image's variables. The network is this machine's. The
-    command has the program's exit code; signals reach the program.
+    config: as `unpack_image` returned it, with a User of the form "UID:GID". root: the folder that `unpack_image` made.
+    program: name on the image's PATH, and arguments; a program that is not found fails when the command runs. mounts:
+    folders of this machine -> names below /run, writable. env: added to the image's variables. The rest of the root is
+    read-only, except /tmp and /run. The network is this machine's. The command has the program's exit code; signals
+    reach the program.
     """
     user, group = config["config"]["User"].split(":")
     outer = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]

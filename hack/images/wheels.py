@@ -34,7 +34,11 @@ def build_all(into: Path) -> list[Path]:
 
 
 def build(into: Path, source: str = ".") -> Path:
-    """Build a wheel of a folder of this tree, without network, by this Python's setuptools. Return its path."""
+    """Build a wheel, without network, by this Python's setuptools. Return its path.
+
+    into: folder of the wheel. source: folder of the package's setup.cfg, relative to the repository. Only files that
+    git knows or does not ignore are used. Raises subprocess.CalledProcessError and TimeoutExpired.
+    """
     with tempfile.TemporaryDirectory() as copy:
         known = ("git", "ls-files", "-coz", "--exclude-standard")
         listed = subprocess.run(known, cwd=ROOT, capture_output=True, check=True).stdout.decode()

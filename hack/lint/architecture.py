@@ -181,7 +181,10 @@ def layer_order(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def _wrong_way(module: Module, found: Import, target: str) -> str | None:
-    """Return why a module may not import from the package `target` in this way; None if it may."""
+    """Return why a module may not import from the package `target` in this way; None if it may.
+
+    found: the import in the module; whether it is lazy or by name counts.
+    """
     if found.by_name and module.package != "tests" and target in BESIDE:
         return f"nobody imports {target}"
     if target not in LAYERS or module.package in BESIDE:

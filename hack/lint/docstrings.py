@@ -45,7 +45,10 @@ def unknown_arguments(path: str, tree: ast.Module) -> Iterator[UnknownArgument]:
 
 
 def _below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[UnknownArgument]:
-    """Check the definitions below a node. around: the arguments of the functions around it."""
+    """Yield the unknown arguments in the docstrings of the definitions below a node.
+
+    path: of the module. around: the arguments of the functions around the node.
+    """
     for child in ast.iter_child_nodes(node):
         inside = around
         if isinstance(child, _Function):

@@ -29,7 +29,7 @@ class Measure(NamedTuple):
 
 
 def measures(root: Path) -> list[Measure]:
-    """Return the figures of a checkout by name, in the order of printing."""
+    """Return the figures of a checkout, each with its name, in the order of printing. root: of the checkout."""
     product = [path for package in PRODUCT for path in sorted((root / package).rglob("*.py"))]
     trees = {path: ast.parse(path.read_text()) for path in product}
     classes: dict[str, list[str]] = defaultdict(list)

@@ -80,7 +80,8 @@ class Fault:
 def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
     """Yield the faults of one file: forbidden words in names and headings, long test names, paths that do not exist.
 
-    path: in the repository. files: all tracked paths, and all folders with one of them.
+    path: in the repository; files below NOT_OURS have no faults. text: of the file. files: all tracked paths, and all
+    folders with one of them.
     """
     if path.startswith(NOT_OURS):
         return
@@ -139,7 +140,10 @@ def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
 
 
 def definitions(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node defines: of a function, class, parameter, variable or attribute of `self`."""
+    """Yield the name that a node itself defines: of a function, class, parameter, variable or attribute of `self`.
+
+    Other nodes define none. The node's children are not visited.
+    """
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name

@@ -124,7 +124,10 @@ def charts(release: Release) -> dict[str, str]:
 
 
 def plugin(release: Release) -> dict[str, str]:
-    """Write the kubectl plugin and its manifest, from the wheels that were written before. Return {}."""
+    """Write the kubectl plugin and its manifest into the release's folder, from the wheels that are there already.
+
+    Returns {}: both are files of the release.
+    """
     ours = sorted(release.into.glob("turnout-*.whl"))
     needed = python_wheels.fetched(LOCKS / krew.LOCK, krew.PYTHON, release.sources.cache / "wheels")
     archive = release.into / krew.name(release.version)

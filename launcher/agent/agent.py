@@ -478,8 +478,10 @@ class Agent:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
 
     async def _on_signal(self, number: int) -> None:
-        """Log the roster on SIGUSR1. Leave within drain_grace_s on a first SIGTERM. End now on SIGINT or a second
-        signal.
+        """Request the roster on SIGUSR1. Leave within drain_grace_s on a first SIGTERM. End now on any other signal,
+        and on a second SIGTERM.
+
+        number: of the signal. The exit is DRAINED if SIGTERM was among the signals, else INTERRUPTED.
         """
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
         if number == signal.SIGUSR1:
@@ -512,13 +514,13 @@ class Agent:
         elif timer.what == "steps" and timer.link is self._session.link:
             self._report_steps()
 
-    async def _on_coordinator_ended(self, how: JobOver | StepDown) -> None:
-        """Handle the end of the coordinator in this agent, and remember the newest world that it knew.
+    async def _on_coordinator_ended(self, ending: JobOver | StepDown) -> None:
+        """Handle the end of the coordinator in this agent, and remember the newest world that the coordinator knew.
 
-        If it stepped down, this agent moves to the coordinator that it named. how: why it ended.
+        ending: JobOver, or StepDown with the coordinator to which this agent then connects.
         """
         if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
-        if isinstance(how, StepDown) and self._session.link:
-            self._session.set_periodic_search(not how.to.coordinator)
-            self._move_to(Redirect(how.to.coordinator, how.to.address, how.to.port))
+        if isinstance(ending, StepDown) and self._session.link:
+            self._session.set_periodic_search(not ending.to.coordinator)
+            self._move_to(Redirect(ending.to.coordinator, ending.to.address, ending.to.port))

@@ -156,7 +156,10 @@ class SwitchPathReader:
         self._sighting = SwitchPath()
 
     def look(self) -> SwitchPath:
-        """Read the current place. Blocks while it reads small files; raises nothing."""
+        """Read the current place in the network. Blocks while it reads small files; raises nothing.
+
+        New faults, and a place other than the last one, are logged. A place that cannot be read has an empty path.
+        """
         from turnout.kube.labels import SWITCH_PATH
 
         texts = self._read()

@@ -135,8 +135,9 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
 def _bounds(chosen: ParsedOptions, environ: Mapping[str, str]) -> tuple[int, int]:
     """Return the smallest and the largest number of workers. Raises BadCommand.
 
-    (1, 1) for a standalone worker, even if more are allowed. A process that only coordinates defaults to two, for
-    "several": it takes over the real numbers from the workers.
+    A standalone worker gets (1, 1) if the smallest number is 1, even if more are allowed. NODE_NUM counts with
+    --auto-config if --nnodes is not given. A process that only coordinates defaults to (2, 2), for "several": it takes
+    over the real numbers from the workers.
     """
     min_workers, max_workers = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
     if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):

@@ -146,7 +146,7 @@ def _key_text(key: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One rank's passes from the cursor to the end of the epoch, for use as a DataLoader's `batch_sampler`.
+    """One rank's micro-steps from the cursor to the end of the epoch, for use as a DataLoader's `batch_sampler`.
 
     Each iteration starts at the current cursor, so one plan and one loader serve every epoch of a process.
     """
@@ -158,21 +158,30 @@ class Plan:
     drop_last: bool = False
 
     def __len__(self) -> int:
-        """Return the number of passes left in the epoch, which is equal on every rank."""
+        """Return the number of micro-steps left in the epoch, which is equal on every rank."""
         full, rest = divmod(self.sampler.left, self.batch.global_batch)
         passes = full * self.batch.passes(self.world)
         return passes + (self.batch.passes(self.world, rest) if rest and not self.drop_last else 0)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Give the samples of each pass. A pass without own samples gets the first of its batch, to be weighted 0."""
+        """Yield the sample indices of each micro-step.
+
+        A micro-step in which this rank has no samples gets the first sample of its global batch, to be weighted 0.
+        """
         return self._samples(self.sampler.epoch, self.sampler.cursor)
 
     def over(self, loader: Iterable[Item]) -> Iterator[tuple[MicroStep, Item]]:
-        """Give the items of a loader over this plan, each with its pass. Raises ValueError if their numbers differ."""
+        """Yield each item of `loader` with its micro-step, from the cursor on.
+
+        loader: one item for each micro-step of this plan. Raises ValueError at the end if it has more or fewer items.
+        """
         return zip(self._steps(self.sampler.cursor), loader, strict=True)
 
     def _shares(self, cursor: int) -> Iterator[tuple[int, tuple[MicroStep, ...]]]:
-        """Give the start of each global batch from `cursor` on, and this rank's passes of it."""
+        """Yield the first position of each global batch from `cursor` on, and this rank's micro-steps in the batch.
+
+        The last batch may be smaller; with `drop_last` it is omitted.
+        """
         size, length = self.batch.global_batch, self.sampler.length
         batch_share = self.batch.share(self.world, self.rank)
         for first in range(cursor, length - size + 1, size):
@@ -182,14 +191,14 @@ class Plan:
             yield length - rest, self.batch.share(self.world, self.rank, rest)
 
     def _steps(self, cursor: int) -> Iterator[MicroStep]:
-        """Give this rank's passes from `cursor` to the end of the epoch."""
+        """Yield this rank's micro-steps from `cursor` to the end of the epoch."""
         for _, steps in self._shares(cursor):
             yield from steps
 
     def _samples(self, epoch: int, cursor: int) -> Iterator[list[int]]:
-        """Yield this rank's sample indices of each step in an epoch.
+        """Yield this rank's sample indices of each micro-step in an epoch.
 
-        A rank without samples in a step gets one spare sample. cursor: samples of the epoch that are consumed.
+        A micro-step without samples of this rank gets one spare sample. cursor: samples of the epoch that are consumed.
         """
         for first, steps in self._shares(cursor):
             mine = np.arange(self.rank, steps[0].global_samples, self.world, dtype=np.int64)

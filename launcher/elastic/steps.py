@@ -86,7 +86,10 @@ class Steps:
             self._beats.enter(AFTER_LOOP_PHASE)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Mark a block that is not a step and may take long: `with steps.phase("evaluation"):`."""
+        """Mark a block that is not a step and may take long: `with steps.phase("evaluation"):`.
+
+        name: of the phase, for reports of hangs. Without an agent nothing is marked.
+        """
         return nullcontext() if self._beats is None else self._beats.phase(name)
 
     def saved(self, step: int) -> None:

@@ -147,7 +147,7 @@ class _LoaderPosition:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the position of the data loader to that of a saved state."""
+        """Set the position of the data loader to that of a saved state, as far as loader and state have one."""
         if hasattr(self._loader, "iteration"):
             self._loader.iteration = state["iteration"]
         if self._sampler is not None and "epoch" in state:

@@ -78,7 +78,8 @@ class DdpCheckpointer:
 
         state_dict: nested dicts, lists and tuples of tensors and plain values. path: a file for `torch.load(path,
         weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is written only if training
-        resumes from this step after a failure. Raises BadState, NoMemory.
+        resumes from this step after a failure. All ranks call it; only local rank 0 of each worker saves. Raises
+        BadState, NoMemory, TypeError for another storage type or state, and ValueError for a step below 0.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
@@ -171,7 +172,11 @@ class DdpCheckpointer:
         return None if newest is None else newest[1]
 
     def _load_same(self, number: int, step: int) -> tuple[torch_file.TorchFile, object]:
-        """Load the file that rank 0 chose. Raises BadCheckpoint if this rank does not find it."""
+        """Load the file that rank 0 chose; return it and its content. Raises BadCheckpoint if this rank does not find
+        it.
+
+        number: of the write, as in TorchFile. step: of the file.
+        """
         for each in torch_file.list_files(self.checkpoint_dir):
             if (each.number, each.step) == (number, step):
                 return each, torch_file.load(each.path, each.versions)

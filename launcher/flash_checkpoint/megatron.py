@@ -209,8 +209,9 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
 
 
 def _without_padding(shard: Any) -> Any:
-    """Add the missing flags "padding" to a shard of the optimizer: Megatron's getter omits them, but its loader needs
-    them.
+    """Add the missing flags "padding" to a shard of the optimizer, and return the shard itself.
+
+    Megatron's getter omits them, but its loader needs them.
     """
     for each in shard.values() if isinstance(shard, dict) else ():
         for buckets in each.values() if isinstance(each, dict) else ():
@@ -263,17 +264,19 @@ def save_checkpoint(
     replica_count: int = 0,
     comm_backend: str = "",
     checkpoint_dir: str | os.PathLike[str] = "",
-    **megatrons: Any,
+    **other_arguments: Any,
 ) -> None:
     """Save this iteration in memory; training may continue when this returns. All ranks have to call it.
 
     DISK also writes it to storage in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is
     stored only if training resumes from it after a failure. num_floating_point_operations_so_far: 0 before Megatron
     0.5, which has no count. checkpoint_dir: --save by default. replica_count: workers in a group that keep each other's
-    shards in memory, 0 and 1 for none; the same at each save. comm_backend: ignored. megatrons: Megatron's own. Raises
-    BadState, NoMemory, NotUsable, NotImplementedError.
+    shards in memory, 0 and 1 for none; the same at each save. checkpointing_context, comm_backend: ignored.
+    other_arguments: of Megatron's save_checkpoint; they have no effect. Raises BadState, NoMemory, NotUsable,
+    NotImplementedError for an argument that is not supported, TypeError for an argument that Megatron does not have,
+    and ValueError without a folder.
     """
-    _check_arguments(megatrons, _IGNORED_ARGUMENTS)
+    _check_arguments(other_arguments, _IGNORED_ARGUMENTS)
     if not isinstance(storage_type, StorageType):
         raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
     megatron = Megatron.of_process()
@@ -302,16 +305,20 @@ def load_checkpoint(
     replica_count: int = 0,
     comm_backend: str = "",
     checkpoint_dir: str | os.PathLike[str] = "",
-    **megatrons: Any,
+    **other_arguments: Any,
 ) -> tuple[int, float]:
     """Load the newest iteration into all three objects: from memory if all ranks hold it, else from storage.
 
-    Returns the iteration and the count of floating-point operations (0 before Megatron 0.5), or (0, 0) if nothing is
-    stored. checkpoint_dir: --load by default. --finetune, --no-load-optim and --no-load-rng are obeyed.
-    The sizes of tensor, pipeline and expert parallelism must equal the save's; with a distributed optimizer, data too.
-    Raises BadCheckpoint, NewerFormat, StorageFailed, NotUsable, NotImplementedError.
+    Returns the iteration and the count of floating-point operations (0 before Megatron 0.5). Returns (0, 0) if nothing
+    is stored, and also with --finetune, which loads the model alone. --no-load-optim and --no-load-rng are obeyed.
+    load_arg: name of Megatron's argument that holds the folder, used unless `checkpoint_dir` is given. strict: as in
+    `load_state_dict`. replica_count: the same as at the saves. comm_backend: ignored. other_arguments: of Megatron's
+    load_checkpoint; they have no effect. The sizes of tensor, pipeline and expert parallelism must equal the save's;
+    with a distributed optimizer, the size of data parallelism too. Raises BadCheckpoint, NewerFormat, StorageFailed,
+    NotUsable, NotImplementedError for an argument that is not supported, TypeError for an argument that Megatron does
+    not have, and ValueError without a folder.
     """
-    _check_arguments(megatrons, _IGNORED_AT_LOAD)
+    _check_arguments(other_arguments, _IGNORED_AT_LOAD)
     megatron = Megatron.of_process()
     arguments = megatron.arguments()
     files = _parts_for(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
@@ -365,14 +372,14 @@ def _parts_for(folder: str | os.PathLike[str] | None, option: str, copies: int) 
     return _parts.setdefault((absolute_folder(folder), copies), Parts(folder, replicas=copies))
 
 
-def _check_arguments(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
-    """Raise TypeError for an argument that Megatron's own function does not know, and NotImplementedError for a value
-    of one that is not supported here.
+def _check_arguments(other_arguments: dict[str, Any], ignored: Iterable[str]) -> None:
+    """Raise TypeError for an argument that Megatron's own function does not have, and NotImplementedError for an
+    argument that is not supported here, unless its value is None.
 
-    megatrons: the arguments by name. idle: names that may have any value, since they have no effect.
+    other_arguments: values by name. ignored: names that may have any value, since they have no effect.
     """
-    for name, value in megatrons.items():
-        if name not in (*idle, *_UNSUPPORTED_ARGUMENTS):
+    for name, value in other_arguments.items():
+        if name not in (*ignored, *_UNSUPPORTED_ARGUMENTS):
             raise TypeError(f"{name}: this is known neither here nor to Megatron's own")
         if name in _UNSUPPORTED_ARGUMENTS and value is not None:
             raise NotImplementedError(f"{name} is for tools that convert checkpoints: use Megatron's own for these")

@@ -90,7 +90,8 @@ def decode_object(value: object, kinds: Kinds) -> Any:
 def _create_object(name: object, fields: Any, kinds: Kinds) -> object:
     """Create the object that a marked dictionary describes: a dictionary, a set, or an instance of one of `kinds`.
 
-    No constructor runs. Raises BadCheckpoint for another kind.
+    name: the mark. fields: pairs of a dictionary, items of a set, or the attributes of an instance by name. No
+    constructor runs. Raises BadCheckpoint for another kind.
     """
     if name == _PAIRS and isinstance(fields, list):
         return dict(fields)

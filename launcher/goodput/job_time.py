@@ -77,7 +77,11 @@ class JobTime:
         return {kind.value: amount / 1e6 for kind, amount in zip(KINDS, self.gpu_us, strict=False)}
 
     def log_fields(self) -> dict[str, object]:
-        """Return the totals as fields of a line of the log: seconds of each kind that occurred, and GPU-seconds."""
+        """Return the totals as fields of a line of the log.
+
+        These are the seconds in all, those that are undecided, and seconds and GPU-seconds of each kind that occurred;
+        the number of GPUs, whether steps are reported, and the time up to which all this counts, since 1970.
+        """
         kinds_s = {f"{kind}_s": round(amount_s, 6) for kind, amount_s in self.seconds().items() if amount_s}
         gpus_s = {f"{kind}_gpu_s": round(amount_s, 6) for kind, amount_s in self.gpu_seconds().items() if amount_s}
         return {

@@ -246,7 +246,7 @@ class Evidence:
         }
 
     def failed_with(self, node: str) -> Group:
-        """List the working nodes with which this node failed."""
+        """List the working nodes with which this node failed in every group that contained both."""
         return self._in_check_order(
             other
             for other, best in self.outcomes_by_partner[node].items()
@@ -292,7 +292,7 @@ class Evidence:
         return outcome_of_link
 
     def _count_unexplained(self, link: Link, outcome: Judgement) -> int:
-        """Count the groups with both ends of the link that had this outcome and contain no bad or slow node."""
+        """Count the groups that contain both ends of the link, had this outcome, and have no node that explains it."""
         both = {*self._groups_of[link[0]]} & {*self._groups_of[link[1]]}
         return sum(
             1
@@ -542,7 +542,11 @@ class _Round:
                 self._add_group(*((node, partner) if partner else (node,)))
 
     def _nearest(self, node: str, candidates: AbstractSet[str]) -> str | None:
-        """Return the free candidate that is nearest in the check's order and not bad, or None."""
+        """Return the candidate that is nearest to `node` in the check's order; None if there is none.
+
+        Candidates that are bad, or in a group of this round already, are skipped. Of two at the same distance the
+        earlier one is returned.
+        """
         nodes, position, excluded = (
             self._evidence.check.nodes,
             self._evidence.position[node],

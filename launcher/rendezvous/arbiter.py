@@ -121,7 +121,8 @@ def next_round(held_round: HeldRound, known_round: int = 0) -> int:
 def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
     """Return `record` with the newer one of its restart budget and the budget that the arbiter has in `after`.
 
-    Raises StaleRound if its round was granted already.
+    `record` is returned unchanged if `after` has no record, or one of another run. Raises StaleRound if the record in
+    `after` is of the same run and its round is not older than that of `record`.
     """
     before = after.record
     if before is None or before.run != record.run:

@@ -69,9 +69,9 @@ def finish_message(transition: Transition, id_: str) -> Finish:
 
 
 def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
-    """Return reason and detail if the training world should drain now, since a member leaves or it can grow; else None.
+    """Return (reason, detail) if the training world should drain now: a member leaves, or the world can grow.
 
-    If the world may grow later, a Wake effect is added for that time.
+    Else return None, also without a world. If the world may grow later, a Wake effect is added for that time.
     """
     state = transition.state
     if state.world is None:

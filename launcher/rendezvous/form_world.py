@@ -462,9 +462,9 @@ def form_without_arbiter(transition: Transition) -> None:
 
 
 def form(transition: Transition) -> None:
-    """Form the world of the chosen members: assign ranks, send each member its place, and enter TRAINING.
+    """Form the world of the members that the granted claim names: assign ranks, send each its place, enter TRAINING.
 
-    If a chosen member is lost, busy or leaving by now, gather again instead.
+    If one of these members is lost, busy or leaving by now, drop the claim and return to GATHERING instead.
     """
     state = transition.state
     chosen = state.claiming.chosen

@@ -185,7 +185,10 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
 
 
 def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, tuple[Effect, ...]]:
-    """Apply events of one moment in their order, advance the phases once; return the new state and the effects."""
+    """Apply events of one moment in their order, advance the phases once; return the new state and the effects.
+
+    now_s: monotonic seconds of that moment. The effects are in the order in which they are to be carried out.
+    """
     transition = Transition(state, now_s)
     for event in events:
         _apply(transition, event)
@@ -289,7 +292,8 @@ def _answer_late_join(transition: Transition, event: Joined) -> None:
 def _add_member(transition: Transition, event: Joined) -> None:
     """Record a member, and adopt what it knows of the job: last world, restart budget, number of workers, job time.
 
-    If it knows a round that is newer than the one being claimed, gather again.
+    A member that is known already is replaced. If the member knows the round that is being claimed, or a newer one,
+    drop the claim and gather again.
     """
     state, member = transition.state, event.member
     new = member.id not in transition.members

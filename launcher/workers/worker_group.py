@@ -372,9 +372,10 @@ def _from_storage(formed: Formed, step: int) -> Formed:
 
 
 def _memory_owner(settings: Settings, hostname: str) -> tuple[str, str]:
-    """Return the run and worker name that identify the owner of this worker's arenas.
+    """Return (run id, worker name), which identify the owner of this worker's arenas.
 
-    Jobs without a name are distinguished by their command, so that no job uses the memory of another.
+    Without a run id: ("none", "NAME/DIGEST"), with a digest of the command, so that no job uses the memory of a job
+    with another command. hostname: the worker's name if the settings have none.
     """
     run, name, command = settings.rendezvous.run, settings.place.name or hostname, settings.command
     if run not in ("", "none"):

@@ -193,13 +193,13 @@ class Tails:
             await self.catch_up()
 
     async def catch_up(self, last: bool = False) -> None:
-        """Repeat everything that was written so far."""
+        """Repeat everything that was written so far. last: the files are complete, so repeat incomplete lines too."""
         async with self._lock:
             if self._tails:
                 await asyncio.to_thread(self._read, last)
 
     def _read(self, last: bool) -> None:
-        """Read all files once. Blocks."""
+        """Read all files once, and repeat what is new. Blocks. last: as in `catch_up`."""
         for tail in self._tails:
             tail.read(last)
 

@@ -318,7 +318,8 @@ class WorkerProcesses:
     async def start(self, specs: Sequence[SpawnSpec]) -> None:
         """Start all processes of a round. Raises StillRunning while one of the last round is alive.
 
-        A process that cannot be started counts as ended; `ended` returns it.
+        specs: one for each local rank. A process that cannot be started raises nothing: `ended` returns it with an exit
+        code.
         """
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
@@ -422,7 +423,10 @@ class WorkerProcesses:
         return await self._report_ended()
 
     async def _report_ended(self) -> tuple[Exited, ...]:
-        """Return the exits of all processes. A failed process gets the error text that it wrote to its file."""
+        """Return the exits of all processes that have ended, the first one first.
+
+        A failed process gets the error text that it wrote to its file, if it wrote one.
+        """
         for rank, exited in list(self._ended.items()):
             file = self._specs[rank].error_file
             if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):

@@ -97,7 +97,7 @@ class Story:
         return next((m for m in self.moments if m.kind is kind and m.letter == letter and m.at_s >= after_s), None)
 
     def is_present(self, letter: str) -> bool:
-        """Return True if a job has arrived and not left."""
+        """Return True if a job has arrived and not left since. letter: of the job; False if it is unknown."""
         words = [
             m.kind for m in self.moments if m.letter == letter and m.kind in (MomentKind.ARRIVES, MomentKind.LEAVES)
         ]
@@ -275,7 +275,10 @@ def missing_parts(story: Story, lends: str, served: str, too_large: str, refused
 
 
 def _grew(story: Story, letter: str) -> Iterator[str]:
-    """Yield a fault unless the job grew to its maximum before its first shrink, or if it never shrank."""
+    """Yield a fault unless the job grew to its maximum into idle room before its first shrink.
+
+    Also yield a fault if it never shrank. letter: of the job.
+    """
     less = _shrinks(story, letter)
     if less:
         yield from _check_uses_all_room(story, letter, 0.0, less[0].at_s)
@@ -313,7 +316,10 @@ def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
 
 
 def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
-    """Yield a fault if any job was resized while this job needed more than others could give. letter: of the job."""
+    """Yield a fault if any job was resized while this job needed more than others could give, or if it never did.
+
+    letter: of the job.
+    """
     moment = _decision_moment(story, letter, Reason.NEEDS_MORE)
     rests = story.first(MomentKind.COOLDOWN_OVER, letter)
     if moment is None or rests is None:

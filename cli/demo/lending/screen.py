@@ -75,7 +75,7 @@ class LendingScreen:
         self._console.print()
 
     def print_now(self, text: str) -> None:
-        """One sentence on the way."""
+        """Print one line of progress."""
         self._console.print(Text(text, style="dim"))
 
     @contextmanager
@@ -160,7 +160,7 @@ def _coloured(signs: str) -> Text:
 
 
 def _board(story: Story, moment: StoryMoment) -> Group:
-    """Return a bar for each existing job, with the last decision on it."""
+    """Return a bar for each job that is present or still has GPUs, with the last decision on it, and the idle GPUs."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
         if story.is_present(bar.letter) or bar.own:

@@ -26,7 +26,7 @@ PLAYERS = (A, B, C, D)
 
 
 def places() -> list[NodeSpec]:
-    """Return the nodes, leaf by leaf."""
+    """Return the demo's nodes, leaf by leaf, each with its address and its switches."""
     found = []
     for number in range(LEAVES * NODES_PER_LEAF):
         path = ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}")

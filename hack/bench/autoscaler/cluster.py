@@ -113,7 +113,7 @@ def quota(namespace: str, gpus: int) -> Raw:
 
 
 def indexed_job(number: int, size: int, minimum: int, maximum: int, gpus: int) -> Raw:
-    """Return an elastic Indexed Job of `size` workers."""
+    """Return an elastic Indexed Job with `size` workers. number: gives name and namespace. gpus: of each worker."""
     meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
     meta["annotations"] = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum)}
     meta["generation"] = 1

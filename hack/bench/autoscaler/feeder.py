@@ -88,7 +88,10 @@ class Files:
                 yield line
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Yield each change of a collection when `play` sends it, without end."""
+        """Yield each change of a collection as a JSON line when `play` sends it, without end.
+
+        path: of the collection. params: ignored.
+        """
         lines = self._lines.setdefault(path, asyncio.Queue())
         while True:
             yield await lines.get()

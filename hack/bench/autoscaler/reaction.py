@@ -51,7 +51,11 @@ class Results:
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure at 1,000 jobs; in full, then at 10,000 jobs and 100,000 GPUs as well."""
+    """Measure the autoscaler's reaction times. Return the tables and targets.
+
+    With Scale.FULL and QUICK there are 1,000 jobs; with FULL also 10,000 jobs and 100,000 GPUs. The third scale is for
+    tests.
+    """
     size, plan = scale.pick((SIZE, FULL), (SIZE, QUICK), SMALLEST)
     found = asyncio.run(one_plane(size, plan))
     outcomes = [_outcome(found, size, list(_targets(found, f"{SIZE.jobs:,} jobs")))]
@@ -89,7 +93,10 @@ async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Rand
 
 
 async def _reactions(testbed: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
-    """Time gangs that come alone, and those that come at once."""
+    """Return the reaction times, in seconds, to gangs that come one by one, and to gangs that come together.
+
+    form: as in Testbed.react.
+    """
     alone = [took for _ in range(plan.singles) for took in await testbed.react(form)]
     return alone, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
 
@@ -107,7 +114,10 @@ _WORDS = {
 
 
 def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
-    """Return the table of reaction times, the targets and the note. Forms without a reaction have no row."""
+    """Return the table of reaction times, the targets and the note. Forms without a reaction have no row.
+
+    size: of the cluster, named in each row.
+    """
     rows = []
     for name, times in found.times_s.items():
         if times:

@@ -165,9 +165,10 @@ class Testbed:
         return took
 
     async def react(self, form: str, together: int = 1) -> list[float]:
-        """Create gangs at once. Return, for each, the seconds from its first event until a job shrank for it.
+        """Create gangs at the same time. Return, for each, the seconds from its first event until a job shrank for it.
 
-        form: "pods", or the phase of a PodGroup. together: number of gangs. The first gang gets the earliest shrink.
+        Afterwards the jobs give up their workers and the gangs run. form: "pods", or the phase of a PodGroup. together:
+        number of gangs. The first event is paired with the earliest shrink. Raises TimeoutError after GIVE_UP_S.
         """
         await asyncio.sleep(self._rng.uniform(0.02, 0.25))
         names = [f"gang-{self._number + at:05d}" for at in range(together)]
@@ -205,7 +206,10 @@ class Testbed:
         await self._api.patch(f"{GROUPS}/{gang}", {"status": {"phase": "Running"}})
 
     async def _first_s(self, name: str) -> float:
-        """Return when an object was first seen by a watch, monotonic seconds; wait for it up to GIVE_UP_S."""
+        """Return when a watch first reported the object `name`, in monotonic seconds, and wait for that if necessary.
+
+        Raises TimeoutError after GIVE_UP_S.
+        """
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 if name in self._seen.first_s:
@@ -234,7 +238,10 @@ async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIt
 
 
 async def _follow(api: Api, path: str, version: str, note: Callable[[_Event, float], None]) -> None:
-    """Pass each change from a resource version on to `note`. Raises RuntimeError if the server ends the watch."""
+    """Pass each change after a resource version, and when it arrived (monotonic seconds), to `note`, without end.
+
+    path: of the collection. Raises RuntimeError if the server ends the watch.
+    """
     async with aclosing(api.events(f"{path}?watch=1&resourceVersion={version}")) as events:
         async for line, now_s in events:
             note(_event.decode(line), now_s)

@@ -15,10 +15,10 @@ class Saver(Protocol):
     """One way to save. Its state keeps its tensors from prepare to close; their values change in place."""
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Prepare as far as possible before the first save, and wait until that is done."""
+        """Prepare as far as possible before the first save of `state`, and wait until that is done."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save; return when the state may be changed again."""
+        """Save `state`; return when it may be changed again. step: of the state."""
 
     def wait(self) -> None:
         """Wait until all background work is done."""

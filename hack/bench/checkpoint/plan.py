@@ -52,11 +52,11 @@ class SceneResult:
     faults: dict[str, str] = field(default_factory=dict)
 
     def timed(self, name: str, call: Callable[[], object]) -> None:
-        """Call it, and keep the time."""
+        """Call `call`, and store its time under `name`, such as that of a saver."""
         self.keep(name, took_s(call))
 
     def keep(self, name: str, took_s: float) -> None:
-        """Keep one more time."""
+        """Store one more time, in seconds, under `name`, such as that of a saver."""
         self.times_s.setdefault(name, []).append(took_s)
 
     def best_s(self, name: str) -> float:

@@ -122,7 +122,11 @@ class Results:
         return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
     def _row(self, scene: str, name: str, beneath: str) -> Sequence[object]:
-        """Return the row of one saver: times in ms, and the ratio to the saver `beneath`."""
+        """Return the row of one saver: name, number of times, shortest and median time in ms, ratio to the saver
+        `beneath`, that saver's name, and whether a load returned an equal state or the saver failed.
+
+        scene: its name.
+        """
         result = self.scenes[scene]
         times = result.times_s.get(name, [])
         equal = "loaded again, equal" if result.figures.get(of(name, EQUAL)) else ""

@@ -32,7 +32,9 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
-        """Send a request and wait for its answer. Return (body, seconds). Raises RuntimeError unless the status is
+        """Send a request and wait for its answer. Return (body of the answer, seconds that it took).
+
+        path: below the path of the server's URL. body: JSON, b"" for none. Raises RuntimeError unless the status is
         2xx.
         """
         head = (
@@ -54,7 +56,7 @@ class Caller:
         return bytes(got[end + 4 :]), took_s
 
     def json(self, method: str, path: str, obj: Any = None) -> Any:
-        """Send one request with a JSON body, and decode the JSON answer."""
+        """Send one request with a JSON body, and return the decoded JSON answer. obj: None for no body."""
         answer, _ = self.call(method, path, b"" if obj is None else json.dumps(obj).encode())
         return json.loads(answer)
 
@@ -72,7 +74,11 @@ class Caller:
 
 @contextmanager
 def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of children.py while the block runs, then send SIGTERM and wait for its end."""
+    """Run a process of children.py while the block runs, then send SIGTERM and wait for its end.
+
+    arguments: those of children.py. If the block raises, the process is killed. Raises RuntimeError if it ends with an
+    error, and subprocess.TimeoutExpired after 30 s.
+    """
     command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:

@@ -43,7 +43,7 @@ class Times:
         return self
 
     def observe(self, seconds: float) -> None:
-        """Keep the time of one phase of a request."""
+        """Store the time of one phase of a request, in seconds."""
         self.taken_s.append(seconds)
 
 
@@ -108,17 +108,21 @@ class Churn:
             while done < due:
                 done += self._change(done)
 
-    def _change(self, number: int) -> int:
-        """Make the change of this number: one, or two that belong together. Return how many watch events it causes."""
-        if number % 4 == 0:
+    def _change(self, events_so_far: int) -> int:
+        """Make one change: a node's heartbeat, a pod's new status, or a pod replaced by another one.
+
+        Returns the number of watch events of the change: 1, or 2 for the replacement. events_so_far: its remainder by 4
+        chooses the kind of change.
+        """
+        if events_so_far % 4 == 0:
             which = self._rng.randrange(self._nodes)
-            beat = cluster.node(which, number)
+            beat = cluster.node(which, events_so_far)
             self._store.update(self._node, "", cluster.node_name(which), beat, "status")
             return 1
         at = self._rng.randrange(len(self._standing))
         name, on = self._standing[at]
-        if number % 4 == 1:
-            status = {"phase": "Running", "podIP": f"10.1.{number % 250}.{at % 250}"}
+        if events_so_far % 4 == 1:
+            status = {"phase": "Running", "podIP": f"10.1.{events_so_far % 250}.{at % 250}"}
             self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
             return 1
         # Another of its kind takes its place, so that the cluster stays as full as it was.

@@ -35,7 +35,10 @@ def node_name(number: int) -> str:
 
 
 def node(number: int, beat: int = 0) -> Raw:
-    """Return a ready node of 8 GPUs, with the labels, addresses and images that real ones carry."""
+    """Return a ready node of 8 GPUs, with the labels, addresses and images that real nodes have.
+
+    number: of the node, which gives its name. beat: time of its last heartbeat; any number.
+    """
     name = node_name(number)
     offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(GPUS_PER_NODE), "ephemeral-storage": "800Gi"}
     marks = {labels.HOSTNAME: name, "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "z1"}

@@ -78,7 +78,7 @@ def measure(size: Size) -> Measured:
                 runs.append(stream.send(Run(), size.requests))
                 rss_mib = max(rss_mib, memory_mib(process.pid))
             peak_mib = memory_mib(process.pid, "VmHWM")
-            _check_advised(pages)
+            _check_no_errors(pages)
         for who in ("ours", "noop"):
             handler_s = _handler_times(folder / f"{who}.times")
             left = len(handler_s)
@@ -161,7 +161,8 @@ class _Stream:
     def _place(self, run: Run, pod: Raw) -> bool:
         """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept.
 
-        Returns False if our extender kept no node.
+        If ours kept all nodes, bind it to the first node of its scores. Returns False, and binds nothing, if our
+        extender kept no node. run: gets the times.
         """
         turn = self._rng.randrange(len(self._names))
         names = b",".join(self._names[turn:] + self._names[:turn])
@@ -184,9 +185,12 @@ class _Stream:
         return answer
 
 
-def _check_advised(pages: Caller) -> None:
-    """Raise RuntimeError if the extender gave a neutral answer because of a fault: its times would mean nothing."""
-    page = pages.call("GET", "/metrics", b"")[0].decode()
+def _check_no_errors(extender: Caller) -> None:
+    """Raise RuntimeError if the extender answered without a placement because of a fault.
+
+    The measured times would mean nothing then. extender: a connection to its port for metrics.
+    """
+    page = extender.call("GET", "/metrics", b"")[0].decode()
     lines = (line for line in page.splitlines() if line.startswith("turnout_extender_errors_total"))
     faults = [line for line in lines if float(line.rpartition(" ")[2]) > 0]
     if faults:

@@ -80,7 +80,7 @@ def _irregular(rng: random.Random) -> list[MapEntry]:
 
 
 def _multi_tier(rng: random.Random) -> list[MapEntry]:
-    """Draw the entries of a fabric with three tiers of switches of random sizes."""
+    """Draw the map entries of a fabric with three tiers of switches: 2 to 10 hosts under each leaf."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
         for c in range(_between(rng, 2, 4))

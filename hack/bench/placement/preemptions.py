@@ -64,7 +64,10 @@ def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
 
 
 def spread(seed: int) -> bool | None:
-    """Place a gang with two shapes of pods. Return True if it is not under one leaf; None if no leaf can hold it."""
+    """Place a gang with two shapes of pods. Return True if it is spread over several leaves, False if not.
+
+    None if no leaf can hold it. seed: of the cluster and the gang.
+    """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 5) for _ in range(rng.randint(2, 5))]))
     free = {name: GPUS - rng.randint(0, GPUS) for name in cluster.leaf_of}
@@ -100,9 +103,10 @@ def _places(
 
 
 def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
-    """Return the GPU-seconds that our preemption loses (None if refused), and the least possible; 0 if none are needed.
+    """Return the GPU-seconds that our preemption loses (None if refused), and the least possible number.
 
-    multiple: the number of pods on one host is a multiple of this.
+    (0, 0) if no preemption is needed. seed: of the cluster, its running pods and the gang. multiple: the number of pods
+    on one host is a multiple of this.
     """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))

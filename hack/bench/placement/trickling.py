@@ -74,7 +74,7 @@ class _Nodes:
         return nodes
 
     def leave(self, number: int, nodes: Sequence[str]) -> None:
-        """Delete a gang's pods and free their nodes."""
+        """Delete a gang's pods and free their nodes. number: of the gang. nodes: of its pods, by rank."""
         for index, node in enumerate(nodes):
             self._cluster.watches.drop_pod(f"gang-{number}-{index}")
             self.free.add(node)

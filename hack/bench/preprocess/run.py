@@ -186,8 +186,9 @@ class Bench:
         return found
 
     def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
-        """Run `ours` over a text with one long document and over the same text in small documents, `plan.long_rounds`
-        times.
+        """Run `ours` over a text with one long document, and over a text of the same size in small documents.
+
+        This is done `plan.long_rounds` times.
 
         Returns (run over the long document, run over the small ones) for each round in which both succeeded. Both files
         are removed.

@@ -67,7 +67,7 @@ def ours(engine: str, vocabulary: Path) -> Side:
 def on_spark(vocabulary: Path) -> Side | NotRun:
     """Return the side that runs our preprocessor on Spark's local[WORKERS], as docs/preprocess.md starts it.
 
-    vocabulary: path of tokenizer.json. Returns NotRun without pyspark or java.
+    vocabulary: path of tokenizer.json. Returns NotRun, which has the reason, without pyspark or java.
     """
     submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
     if not submit.exists():
@@ -136,7 +136,7 @@ def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Seq
     """Return the side that runs a preprocessing script of Megatron-LM.
 
     name: of the side. tool: path of the script. python: interpreter of its environment. tokenizer: folder of the
-    tokenizer. further: arguments after the common ones.
+    tokenizer. further: arguments after the common ones. Of several input files the script gets only the first.
     """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:

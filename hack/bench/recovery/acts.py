@@ -120,7 +120,7 @@ class Job(Protocol):
         """Read all records so far."""
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out, and return its time, monotonic seconds."""
+        """Cause the event `act` in the job, and return when, in monotonic seconds."""
 
 
 Begin = Callable[[int], AbstractAsyncContextManager[Job]]

@@ -210,7 +210,8 @@ class Job:
 def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
     """Kill one process `times` times, in as many jobs as the restart budgets need; return what each kill cost.
 
-    A job that is lost, or that does not start, counts as LOST. limit_s: timeout of each recovery.
+    A kill after which the job is lost counts as LOST. If a job does not start, all remaining kills count as LOST.
+    folder: for the files of the jobs. limit_s: timeout of each recovery.
     """
     found: list[Fault] = []
     while len(found) < times:

@@ -23,7 +23,7 @@ _LOST_S = 3600.0
 
 
 class Ours:
-    """A Volcano Job on a stage, resized as the autoscaler does it."""
+    """A Volcano Job on a local cluster, resized as the autoscaler does it."""
 
     def __init__(self, found: Testbed, injectors: FaultInjectors) -> None:
         self._stage, self._injectors = found, injectors
@@ -34,7 +34,7 @@ class Ours:
         return self._stage.records
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out, and return its time, monotonic seconds."""
+        """Cause the event `act` in the job, and return when, in monotonic seconds."""
         if act is Act.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
         if act in (Act.LOST, Act.HEAD):
@@ -51,7 +51,7 @@ class Ours:
 
 @asynccontextmanager
 async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
-    """Run a local cluster and a job with `workers` workers while the block runs. Everything ends with the block.
+    """Yield a new job with `workers` workers on a local cluster of its own. Both end with the block.
 
     clocks: of the job's launcher. Raises ChildFailed if a program does not start.
     """

@@ -60,9 +60,10 @@ class Torchrun:
             wait_until_listening(self._port)
 
     async def strike(self, act: Act) -> float:
-        """Carry the act out on the last node, or on the first, which has the store. A lost node is replaced at once.
+        """Cause the event `act` in the job, and return when it began, in monotonic seconds.
 
-        Returns the time of the act, monotonic seconds.
+        KILLED hits the process with the highest rank of the newest round, HEAD the first node, which has the store; the
+        others hit the last node. A lost node is replaced at once.
         """
         at_s = time.monotonic()
         match act:

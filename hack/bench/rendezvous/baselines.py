@@ -46,7 +46,10 @@ def nvrx() -> str:
 
 
 def _install(lock: Path, options: Sequence[str], into: Path) -> None:
-    """Install a lock file into a folder by pip. Raises NoBaselines."""
+    """Install the packages of a lock file into a folder by pip. Raises NoBaselines, with pip's last line.
+
+    options: of `pip install`, in addition.
+    """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--require-hashes", *options, "--target", str(into), "-r", str(lock)]
     try:

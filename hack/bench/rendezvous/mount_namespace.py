@@ -42,10 +42,10 @@ _FILES: Mapping[Names, Mapping[str, str]] = {
 
 
 def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
-    """Return the command line that runs another command (`words`) in a private mount namespace, with names as `names`
-    says.
+    """Return the command line that runs another command in a private mount namespace, with other files in /etc.
 
-    folder: for the files that replace those in /etc.
+    words: the other command; it is returned as it is for Names.MACHINE. names: how names are resolved. folder: the
+    files that replace those in /etc are written into it.
     """
     if names is Names.MACHINE:
         return [*words]

@@ -29,7 +29,7 @@ class _Stores(ABC):
     """A TCPStore, and a thread for each agent."""
 
     def warm(self) -> None:
-        """Import torch, which has the store."""
+        """Import torch, which has the store, so that the import is not measured."""
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         for name in [name for name in os.environ if name.startswith(_STEERING)]:
             del os.environ[name]
@@ -95,12 +95,15 @@ class Nvrx(_Stores):
     """The barrier of NVIDIA's resiliency extension: perform_rendezvous, without health checks and rank monitors."""
 
     def warm(self) -> None:
-        """Import it."""
+        """Import torch and the barrier, so that the import is not measured."""
         super().warm()
         _barrier()
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Return NVRx's rendezvous of one agent; the first one closes the round, as the host of NVRx's store does."""
+        """Return the function that joins NVRx's rendezvous as one agent. Agent 0 closes the round, as NVRx's host does.
+
+        agent: from 0 to agents - 1. agents: their number. store: a connected TCPStore.
+        """
         barrier = _barrier()
         state = barrier._RendezvousBarrierState(
             store, "bench", is_store_host=agent == 0, join_timeout_seconds=LIMIT.total_seconds()
@@ -118,8 +121,10 @@ class C10d(_Stores):
         import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend  # noqa: F401
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Return torch's c10d rendezvous of one agent; min and max are equal, so that the round ends with the last
-        arrival.
+        """Return the function that joins torch's c10d rendezvous as one agent.
+
+        min and max are equal, so that the round ends with the last arrival. agent: not used. agents: their number.
+        store: a connected TCPStore.
         """
         from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
         from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler

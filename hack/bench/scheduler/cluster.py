@@ -40,8 +40,9 @@ def switches_of(tree: Fabric) -> dict[str, tuple[str, str]]:
 async def build(
     api: Api, above: Mapping[str, tuple[str, str]], labels_of: Callable[[str], Mapping[str, str]] = lambda _: {}
 ) -> None:
-    """Create nodes of 8 GPUs, and our map with the switches `above` each. labels_of: returns further labels of a
-    node.
+    """Create nodes of 8 GPUs, and our topology ConfigMap with the switches above each.
+
+    above: name of each node -> (leaf, spine). labels_of: returns further labels of a node.
     """
     await api.create_all(gpu_node(name, address(at), labels=labels_of(name)) for at, name in enumerate(above))
     meta = {"name": MAP.partition("/")[2], "namespace": "default"}

@@ -128,7 +128,10 @@ async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
 
 
 async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
-    """Create gangs of eight whole nodes behind gates, each when the one before is bound. Return their seconds."""
+    """Create `count` gangs of eight whole nodes behind gates, each when the one before is bound.
+
+    Returns the seconds of each, from the creation of its last pod until all its pods are bound.
+    """
     plane.start_scheduler()
     start_nominator(plane, "--gates")
     async with plane.api() as api:

@@ -24,9 +24,9 @@ COLUMNS = {
     "pods": "",
     "best fit": ".3f",
     "ours": ".3f",
-    "leaves to fewest, best fit": ".3f",  # leaves used over the fewest that could hold the gang
+    "leaves to fewest, best fit": ".3f",  # leaves used / the fewest that could hold the gang
     "leaves to fewest, ours": ".3f",
-    "wider than its span": "d",  # gangs whose ring crosses more than it spans
+    "wider than its span": "d",  # gangs whose ring crosses switches more often than it must
     "failed": "d",
 }
 
@@ -61,10 +61,13 @@ def _worst(ours: Sequence[float], base: Sequence[float]) -> float:
 def _measure_row(
     seeds: Sequence[int], gangs: int, apart: str, order: str
 ) -> tuple[str, float, float, float, float, int, int]:
-    """Replay every seed's stream on a scheduler that asks us, and on best fit in memory. Return a row of the table.
+    """Send every seed's stream through kube-scheduler with our extender, and through best fit in memory. Return a row
+    of the table.
 
-    gangs: number of gangs of a stream. apart: key of APART_S, the time between two pods. order: key of ORDERS. The row:
-    its name, mean crossings (best fit, ours), mean leaves over the fewest (best fit, ours), wider and failed gangs.
+    gangs: number of gangs of a stream. apart: key of APART_S, the time between two pods. order: key of ORDERS. The row
+    has the order of COLUMNS, after its name: means over all gangs of the ring crossings (best fit, ours) and of the
+    leaves used divided by the fewest that could hold the gang (best fit, ours); then the number of our gangs whose ring
+    crosses switches more often than it must, and the number of our gangs that were not bound in time.
     """
     tree = streams.fabric()
     crossings, of_best = list[int](), list[int]()

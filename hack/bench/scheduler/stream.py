@@ -214,7 +214,10 @@ async def come(
 
 
 async def bound_since(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
-    """Wait until all pods of a gang are bound. Return (their nodes by name, seconds since `began_s`, monotonic)."""
+    """Wait until all pods of a gang are bound. Return (their nodes by name of the pod, seconds since `began_s`).
+
+    size: number of its pods. began_s: monotonic. Raises TimeoutError after BOUND_S.
+    """
 
     def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
         """Return the nodes by pod name once all are bound, {} before."""

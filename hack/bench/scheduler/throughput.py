@@ -152,7 +152,7 @@ class Cluster:
     async def _stop(self, programs: dict[str, int]) -> None:
         """Stop the scheduler and the started programs, delete all pods, and wait until they are gone.
 
-        programs: keys are the names of the programs. Raises TimeoutError after GIVE_UP_S.
+        programs: pids by name; only the names are used. Raises TimeoutError if pods are left after GIVE_UP_S.
         """
         for name in ("kube-scheduler", *programs):
             await asyncio.to_thread(self.plane.stop_program, name)

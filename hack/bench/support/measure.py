@@ -33,7 +33,7 @@ def load_note() -> str:
 
 
 def progress(line: str) -> None:
-    """Print the name of the part that was measured, to show progress."""
+    """Print a line on the progress to stderr, with the time of day. line: such as the part that is measured now."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
@@ -44,10 +44,14 @@ def middle(values: Iterable[float]) -> float:
 
 
 def ratio(ours: float, base: float) -> float:
-    """Return a ratio; NaN if one side is unknown or the base was not done."""
+    """Return ours / base; NaN if `base` is not a finite number above 0. `ours` may be NaN."""
     return ours / base if math.isfinite(base) and base > 0 else math.nan
 
 
 def middle_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Return the median of the ratios within each repetition: a slow minute of the machine hits both sides."""
+    """Return the median of the ratios ours / base within each repetition, NaN for no ratio.
+
+    A slow minute of the machine affects both sides of a repetition. ours, base: one value for each repetition. Raises
+    ValueError if their lengths differ.
+    """
     return middle(ratio(one, other) for one, other in zip(ours, base, strict=True))

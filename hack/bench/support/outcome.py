@@ -74,7 +74,7 @@ class Table:
 
 
 def _text(cell: object, form: str) -> str:
-    """Return a cell as text: "" for None, "-" for NaN, "never" for infinity."""
+    """Return a cell as text: "" for None, "-" for NaN, "never" for infinity. form: of numbers, as in format()."""
     if not isinstance(cell, float | int):
         return "" if cell is None else str(cell)
     if math.isfinite(cell):

@@ -106,5 +106,5 @@ async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
 
 
 def _whole(name: str, pods: list[Raw]) -> bool:
-    """Return True once all pods of a job are there."""
+    """Return True if all WORKERS pods of a job exist. name: of the job. pods: of its namespace."""
     return sum(str(each["metadata"]["name"]).startswith(f"{name}-worker-") for each in pods) == WORKERS

@@ -133,8 +133,9 @@ def _wait_s(results: Measurements) -> float:
 
 
 def _measure_lending_attack(number: int, seeds: int) -> Row:
-    """Simulate one attack on the autoscaler and its comparison, once per seed. number: index in
-    lending_attacks.ATTACKS, -1 for no attack. seeds: number of seeds.
+    """Simulate one attack on the autoscaler, and the same story without it, once per seed. Return the table's row.
+
+    number: index in lending_attacks.ATTACKS, -1 for no attack. seeds: number of seeds; they are 0 to seeds - 1.
     """
     named = lending_attacks.NONE if number < 0 else lending_attacks.ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
@@ -189,9 +190,7 @@ def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[
 
 
 def _best(rounds: Sequence[Asked]) -> Asked:
-    """Return the round with the lowest p99 of filter times. Its `unanswered` counts the unanswered probes of all
-    rounds.
-    """
+    """Return the round with the lowest p99 of filter times, changed: `unanswered` is set to the sum over all rounds."""
     best = min(rounds, key=lambda each: nearest_rank(each.filter_s, 0.99))
     best.unanswered = sum(each.unanswered for each in rounds)
     return best

@@ -57,8 +57,9 @@ class _Seen:
 
 
 def play(seed: int, folder: Path) -> Strike:
-    """Install the chart on a new control plane, run a job, and change the release again and again. Return the
-    strike.
+    """Install the chart on a new control plane, run a job, and change the release again and again.
+
+    Returns the strike. seed: of the changes. folder: for logs; it is created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ControlPlane() as plane:

@@ -53,7 +53,7 @@ class Storage:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
     def committed(self) -> set[int]:
-        """Return the steps that have a manifest in the storage; empty while it cannot be read."""
+        """Return the steps that have a manifest in the storage; those read so far if it cannot be read."""
         found = set[int]()
         with suppress(OSError):
             for entry in os.scandir(self.run):

@@ -123,7 +123,10 @@ def _variables(names: Sequence[str]) -> Iterator[Json]:
 
 
 def _panels(rows: Sequence[Row]) -> Iterator[Json]:
-    """Yield rows and panels with their places on the grid, from the top down."""
+    """Yield the JSON of rows and panels with their places on the grid, from the top down, numbered from 1.
+
+    A row without a title yields only its panels.
+    """
     number, top = 0, 0
     for row in rows:
         if row.title:

@@ -1,1 +1,1 @@
-"""Programs that a plane starts, and what they keep: command lines, training-operator's wants, what etcd holds."""
+"""The programs that a control plane starts: command lines, the objects of training-operator, the content of etcd."""

@@ -1,6 +1,6 @@
-"""The command lines of the programs, and the kubeconfigs they are given: nothing here starts anything.
+"""The command lines of the programs, and their certificates and kubeconfigs. plane.py starts the programs.
 
-The flags are the least that suffices on loopback; where one looks odd, a comment says what happens without it.
+Only the flags that loopback requires are set; comments give the reason for unusual ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hack.controlplane.certs import Authority, Pair, signing_key
 HOST = "127.0.0.1"
 ALWAYS_ALLOW = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"
 ISSUER = "https://kubernetes.default.svc"
-# Everything that makes pods of a Job or a StatefulSet and tidies up after them.
+# The controllers that create pods of a Job or a StatefulSet and delete them afterwards.
 CONTROLLERS = (
     "job-controller",
     "statefulset-controller",
@@ -56,7 +56,8 @@ class EtcdFiles:
 class ServerFiles:
     """The files that the API server reads: authority, serving pair, known tokens, key of service accounts.
 
-    to_kubelets: how it shows itself to kubelets, when it fetches logs. etcd: how it reaches etcd.
+    to_kubelets: its client certificate for kubelets, from which it fetches logs. etcd: files for its connection to
+    etcd.
     """
 
     ca: Path
@@ -123,7 +124,7 @@ def apiserver(
         f"--etcd-keyfile={files.etcd.client.key}",
         f"--bind-address={HOST}",
         f"--advertise-address={HOST}",
-        "--endpoint-reconciler-type=none",  # it refuses to publish a loopback address
+        "--endpoint-reconciler-type=none",  # the reconciler refuses to publish a loopback address
         f"--secure-port={port}",
         f"--tls-cert-file={files.pair.cert}",
         f"--tls-private-key-file={files.pair.key}",
@@ -136,7 +137,7 @@ def apiserver(
         "--kubelet-preferred-address-types=ExternalIP,InternalIP",
         f"--kubelet-client-certificate={files.to_kubelets.cert}",
         f"--kubelet-client-key={files.to_kubelets.key}",
-        "--service-cluster-ip-range=127.96.0.0/24",  # this machine's: a test may serve at one as kube-proxy would
+        "--service-cluster-ip-range=127.96.0.0/24",  # loopback: a test may serve at one, in place of kube-proxy
         "--authorization-mode=RBAC",
         "--allow-privileged=true",
         # ServiceAccount would hold every pod until a controller made its account; TaintNodesByCondition would keep

@@ -1,8 +1,8 @@
 """Objects that training-operator 1.8.1 needs to start: its CRDs, a namespace, a Secret, a webhook configuration.
 
-It reads its webhook certificate from one fixed folder (in a pod, its Secret is mounted there). Each operator gets its
-own folder at this path, in a mount namespace. If the machine allows no mount namespace, a file lock lets only one
-operator run at a time.
+training-operator reads its webhook certificate from one fixed folder; in a pod, its Secret is mounted there. Each
+operator gets its own folder at this path, in a mount namespace. If the machine allows no mount namespace, a file lock
+lets only one operator run at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def with_folder(folder: Path, command: Sequence[str]) -> list[str]:
 
 @cache
 def may_have_folder() -> bool:
-    """Return True if this user may give a command a mount of its own."""
+    """Return True if this user may run a command in its own mount namespace. Creates the folder CERTIFICATES."""
     CERTIFICATES.mkdir(parents=True, exist_ok=True)
     try:
         command = with_folder(CERTIFICATES, ["true"])
@@ -92,15 +92,15 @@ def install(request: Request, crds: Path, certificates: Path) -> None:
     }
     _create(request, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", webhook)
     certificates.mkdir(parents=True, exist_ok=True)
-    for name in FILES:  # those of an earlier run would be taken for this one's
+    for name in FILES:  # the operator would use those of an earlier run
         (certificates / name).unlink(missing_ok=True)
 
 
 def bring_certificates(request: Request, certificates: Path, check_alive: Callable[[], None]) -> None:
-    """Wait until the operator has filled its Secret, and copy its content to where the operator reads it: a volume's
-    work.
+    """Wait until the operator has filled its Secret, and copy the content into the folder from which it reads it.
 
-    check_alive: raises NotReady if the operator has ended. Raises NotReady after SECRET_WITHIN_S.
+    In a cluster a volume does this. certificates: that folder. check_alive: raises NotReady if the operator has ended.
+    Raises NotReady after SECRET_WITHIN_S.
     """
     until_s = time.monotonic() + SECRET_WITHIN_S
     while time.monotonic() < until_s:
@@ -119,5 +119,5 @@ def _create(request: Request, path: str, body: dict[str, Any]) -> None:
     try:
         request("POST", path, body)
     except ApiError as error:
-        if error.status != 409:  # there already, from an operator started before on this plane
+        if error.status != 409:  # it exists: an earlier operator on this plane created it
             raise

@@ -1,7 +1,7 @@
-"""Brings what etcd holds back to how it was when a control plane became ready, so that one plane serves many tests.
+"""Restores the content that etcd had when a control plane became ready, so that one control plane serves many tests.
 
-Objects are taken from under the API server, not deleted through it: finalizers, graces and missing controllers hold
-nothing up, and every watch sees the deletions as usual. Speaks etcd's JSON gateway.
+Objects are deleted in etcd, not through the API server, so finalizers, grace periods and missing controllers do not
+delay it. Every watch still reports the deletions. The calls use etcd's JSON gateway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 PREFIX = b"/registry/"
 AT_ONCE = 100  # etcd takes 128 operations in one transaction
 ROUNDS = 20
-# What the API server writes on its own account at any time: it is neither removed nor put back.
+# The API server writes these objects by itself at any time: they are neither deleted nor restored.
 ITS_OWN = re.compile(
     rb"/registry/(masterleases/|leases/kube-system/|ranges/|ipaddresses/|servicecidrs/|apiregistration\.k8s\.io/"
     rb"|configmaps/kube-system/|services/[^/]+/default/kubernetes|endpointslices/default/kubernetes"
@@ -27,7 +27,7 @@ ITS_OWN = re.compile(
 )
 
 
-# Admission goes on by these for a while after they are gone: it looks at them about once a second.
+# Admission obeys these for about a second after their deletion, since it reads them about once a second.
 LINGERS = re.compile(
     rb"/registry/(validatingadmissionpolic|mutatingadmissionpolic|mutatingwebhookconfigurations/"
     rb"|validatingwebhookconfigurations/(?!validator\.training-operator))"
@@ -51,7 +51,7 @@ class Etcd:
 
 
 def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
-    """Return everything that the API server keeps in etcd: key -> revision and value."""
+    """Return all that the API server has stored in etcd: key -> revision and value."""
     found = _call(etcd, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
     return {
         base64.b64decode(each["key"]): Entry(each["mod_revision"], base64.b64decode(each.get("value", "")))
@@ -63,8 +63,8 @@ def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
     """Bring etcd back to the snapshot `before`: delete newer keys, and write changed or deleted ones again.
 
     Repeated until nothing differs, since controllers inside the API server react to deletions. Returns False, and
-    changes nothing, if there is a new object that the API server would not forget at once. Raises RuntimeError if
-    something is written again each time.
+    changes nothing, if there is a new object (LINGERS) that admission would obey after its deletion. Keys that the API
+    server writes by itself (ITS_OWN) are ignored. Raises RuntimeError if keys still differ after ROUNDS repetitions.
     """
     if any(key not in before and LINGERS.match(key) for key in snapshot(etcd)):
         return False

@@ -1,1 +1,1 @@
-"""The programs of the control plane as Go tools: what they are, how they are built, where they lie."""
+"""The programs of the control plane as Go tools: the list of them, their build, and their place in the cache."""

@@ -1,6 +1,6 @@
-"""Build the control plane's programs from their Go modules into the cache, and say how long each took.
+"""Builds the control plane's programs from their Go modules into the cache.
 
-A part that is there is kept; two builds at once wait for one another. Where things lie is in cache.py.
+A program that is in the cache is not built again. Only one build runs at a time. cache.py has the paths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Tell = Callable[[str], None]
 def build(names: Sequence[str] = (), tell: Tell = print) -> None:
     """Build the named parts that the cache lacks, or all that it lacks: one `go build` for each version of Kubernetes.
 
-    tell: called with lines about the progress. Raises NoGo and BuildFailed.
+    names: of parts, () for all; unknown names are ignored. tell: called with lines about the progress. Raises NoGo and
+    BuildFailed.
     """
     wanted = [part for part in parts.PARTS if not names or part.name in names]
     if not any(_missing(part) for part in wanted):
@@ -73,14 +74,19 @@ def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
         for part in group:
             for source, target in part.assets:
                 _copy_asset(go, part, source, folder / target)
-            (unfinished / parts.program(part.package)).rename(folder / "bin" / part.name)  # whole or not at all
+            (unfinished / parts.program(part.package)).rename(
+                folder / "bin" / part.name
+            )  # a reader sees no partial file
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     tell(f"{label}: {time.monotonic() - began_s:.0f} s")
 
 
 def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
-    """Copy the YAML files of a folder in the source module into the cache, in place of older ones."""
+    """Copy the YAML files of a folder in the part's source module into a folder of the cache, which is emptied first.
+
+    source: the folder in the module. target: the folder in the cache.
+    """
     module = Path(_go(go, part, "list", "-m", "-f", "{{.Dir}}", part.source).strip())
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Finds the built programs: a folder a Go module, outside the tree, named after what it was built from."""
+"""Finds the built programs, which are outside the repository. Each Go module has a folder, named after its sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def root() -> Path:
 
 
 def folder(module: str, modules: Path = parts.MODULES, cache: Path | None = None) -> Path:
-    """Return the folder for what is built from the present state of one Go module. It may not exist."""
+    """Return the folder for the programs that the present state of one Go module gives. It may not exist.
+
+    module: folder of the module in `modules`. cache: None for `root()`.
+    """
     go_mod, go_sum = ((modules / module / name).read_text() for name in ("go.mod", "go.sum"))
     return (cache or root()) / parts.key(module, go_mod, go_sum)
 

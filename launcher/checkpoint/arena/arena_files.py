@@ -218,7 +218,9 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder of arenas whose owner has ended. Raises OSError if a living owner holds its lock."""
+    """Delete a folder of arenas whose owner has ended. Raises OSError if a living owner holds its lock, or if the
+    folder has no file of its owner. Errors of the deletion are ignored.
+    """
     owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

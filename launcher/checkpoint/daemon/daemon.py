@@ -320,8 +320,9 @@ class CheckpointDaemon:
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
 
-        For a state that is the same on every rank, the shard of local rank 0 is enough. Generations whose bytes do not
-        match their checksums are discarded first.
+        ranks: number of local ranks. For a state that is the same on every rank, the shard of local rank 0 is enough;
+        rank and ranks of its HeldStep are 0. Waits for running checks first: generations whose bytes do not match their
+        checksums are discarded.
         """
         if self._checks:
             await asyncio.wait(list(self._checks))
@@ -401,9 +402,10 @@ class CheckpointDaemon:
                 self.start_task(self.commit(job))
 
     async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
-        """Write `persist_step`, or the newest held step, to storage before training loads from there, within STORED_S.
+        """Write `persist_step`, or the newest held step if it is below 0, to storage before training loads from there.
 
-        Then give up the commits of earlier rounds.
+        Wait for this and for all other background work, at most STORED_S; what is not done by then is logged. Then give
+        up the commits of the rounds before the one in `restore_place`; without that, those of all rounds in memory.
         """
         if steps := await self.held_steps(len(self._rank_stores)):
             for rank_store in self._rank_stores.values():

@@ -324,7 +324,12 @@ class CommitCoordinator:
         return await asyncio.shield(self._commits[key])
 
     async def _commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
-        """Try to commit the step until all shards are in storage, the commit is given up, or time is up."""
+        """Try to commit one step again and again, with pauses, until it is committed or is given up.
+
+        Returns DONE; SUPERSEDED if the commit was given up, also before it began; FAILED if it is not done after
+        COMMIT_S or after the time of `end_within`, or if the storage cannot be opened. A failure of storage is logged,
+        not raised.
+        """
         if record.round <= self._last_given_up_round:
             return SaveOutcome.SUPERSEDED
         given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S

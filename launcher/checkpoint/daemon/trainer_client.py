@@ -155,8 +155,9 @@ class TrainerClient:
         self.arena = self._arena_path(hello)
 
     def _start_own_daemon(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
-        """Start a daemon for this process alone; return its socket path. It ends after this process, when all saves are
-        written.
+        """Start a daemon for this process alone; return its socket path.
+
+        The daemon ends after this process, when all saves are written. folder: of the arenas. environ: of the daemon.
         """
         self._socket_folder = private_folder(tempfile.gettempdir())
         path = str(socket_in(self._socket_folder.name))

@@ -109,7 +109,8 @@ class PinnedPages:
     def _register(self, arena: Arena, generations: range, size: int, registrar: PageRegistrar) -> None:
         """Register the mappings that are new with the accelerator's driver, so that copies become faster.
 
-        A refusal is logged and ends the attempt. size: bytes of one generation.
+        A refusal is logged, and the other generations are not tried. A generation whose mapping is registered already
+        is skipped. generations: their indices. size: bytes of one generation.
         """
         began_s, new_bytes = time.monotonic(), 0
         for generation in generations:

@@ -119,8 +119,9 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class SaveStats:
-    """Counts of the saves of one rank. The fields sealed to committed, and replicated, are steps: the newest one that
-    has reached this state, -1 for none.
+    """Counts of the saves of one rank.
+
+    sealed, hashed, persisted, committed, replicated: the newest step that has reached this state, -1 for none.
     """
 
     saves: int = 0  # into memory

@@ -116,9 +116,10 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
 
 
 def _shared_tensors(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (index, index of the first equal one) of each tensor that may share its memory with another one.
+    """Return (index, index of the first equal tensor) of each tensor that may share its memory with another one.
 
-    addresses: of the tensors, in the same order; 0 for a tensor without bytes. [] if all addresses differ.
+    The two are the same for the first of equal tensors. addresses: of the tensors, in the same order; 0 for a tensor
+    without bytes. Returns [] if all addresses differ and none is 0.
     """
     distinct = set(addresses)
     if len(distinct) == len(addresses) and 0 not in distinct:

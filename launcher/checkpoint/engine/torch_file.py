@@ -131,7 +131,8 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
 def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
     """Write a file under a temporary name, sync it, write its note and rename it to `path`; return its version.
 
-    folder: of the notes. write: writes the content. Raises OSError.
+    The note also keeps the version that the path had before, in case the rename is lost. folder: of the notes. step: of
+    the content. write: writes the content. Raises OSError.
     """
     with _open_replacement(path) as file:
         write(file)

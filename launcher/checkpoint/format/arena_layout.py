@@ -210,8 +210,9 @@ def target_bytes(target: str) -> bytes:
 
 
 def read_target(data: bytes | memoryview) -> str:
-    """Decode the checkpoint folder or URL; "" if none was written or a bit differs. The training process names it
-    again.
+    """Decode the checkpoint folder or URL; "" if none was written or a byte differs.
+
+    data: TARGET_BYTES bytes, else the result is "", too. The training process names the folder again at its next save.
     """
     text, sum_ = bytes(data[: -_SUM.size]), bytes(data[-_SUM.size :])
     if len(data) != TARGET_BYTES or _SUM.pack(sum_of(text)) != sum_:

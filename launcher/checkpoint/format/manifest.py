@@ -301,9 +301,9 @@ def steps_to_remove(
 ) -> tuple[int, ...]:
     """List the steps to remove, oldest first.
 
-    steps_committed: in any order, duplicates allowed. reading: steps that are being read, which stay.
-    just_committed: the step committed now, None for none. It stays, even if it is lower than others after a rollback.
-    The newest step stays too.
+    steps_committed: in any order, duplicates allowed. keep: the retention rule. reading: steps that are being read,
+    which stay. just_committed: the step committed now, None for none. It stays, even if it is lower than others after a
+    rollback. The newest step stays too.
     """
     steps = sorted({*steps_committed})
     kept_steps = {*_kept_steps(steps, keep), *steps[-1:], *reading, just_committed}

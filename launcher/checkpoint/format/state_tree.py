@@ -283,7 +283,10 @@ class _Reader:
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
 
     def _fill_dict(self, state: dict[object, object], items: list[object], depth: int) -> dict[object, object]:
-        """Fill `state` with keys and values that alternate in `items`. Raises BadCheckpoint."""
+        """Fill `state` with keys and values that alternate in `items`, and return it.
+
+        state: empty. depth: of the dict in the tree. Raises BadCheckpoint, also for a key that occurs twice.
+        """
         if len(items) % 2:
             raise BadCheckpoint("the skeleton has a key without a value")
         for key, child in zip(items[::2], items[1::2], strict=True):

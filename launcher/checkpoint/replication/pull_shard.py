@@ -218,7 +218,7 @@ async def fetch_step(context: ReplicationContext, step: int, restore_place: Rest
         silent: list[DaemonEndpoint] = []
         for endpoint in sources:
             try:
-                await _fetch_from(context, endpoint, step, restore_place, shards, patience_s)
+                await _fetch_shards_from(context, endpoint, step, restore_place, shards, patience_s)
             except (LauncherError, OSError) as error:
                 faults[endpoint.name] = str(error)
                 if isinstance(error, PeerSilent | TimeoutError):
@@ -247,7 +247,7 @@ async def request_shard(
     return header, record
 
 
-async def _fetch_from(
+async def _fetch_shards_from(
     context: ReplicationContext,
     endpoint: DaemonEndpoint,
     step: int,
@@ -257,8 +257,9 @@ async def _fetch_from(
 ) -> None:
     """Fetch shards of a step from one worker, and seal each in the arena of its local rank.
 
-    shards: each (local rank, rank, number of ranks). patience_s: seconds without an answer or a byte, after which the
-    worker counts as silent. Raises LauncherError and OSError.
+    endpoint: of the worker's daemon. restore_place: this worker's, with the round that saved. shards: each (local rank,
+    rank, number of ranks). patience_s: seconds without an answer or a byte, after which the worker counts as silent.
+    Raises LauncherError and OSError; the shards fetched before the error stay.
     """
     connection = await connect_peer(endpoint, context.identity, restore_place.round)
     try:

@@ -207,7 +207,7 @@ class ReplicaSender:
         return False
 
     def release(self, except_steps: AbstractSet[int]) -> None:
-        """Unpin all steps except `except_steps`."""
+        """Unpin all steps that `hold` pinned, except `except_steps`. Closed arenas are skipped."""
         for step in [step for step in self._pins if step not in except_steps]:
             for _, arena, generation, _ in self._pins.pop(step):
                 with suppress(ValueError):  # the arena is closed
@@ -272,7 +272,7 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Order a follower to copy a step to its replica holders; return the outcome. Disconnect one that fails."""
+        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed")."""
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:

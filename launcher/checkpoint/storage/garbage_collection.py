@@ -91,7 +91,9 @@ def sweep(
 def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
     """Remove files of a step that no restore can need, if written before `before_s`; return their names.
 
-    newer_is_whole: a newer step is committed, so a step without a manifest is not needed.
+    Of a committed step these are the shards and notes outside its manifest. A step without a manifest is removed as a
+    whole, if all of its files are that old and `newer_is_whole`. before_s: since 1970; a file without a time counts as
+    newer. newer_is_whole: a newer step is committed.
     """
     files = store.files(step)
     own_files = [name for name in files if rank_of(name) is not None]

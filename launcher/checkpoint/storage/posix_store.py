@@ -79,7 +79,10 @@ class WritebackFile:
 
 
 def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
-    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that."""
+    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that.
+
+    file: its file descriptor. start: offset of the first byte. Raises OSError for other failures.
+    """
     try:
         os.posix_fadvise(file, start, size_bytes, os.POSIX_FADV_DONTNEED)
     except OSError as error:
@@ -264,7 +267,10 @@ class PosixStore:
         return match[3] != self._boot or int(match[2]) != ranks[rank]
 
     def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
-        """Write the pieces to a new private file in a folder, and sync it to disk. Raises OSError."""
+        """Write the pieces to a new private file in a folder, and sync it to disk.
+
+        folder: its file descriptor. private: name of the file. Raises OSError, also if the file exists.
+        """
         file = os.open(private, _NEW, 0o600, dir_fd=folder)
         try:
             self._failpoint("opened")
@@ -398,7 +404,11 @@ def _regular_file(folder: int, name: str, *, private: bool) -> tuple[int, float]
 
 
 def _link(folder: int, private: str, name: str) -> bool:
-    """Link the private file to a new name. Return False if another file has the name."""
+    """Link the private file to a new name. Return False if another file has the name.
+
+    Where the file system has no hard links, rename the private file instead. folder: its file descriptor. Raises
+    OSError.
+    """
     try:
         os.link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file

@@ -78,7 +78,7 @@ class VerifiedReader:
         return self._file.size_bytes
 
     def read(self, start: int, end: int) -> memoryview:
-        """Read a range into new memory. Raises BadCheckpoint if its bytes are not what was hashed."""
+        """Read the bytes from `start` to before `end` into new memory. Raises BadCheckpoint if their hash differs."""
         into = memoryview(bytearray(max(end - start, 0)))
         self.fill([ByteRange(start, into)])
         if (start, end) == (0, min(self.block_bytes, self.size_bytes)):
@@ -141,7 +141,7 @@ class VerifiedReader:
             raise
 
     def _read(self, number: int, into: memoryview) -> None:
-        """Read and verify whole blocks, starting with this one."""
+        """Read and verify whole blocks into `into`. Raises BadCheckpoint. number: index of the first block."""
         block = self.block_bytes
         self._file.fill(into, number * block)
         for offset in range(0, into.nbytes, block):
@@ -152,7 +152,7 @@ class VerifiedReader:
             number += 1
 
     def _block_name(self, number: int) -> str:
-        """Return the name of a block for errors."""
+        """Return the name of a block for errors. number: its index, from 0."""
         kind = "chunk" if self.block_bytes == CHUNK_BYTES else "block"
         return f"{kind} {number}, at byte {number * self.block_bytes},"
 
@@ -346,7 +346,10 @@ def _check_size(file: OpenFile, shard: StoredShard) -> None:
 
 
 def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:
-    """Read one chunk of a shard into `view`, and verify it. start: its offset. Raises BadCheckpoint."""
+    """Read one chunk of a shard into `view`, and verify it. Raises BadCheckpoint.
+
+    number: index of the chunk in `shard.sums`. start: its offset in the file. view: as large as the chunk.
+    """
     file.fill(view, start)
     if sum_of(view) != shard.sums[number]:
         raise BadCheckpoint(f"{shard.file}: chunk {number}, at byte {start}, is not what was written")

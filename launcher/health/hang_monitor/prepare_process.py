@@ -54,9 +54,10 @@ def make_traceable() -> None:
 
 @lru_cache(1)
 def _register_handler(progress: str, pid: int) -> None:
-    """Install the signal handler that writes this process's stacks to a file.
+    """Create the file for this process's stacks, and install the signal handler that writes them to it.
 
-    If progress is reported, optimizer steps are counted too. progress: path of the progress file. pid: of this process.
+    If progress is reported, optimizer steps are counted too. progress: path of the progress file, from which the name
+    of the other file is derived. pid: of this process. Raises OSError.
     """
     low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # stays open as long as the process

@@ -177,7 +177,9 @@ def _spy_steps(body: str) -> tuple[_Step, ...]:
 
 @lru_cache(8_192)
 def _step(name: str, source: str, line: int, python: bool) -> _Step:
-    """Make a frame in the guide's form, without parts that differ between tools and machines. python: False for a
+    """Return (frame in the guide's form, line number, `python`), without parts that differ between tools and machines.
+
+    name: of the function. source: path of its file. line: 0 and below are unknown, and give 0. python: False for a
     native frame.
     """
     source = _HOMES.sub("", source) if python else source.rsplit("/", 1)[-1]

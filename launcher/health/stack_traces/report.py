@@ -373,7 +373,8 @@ def flame_lines(root: StackNode, world: int) -> str:
 def _paths(node: StackNode, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the path of frames from the root to each node at which a stack ends.
 
-    Each part is FRAME@RANKS. node: where the search goes on. world: number of ranks. path: the parts down to `node`.
+    Each part is FRAME@RANKS. node: below which to search; it is not yielded itself. world: number of ranks. path: the
+    parts down to `node`.
     """
     for child in node.children:
         branch = (*path, f"{child.frame}@{label(child.ranks, world)}")

@@ -151,7 +151,10 @@ class SharedDir:
             os.close(file)
 
     def create_file(self, folder: int, name: str, content: bytes) -> None:
-        """Create a file with this content that only this user can read, and sync it to disk."""
+        """Create a file with this content that only this user can read, and sync it to disk.
+
+        folder: its file descriptor. name: of the file, which must not exist.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
@@ -315,8 +318,9 @@ class FileLock(RoundLock):
         """Do nothing: no file is held open."""
 
     async def _call(self, operation: Callable[[], T]) -> T:
-        """Call a function in the thread for file operations. Raises LockUnreachable if it takes too long, and its
-        errors.
+        """Call a function in the thread for file operations, and return its result.
+
+        Raises the errors of the function, and LockUnreachable if it takes too long.
         """
         try:
             return await self._executor.call(operation)
@@ -329,7 +333,7 @@ class FileLock(RoundLock):
             return self._observe(folder)
 
     def _claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
-        """Publish a record as the round that follows `after`.
+        """Publish a record as the round that follows `after`. Runs in the thread for file operations.
 
         Returns the folder's new observation; None if another candidate was first. Raises LockRefused if the numbers are
         used up. after: file name of the newest round, "" for none.
@@ -360,9 +364,11 @@ class FileLock(RoundLock):
             return observation
 
     def _renew(self, record: RoundRecord, number: int) -> _FolderObservation | None:
-        """Write the holder's file again, which shows that the holder lives.
+        """Rewrite the holder's file, which shows that the holder lives. Runs in the thread for file operations.
 
-        Returns the folder's new observation; None if the round is no longer ours.
+        record: as this member claimed it; its budget may be newer. number: that in the round file's name, which may
+        differ from `record.round`. Returns the folder's new observation; None if the round's file is gone or holds
+        another grant, or if a newer round exists. Raises LockRefused and LockUnreachable.
         """
         private = f".holder-{number:010}-{secrets.token_hex(8)}"
         with self._folder.open_folder() as folder:
@@ -379,7 +385,8 @@ class FileLock(RoundLock):
     def _is_granted(self, folder: int, number: int, record: RoundRecord) -> bool:
         """Return True if the file of a round holds this record's grant.
 
-        folder: its file descriptor. number: of the round. An unreadable file is logged, and gives False.
+        folder: its file descriptor. number: that in the round file's name. An unreadable file is logged, and gives
+        False.
         """
         try:
             granted = self._read(folder, _round_file(number))
@@ -438,7 +445,10 @@ class FileLock(RoundLock):
         return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
     def _read(self, folder: int, name: str) -> RoundRecord | None:
-        """Read a round file; None if it does not exist. Raises BadRecord."""
+        """Return the record in a round file; None if the file does not exist. Raises BadRecord.
+
+        folder: its file descriptor. name: of the file.
+        """
         content = self._folder.read(folder, name)
         return None if content is None else unseal(content)
 

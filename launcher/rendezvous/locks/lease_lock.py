@@ -38,7 +38,11 @@ CALL_S = 4.0  # seconds; two calls and a retried renewal fit into the hold
 
 
 class LeaseStore(Protocol):
-    """The part of turnout.kube.client.api_client.Client that a Lease lock uses."""
+    """The part of turnout.kube.client.api_client.Client that a Lease lock uses.
+
+    path: the URL's path of the Lease, or of its collection for `create`. body: the Lease, or a merge patch of it.
+    urgent: the call does not wait behind others. deadline_s: seconds for the call with its retries.
+    """
 
     async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
         """Return the Lease as JSON. Raises CallError."""

@@ -91,7 +91,10 @@ def _holders_on_ring(ring: Sequence[str], copies: int) -> dict[str, tuple[str, .
 
 
 def _replace_missing(path_of: Mapping[str, Path], before: Sequence[str]) -> list[str]:
-    """Return the former ring with new members in the places of missing ones; [] if the number of members differs."""
+    """Return the former ring with new members in the places of missing ones; [] if the number of members differs.
+
+    before: names of the former ring, in its order.
+    """
     if len(before) != len(path_of):
         return []
     former = {*before}

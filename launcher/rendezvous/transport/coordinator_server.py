@@ -381,7 +381,8 @@ class Coordinator:
     async def _check_lost_round(self) -> None:
         """Ask the arbiter for the holder after a renewal failed.
 
-        If there is another holder, queue Denied. If the record was removed, the next round claims it again.
+        If there is another holder, or a newer round of an unknown holder, queue Denied. If the record was removed or
+        still names this coordinator, the next round claims it again. If the arbiter does not answer, do nothing.
         """
         assert self._arbiter is not None
         try:
@@ -403,7 +404,10 @@ class Coordinator:
             self.ended.set_result(end)
 
     async def _step_down(self, end: StepDown) -> None:
-        """Redirect all members to the new coordinator. If this one chose it (`handover`), tell the arbiter first."""
+        """Redirect all members to the new coordinator, and set `ended`.
+
+        If this coordinator chose the new one (`handover`), tell the arbiter first; a failure of that is only logged.
+        """
         if end.handover and self._arbiter is not None and self._held_round is not None:
             try:
                 await self._arbiter.claim(self._with_totals(end.to), self._held_round)

@@ -102,7 +102,10 @@ class FrameConnection(asyncio.Protocol):
         self.on_open()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes. Called by asyncio."""
+        """Pass each complete frame in the received bytes to `on_frame`. Called by asyncio.
+
+        A bad frame is passed to `on_bad_frame` as text, and aborts the connection.
+        """
         try:
             for body in self.splitter.split(data):
                 self.on_frame(body if self.auth is None else self.auth.open(body))

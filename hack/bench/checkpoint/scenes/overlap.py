@@ -64,7 +64,10 @@ class Loop:
         self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
-        """Do steps for at least `least_s` seconds, and until `going()` is false. Return (number of steps, seconds)."""
+        """Do steps for at least `least_s` seconds, and longer while `going()` is true.
+
+        Returns (number of steps, seconds).
+        """
         began_s, done = time.perf_counter(), 0
         while (passed_s := time.perf_counter() - began_s) < least_s or going():
             self.step()
@@ -73,7 +76,10 @@ class Loop:
 
 
 def updating(every: list[Any], updated: int) -> Any:
-    """Return an optimizer whose step writes to `updated` of these tensors; the next step writes to the next ones."""
+    """Return an optimizer whose step writes to `updated` tensors of `every`, and the next step to the next ones.
+
+    After the last tensor it continues with the first.
+    """
     import torch
 
     class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]

@@ -44,7 +44,7 @@ SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
 def of(name: str, what: str) -> str:
-    """Name a time of a saver other than that of its saves."""
+    """Return the name of a time of a saver other than that of its saves. name: of the saver. what: is timed."""
     return f"{name}: {what}"
 
 
@@ -87,7 +87,11 @@ def _write_zeros(path: Path, size_bytes: int) -> None:
 def _time_first_save(
     name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, result: SceneResult
 ) -> None:
-    """Time the first save of a new saver. turn: number of the round; in round 0 also check what it loads."""
+    """Time the first save of a new saver, and store the time in `result`.
+
+    name: of the saver, which `maker` creates with `folder`. turn: number of the round; in round 0 also check what the
+    saver loads. Raises RuntimeError if that differs.
+    """
     saver = maker(folder)
     with ExitStack() as ends:
         ends.callback(saver.close)
@@ -105,8 +109,9 @@ def _time_first_save(
 
 
 def steady(plan: Plan, places: Places) -> SceneResult:
-    """Time saves into memory that is allocated already. Return also those of a partly frozen state, and of a tiny
-    one.
+    """Time saves into memory that is allocated already, by each saver. Return the times by the saver's name.
+
+    Saves of a partly frozen state and of a tiny state are timed too. A saver that fails is recorded with its error.
     """
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {OURS: Ours}
