@@ -345,7 +345,8 @@ def _extender(facts: ClusterFacts) -> _MethodVerdict:
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
         return _MethodVerdict(Level.FINE, "extender: used, kube-scheduler asks it")
-    if is_installed and facts.pages and all(page is None for page in facts.pages.values()):
+    cannot_list_pods = any(path.endswith("/pods") for path in (*facts.refused, *facts.unserved))
+    if is_installed and (facts.pages or cannot_list_pods) and all(page is None for page in facts.pages.values()):
         return _MethodVerdict(
             Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above"
         )

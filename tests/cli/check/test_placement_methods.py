@@ -30,6 +30,10 @@ CASES = {
     "whether it is asked cannot be seen": (
         only(deployment("extender"), pages={"turnout-extender-a": None}), 0, "unknown", "cannot be seen", "lines above"
     ),
+    "whether it is asked cannot be seen without the right to list pods": (
+        only(deployment("extender"), refused={"/api/v1/namespaces/turnout/pods": "no"}), 0, "unknown", "cannot be seen",
+        "lines above",
+    ),
     "a scheduler of ours asks it": (only(deployment("scheduler"), pages={"a": page(3)}), 0, "fine", "used", ""),
     "nothing places": (only(deployment("autoscaler")), 0, "doubtful", "not installed", "extender.enabled=true"),
     "a nominator is there": (only(deployment("nominator")), 1, "fine", "nominations: used", ""),
