@@ -201,7 +201,7 @@ def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
 class ReservationEnd(StrEnum):
     """Why a reservation ended. Log, metric and test use the same word."""
 
-    USED = "used"  # the gang runs with all of its members
+    USED = "used"  # at least the gang's min of members has nodes, and no member waits
     EXPIRED = "expired"  # its time was over before that
     GANG_DELETED = "gang_deleted"  # the gang does not exist any more
     RELEASED = "released"  # it is not needed: the gang found other hosts, or no pod could be evicted
@@ -212,8 +212,9 @@ def end_of_reservation(
 ) -> ReservationEnd | None:
     """Return why a reservation ends now; None while it goes on.
 
-    It ends when its holder runs with all of its members, when its time is over, or when its holder no longer exists. A
-    holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its controller makes new pods.
+    It ends when at least the holder's min of members has nodes and no member waits (USED), when its time is over, or
+    when its holder no longer exists. A holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its
+    controller makes new pods.
 
     gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long the holder has not existed,
     in seconds; 0 while it exists. wall_s: seconds since 1970.

@@ -96,7 +96,10 @@ def observe_gated_gang(
 
 
 def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
-    """Return True if a member without a gate is bound, or was sent to its node by us."""
+    """Return True if a member without a gate is bound, is nominated by us, or lost its gate through us.
+
+    lifted_uids: of members whose gate we removed.
+    """
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
 

@@ -395,10 +395,10 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:
-    """Mark the rows of the domains that could hold the gang's min of pods like `member` if they were empty.
+    """Return a mask of the rows in the domains that could hold the gang's min of pods like `member` if they were empty.
 
-    If counted members hold hosts, only their domain is marked; no row if they are in several domains. widest: the
-    highest tier that the gang allows.
+    If counted members hold hosts, only their domain is marked; if they are in several domains, no row is marked.
+    widest: the highest tier that the gang allows.
     """
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)

@@ -321,7 +321,8 @@ def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: Abst
 
     member_uids: uids of the members that existed when the plan was made. A new plan is needed if a member went
     elsewhere, lost its place or finds no seat. It is also needed if a member is deleted and no new member is expected.
-    Seats of members that hold their planned hosts are removed from the plan.
+    Seats of members that hold their planned hosts are removed from the plan. The seat of a deleted member is open for a
+    new one, and new members take open seats. A gang with group rules is planned again after each such change.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
     missing = view.missing_pods(gang)

@@ -197,7 +197,7 @@ class PodBatch:
 
     shape: PodShape
     members: tuple[GangMember, ...]
-    missing_pods: int  # members that do not exist yet; added to the batch with the largest shape
+    missing_pods: int  # members that do not exist yet and that this batch also places; 0 in all but the first
     gang_group: GangGroup | None = None
     ranks_per_pod: int = 1  # the accelerators of one pod, at least 1
     span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
