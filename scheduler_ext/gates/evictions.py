@@ -53,8 +53,12 @@ def plan_preemption(
 ) -> Preemption | None:
     """Choose the hosts of a gang that may preempt and the victims on them; None if preemption would not help.
 
-    previous_hosts: uid -> node for which pods were evicted before, empty for none; they are used again if that is
-    enough. evicted_uids: uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
+    It does not help if not every waiting member finds a host, if no pod has to leave, or if a gang of the same or a
+    higher priority is planned on hosts that are not chosen yet.
+
+    gang: with at least one waiting member. previous_hosts: uid -> node for which pods were evicted before, empty for
+    none; they are used again if that is enough. evicted_uids: uids of evicted pods, which the watch may still show as
+    running. wall_s: seconds since 1970.
     """
     view = plans.view
     members = [m for m in planned_members(gang) if m.is_waiting]
@@ -138,8 +142,8 @@ class StuckGang:
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
 
-    None if the gang has its min, has no member that runs, has no plan, or has a plan without a refusal. now_s: by the
-    monotonic clock.
+    None for a pod without a gang, and if the gang has its min, has no member that runs, has no plan, or has a plan
+    without a refusal. now_s: by the monotonic clock.
     """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:

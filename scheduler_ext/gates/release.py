@@ -189,7 +189,10 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may start; None if the gang has started, or enough members exist and have a place."""
+    """Return why no member may start; None if the gang has started, or enough members exist and have a place.
+
+    An unknown size is a reason for a started gang, too.
+    """
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
     if (

@@ -262,11 +262,11 @@ def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
 def rows_outside_shared_domain(
     view: ClusterView, work: Work, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows outside the domain that a gang shares with the other gangs of its set.
+    """Return a mask of the rows outside the domain that a gang shares with the other gangs of its set.
 
-    None if the set has no other gang, or every row is allowed. If the gangs must have one domain and no domain has
-    room, all rows are marked. work: counts the steps. plan_of: returns the current plan of another gang: its places
-    count as taken by its members. room_of: the room that the gangs may use.
+    None if the gang is in no set with another gang, or every row is allowed. If the gangs must have one domain and no
+    domain has room, all rows are marked. work: counts the steps. plan_of: returns the current plan of another gang: its
+    places count as taken by its members. room_of: the room that the gangs may use.
     """
     together = gangs_of_set(view, gang)
     if len(together) < 2:
@@ -451,8 +451,8 @@ def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
 def _hosts_of_neighbours(
     member: GangMember, members: Iterable[GangMember], waiting_hosts: Mapping[str, int], view: ClusterView
 ) -> Sequence[int]:
-    """Return the hosts of the ring neighbours of a member: of the members with a host, the one before and the one after
-    it.
+    """Return the hosts of the ring neighbours of a member: of the members with a host, held or planned, the one before
+    and the one after it.
 
     [] if no other member has a host. If only one has, its host is returned twice. waiting_hosts: uid -> planned host of
     waiting members.

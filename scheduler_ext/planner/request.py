@@ -289,10 +289,12 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
 def exclusive_rows(
     view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows in domains that other gangs of the same exclusive set use; None if the gang has no exclusive level.
+    """Return a mask of the rows in domains that other gangs of the same exclusive set use.
+
+    None if the gang is in no exclusive set, or has no exclusive level.
 
     planned: returns the host ids in the plan of a gang, nothing for a gang that comes after this one. Only gangs of the
-    same namespace count.
+    same namespace that have an exclusive level, too, count.
     """
     tier = gang.exclusive_tier
     if tier is None:
