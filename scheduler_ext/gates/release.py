@@ -216,8 +216,8 @@ def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
 
 
 def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
-    """Return the lifts for the members that may start, in rank order. Members with a gate of another program are left
-    out.
+    """Return the lifts for the members that may start, in rank order, those without a seat last. Members with a gate of
+    another program are left out.
 
     If a gang has started, members without a seat are lifted, too, until its min is reached. Not in a gang with a
     required level, because such a member could land on any node.
