@@ -345,7 +345,10 @@ MAX_CREATED_CHILDREN = 500  # children that one reconciliation creates
 
 
 class CreateBudget:
-    """The rest of one reconciliation's share of creations. A child larger than the share is created alone."""
+    """How many children, and bytes of them, one reconciliation may still create.
+
+    The last child may exceed the bytes, so a child larger than MAX_CREATED_BYTES is created, too.
+    """
 
     def __init__(self) -> None:
         self._children, self._bytes = MAX_CREATED_CHILDREN, MAX_CREATED_BYTES

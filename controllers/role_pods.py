@@ -322,10 +322,11 @@ class RoleHistory:
         return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=killed, faulty_nodes=tuple(nodes))
 
     def give_number(self, index: int) -> tuple[Replica, RoleHistory]:
-        """Return the replica that fills an index, and the history with its number marked as used.
+        """Return the replica that fills an index, and the history with the replica's number marked as used.
 
-        The first pod of an index gets the index as its number, even if other pods have had a number above it: a quota
-        may have refused it before.
+        Without `unique_pod_names` the number is the index, and the history is returned unchanged. Else the first pod of
+        an index has the index as its number, also when it is created late (a quota may have refused it) and higher
+        numbers are used already; each later pod gets a number that no pod has had.
         """
         counts = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
         if not self.unique_pod_names:
@@ -414,7 +415,8 @@ class BackOff:
     def left_s(self, index: int, min_wait_s: float = 0.0) -> float:
         """Return in how many seconds the index may have a pod, 0 for now.
 
-        min_wait_s: an index in a back-off waits at least this long, even if its back-off is over.
+        min_wait_s: the shortest wait of an index with a back-off, also after the back-off is over; other indices do not
+        wait.
         """
         at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
         if at_s is None or not pause:
@@ -424,7 +426,7 @@ class BackOff:
     def waiting_s(self, size: int, min_wait_s: float) -> dict[int, float]:
         """Return index -> seconds > 0 that it still waits, for the indices in a back-off.
 
-        size: of the role; higher indices are left out. min_wait_s: an index in a back-off waits at least this long.
+        size: of the role; higher indices are left out. min_wait_s: as for `left_s`.
         """
         left_s = {index: self.left_s(index, min_wait_s) for index in self.last_s if index < size}
         return {index: wait_s for index, wait_s in left_s.items() if wait_s > 0}

@@ -279,9 +279,10 @@ class ClusterSnapshot:
         return self._free_sizes
 
     def free_sizes_at(self, rows: NDArray[np.intp], additional_use: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the free sizes of the given rows, as free_sizes() defines them: int64[len(rows)].
+        """Return the free sizes (see free_sizes()) of the given rows, after `additional_use` is subtracted: a new
+        array, int64[len(rows)].
 
-        additional_use: as for `fits_at`.
+        additional_use: int64[len(rows), resources], in the order of `columns`.
         """
         return self._sizes(self._allocatable[rows] - self._used[rows] - additional_use)
 

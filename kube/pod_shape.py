@@ -125,11 +125,11 @@ def _complexity_error(shape: PodShape) -> TooComplex | None:
 
 def _count_expressions(terms: Iterable[Term]) -> tuple[int, int]:
     """Return (number of expressions, number of their values). A term without expressions counts as one expression."""
-    rules = values = 0
+    expressions = values = 0
     for on_labels, on_fields in terms:
-        rules += max(1, len(on_labels) + len(on_fields))
+        expressions += max(1, len(on_labels) + len(on_fields))
         values += sum(len(each) for _, _, each in (*on_labels, *on_fields))
-    return rules, values
+    return expressions, values
 
 
 @lru_cache(maxsize=4096)

@@ -45,9 +45,10 @@ def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
 
 
 def _texts_at(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
-    """Return texts of a piece as the sample of one place, without faulty documents.
+    """Return the texts of the reader's first key near one offset of a piece, without faulty documents.
 
-    start: the offset from which whole lines are read, up to PLACE_BYTES. An archive is read from its beginning.
+    start: the offset in the file, within the piece. The whole lines in the next PLACE_BYTES are read. Of an archive
+    `start` is ignored: its first block is read, or its first texts.
     """
     source = sources[piece.source]
     if _has_lines(sources, piece):

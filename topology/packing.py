@@ -163,7 +163,8 @@ def choose_holes(holes: Sequence[int], need: int) -> list[Share]:
 
     holes: the room of each hole, in pods, 0 or more; their sum is at least `need`. need: pods to place, 0 or more; the
     result is [] for 0. The fewest holes are used. Among such sets, the one that leaves the largest sum of squares of
-    free room is chosen, so that small holes are filled before a large one is touched. Ties go to the first holes.
+    free room is chosen, because this keeps large holes whole. If there are too many sets to compare (_MAX_CELLS), the
+    choice may miss the largest sum. Ties go to the first holes.
     """
     if need <= 0:
         return []
@@ -207,20 +208,20 @@ def _fill_holes(holes: Sequence[int], chosen: list[int], need: int) -> list[Shar
     return shares
 
 
-def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) -> list[int]:
-    """Return the indexes of the `fewest` holes that together hold `need` pods, so that the sum of squares of free room
+def _best_set(holes: Sequence[int], order: list[int], need: int, count: int) -> list[int]:
+    """Return the indexes of `count` holes that together hold `need` pods, so that the sum of squares of free room
     is largest.
 
-    order: the indexes of all holes, the largest first. fewest: the least number of holes that can hold the pods, >= 2.
+    order: the indexes of all holes, the largest first. count: the least number of holes that can hold the pods, >= 2.
     If the table of all sets would be too large, some of the largest holes are used without a search.
     """
-    count = 2
-    while count < fewest and len(order) * (count + 1) * (count + 2) * holes[order[0]] <= _MAX_CELLS:
-        count += 1
-    fixed_holes, other_holes = order[: fewest - count], order[fewest - count :]
+    searched = 2  # the holes of the set that the table finds
+    while searched < count and len(order) * (searched + 1) * (searched + 2) * holes[order[0]] <= _MAX_CELLS:
+        searched += 1
+    fixed_holes, other_holes = order[: count - searched], order[count - searched :]
     need -= sum(holes[index] for index in fixed_holes)
-    candidates = _useful_holes(holes, other_holes, count)
-    return fixed_holes + _best_set_by_table(holes, candidates, need, count)
+    candidates = _useful_holes(holes, other_holes, searched)
+    return fixed_holes + _best_set_by_table(holes, candidates, need, searched)
 
 
 def _useful_holes(holes: Sequence[int], order: list[int], count: int) -> list[int]:
@@ -502,8 +503,8 @@ class DomainPacker:
 
 
 def _min_switches(room: RoomByTier, tier: int, switch: int, need: int) -> int:
-    """Return a lower bound of the number of switches below a switch that `need` pods use: the fewest of each tier
-    by itself.
+    """Return a lower bound of the number of switches below a switch that `need` pods use: the sum, over all tiers below
+    it, of the fewest switches of that tier alone.
 
     tier, switch: the tier and the number of the switch, which has room for the pods.
     """
@@ -525,10 +526,11 @@ def _hosts_of_leaves(room: RoomByTier, first: int, count: int, free_rest: int) -
 
 
 def _max_switches(room: RoomByTier, tier: int, switch: int, need: int) -> int:
-    """Return an upper bound of the least number of switches below a switch that `need` pods use.
+    """Return how many switches below a switch, of all tiers together, `need` pods use if the leaves with the most room
+    are filled first.
 
-    It is the number that is used if the leaves with the most room are filled first. tier, switch: the tier, 2 or
-    more, and the number of the switch, which has room for the pods.
+    The best placement uses this number or fewer. tier, switch: the tier, 2 or more, and the number of the switch, which
+    has room for the pods.
     """
     fabric = room.fabric
     start, _ = fabric.span(tier, switch)

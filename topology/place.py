@@ -432,12 +432,12 @@ def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Pla
 def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, placement: Placement) -> Placement:
     """Return a placement with the same number of pods under each leaf, on as few hosts as possible.
 
-    room: as for plan(). Under a leaf whose pods are no whole multiple, nothing changes.
+    room: as for plan(). Under a leaf whose number of pods is no multiple of request.multiple, nothing changes.
     """
     pods_under = Counter[int]()
     for host, pods in placement.slots:
         pods_under[int(fabric.switch_of[1][host])] += pods
-    spread = DomainPacker(
+    packer = DomainPacker(
         RoomByTier(fabric, room // request.multiple, request.host_preferences), [host for host, _ in request.anchors]
     )
     slots = [
@@ -446,7 +446,7 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, plac
     for leaf, pods in sorted(pods_under.items()):
         if pods % request.multiple == 0:
             slots += [
-                (host, units * request.multiple) for host, units in spread.fill(1, leaf, pods // request.multiple)
+                (host, units * request.multiple) for host, units in packer.fill(1, leaf, pods // request.multiple)
             ]
     return placement_of(fabric, slots, request)
 

@@ -71,7 +71,8 @@ class DecisionLogWriter:
     def _work(self) -> None:
         """Write queued decisions until None is queued, then close the file: the body of the thread.
 
-        The first error in a row is logged, and the next decision is tried again.
+        Of several errors in a row only the first is logged. A decision that failed is not retried: the next write
+        contains the decision on every job. Its usage lines are lost.
         """
         while (entry := self._queue.get()) is not None:
             try:

@@ -95,7 +95,7 @@ class Metrics:
         self._lent = _LentTime(
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
-        self._promises = _Promises(counter("start_predictions", _PREDICTIONS_TEXT, "queue", "result"))
+        self._first_estimates = _FirstEstimates(counter("start_predictions", _PREDICTIONS_TEXT, "queue", "result"))
         self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._stopped)
         self.nodes = _NodeMetrics(registry)
         self.usage = UsageMeter(registry, gpus, self._clock)
@@ -128,8 +128,10 @@ class Metrics:
             for each in observation.jobs
             if each.is_waiting
         }
-        self._promises.count_started(observation.jobs, since, now_s)
-        self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, steps, since, self._promises.starts)
+        self._first_estimates.count_started(observation.jobs, since, now_s)
+        self._snapshot = Snapshot(
+            now_s, observation.jobs, observation.queues, steps, since, self._first_estimates.estimates
+        )
         if starts is not None:
             self.set_starts(starts)
         self._by_key = {}
@@ -146,7 +148,7 @@ class Metrics:
         """
         self._starts = starts
         if self._snapshot is not None:
-            self._promises.add(starts, self._snapshot.since)
+            self._first_estimates.add(starts, self._snapshot.since)
 
     def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
@@ -222,7 +224,7 @@ class Metrics:
         self.nodes.clear()
         self.usage.clear()
         self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
-        self._promises.starts.clear()
+        self._first_estimates.estimates.clear()
 
     def _job(self, key: JobKey) -> JobState | None:
         """Return the state of a job in the last decision; None if it was not there."""
@@ -235,7 +237,7 @@ class Metrics:
         self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)
-        self._promises.begin(queue)
+        self._first_estimates.begin(queue)
         for direction, reason in _CHANGES:
             self._resized.labels(queue, direction)
             for outcome in _OUTCOMES:
@@ -335,13 +337,13 @@ class _LentTime:
         self._at_s = now_s
 
 
-class _Promises:
+class _FirstEstimates:
     """The first estimates for the waiting jobs."""
 
     def __init__(self, results: Counter) -> None:
         """results: counts started jobs by queue and result."""
         self._results = results
-        self.starts: dict[JobKey, Start] = {}
+        self.estimates: dict[JobKey, Start] = {}
 
     def begin(self, queue: str) -> None:
         """Set the counters of a queue to 0."""
@@ -349,25 +351,26 @@ class _Promises:
             self._results.labels(queue, result)
 
     def add(self, starts: Mapping[JobKey, Start], waiting: Container[JobKey]) -> None:
-        """Store the first estimate of each waiting job whose latest start is known; later estimates do not replace it.
+        """Store the first estimate with a finite latest start (Start[2]) for each waiting job; later ones do not
+        replace it.
 
         starts: job -> estimate. waiting: jobs that wait now.
         """
         for key, start in starts.items():
             if isfinite(start[2]) and key in waiting:
-                self.starts.setdefault(key, start)
+                self.estimates.setdefault(key, start)
 
     def count_started(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
         """Count the waiting jobs that have started since the last call by their place in the first estimate.
 
         Jobs that no longer wait are forgotten. waiting: jobs that wait now. now_s: seconds since 1970.
         """
-        for state in jobs if self.starts else ():
+        for state in jobs if self.estimates else ():
             key = state.job.key
-            if key in self.starts and key not in waiting and state.job.lifecycle is JobLifecycle.LIVE:
-                self._results.labels(state.job.queue, prediction_result(self.starts[key], now_s)).inc()
-        for key in [key for key in self.starts if key not in waiting]:
-            del self.starts[key]
+            if key in self.estimates and key not in waiting and state.job.lifecycle is JobLifecycle.LIVE:
+                self._results.labels(state.job.queue, prediction_result(self.estimates[key], now_s)).inc()
+        for key in [key for key in self.estimates if key not in waiting]:
+            del self.estimates[key]
 
 
 class _SnapshotCollector(Collector):

@@ -229,9 +229,11 @@ class StepTimeReports:
         self._seconds: dict[str, dict[int, float]] = {}  # uid -> workers -> seconds per step
 
     def put_pod(self, uid: str, pod: Pod) -> None:
-        """Store the report of a job's pod, annotated as `workers:seconds`. uid: of the job.
+        """Store the step times that a job's pod reports: annotation STEP_SECONDS, pairs `workers:seconds`. uid: of the
+        job.
 
-        An unreadable report is ignored. The MAX_POINTS sizes that were reported last are kept.
+        A pod without a report, or with an unreadable one, changes nothing. The MAX_POINTS sizes that were reported last
+        are kept.
         """
         report = (pod.metadata.annotations or {}).get(labels.STEP_SECONDS)
         if report is None:

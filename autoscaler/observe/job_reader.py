@@ -97,7 +97,12 @@ class JobReader:
         self._written_annotations[uid] = {each: notes[each] for each in OUR_ANNOTATIONS if each in notes}
 
     def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
-        """Return uid -> terms of jobs above their min and of growing jobs. jobs: by uid. growing: uids."""
+        """Return uid -> the terms to keep in the leader memory: of jobs above the min of their terms, and of growing
+        jobs.
+
+        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. jobs: by uid.
+        growing: uids of jobs that are about to grow.
+        """
         return {
             uid: trimmed(terms)
             for uid, job in jobs.items()

@@ -132,7 +132,7 @@ class Promises:
 
     @staticmethod
     def _promised(each: JobState, before: tuple[int, float] | None, now_s: float) -> tuple[int, float]:
-        """Return (number of promised workers of a job, since when they are promised).
+        """Return (number of promised workers of a job, since when they are no fewer).
 
         before: the last result, None for none. The time begins again when fewer workers are promised, since some have
         left. now_s: by the monotonic clock.

@@ -242,7 +242,7 @@ class UnmanagedGangs:
         unbound = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
         minimum = _min_members(group, members)
         lacking = minimum - len(bound)
-        shapes = _lacking_shapes(group, unbound, lacking)
+        shapes = _needed_shapes(group, unbound, lacking)
         if not shapes:
             return None
         job_key = self._job_key(key, group, unbound[0][0] if unbound else None)
@@ -287,15 +287,16 @@ def _owners(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) ->
     return owners | set(group.owners if group is not None else ())
 
 
-def _lacking_shapes(group: PodGroupState | None, unbound: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
-    """Return the shapes of the pods that a gang lacks to reach its min; [] if it lacks none, or no shape is known.
+def _needed_shapes(group: PodGroupState | None, unbound: list[tuple[Pod, PodShape]], needed: int) -> list[PodShape]:
+    """Return the shapes of the pods that still need a node for a gang's min; [] if there are none, or no shape is
+    known.
 
-    Pods that do not exist yet have the shape of the first lacking pod, else of the PodGroup. unbound: members without a
-    node. lacking: how many pods it lacks.
+    Those of the unbound members come first. Pods that do not exist yet get the shape of the first unbound member, else
+    of the PodGroup. unbound: members without a node. needed: how many more pods need a node; 0 or less for none.
     """
-    shapes = [shape for _, shape in unbound[:lacking]] if lacking > 0 else []
+    shapes = [shape for _, shape in unbound[:needed]] if needed > 0 else []
     main = shapes[0] if shapes else group.shape if group is not None else None
-    return [] if main is None else [*shapes, *[main] * (lacking - len(shapes))]
+    return [] if main is None else [*shapes, *[main] * (needed - len(shapes))]
 
 
 def _job(

@@ -101,8 +101,8 @@ def forecast(
 ) -> dict[JobKey, Estimate]:
     """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in the order of its jobs. runtime_stats: run times of finished jobs. dry_run: True if no
-    worker leaves for a waiting job. now_s: seconds since 1970.
+    steps: of this observation, one for each of its jobs, in their order. runtime_stats: run times of finished jobs.
+    dry_run: True if no worker leaves for a waiting job. now_s: seconds since 1970.
     """
     estimates: dict[JobKey, Estimate] = {}
     to_simulate: list[JobState] = []

@@ -102,11 +102,11 @@ def samples(
 
 
 def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -> Iterator[Sample]:
-    """Yield a `job_info` sample for each job and each of `others`, with its queue: one for each name.
+    """Yield samples (`job_info`, (queue, *key), 1) of each job and each of `others`.
 
-    The names are those that series of launchers have. Prometheus does not know the API group of a pod's owner. So a job
-    of a group whose kind has a longer name here also gets the short name, unless another job has it. others: owners of
-    pods that no known job owns, and their queues.
+    A series of a launcher names its job by kind, namespace and name. Where the kind of a JobKey contains the API group
+    (`TYPE.group`), a second sample with the kind alone is added, unless another job has that key. others: (owner,
+    queue) of pods that no known job owns.
     """
     queues = {state.job.key: state.job.queue for state in jobs}
     for key, queue in list(queues.items()):

@@ -93,7 +93,7 @@ def _to_t9k_status(status: Object, job: ControlledJob | None, owned: OwnedObject
         **times,
         "phase": _phase(core_conditions, job, owned),
         "conditions": converted,
-        "tasks": [_task(type_, owned.pods) for type_ in _TYPES],
+        "tasks": [_role_status(type_, owned.pods) for type_ in _TYPES],
         "aggregate": _aggregate(job, owned.pods),
     }
 
@@ -184,15 +184,15 @@ def _running_pods(owned: OwnedObjects) -> int:
     return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in owned.pods)
 
 
-def _task(type_: str, pods: Sequence[PodState]) -> Object:
-    """Return the status of the pods of one role. type_: its label.
+def _role_status(role_label: str, pods: Sequence[PodState]) -> Object:
+    """Return the status of the pods of one role. role_label: as in PodState.role.
 
-    The list has both names that the manuals use for it.
+    The pods stand in it twice, as `status` and as `replicas`: the manuals use both names.
     """
-    role_pods = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
+    role_pods = sorted((pod for pod in pods if pod.role == role_label), key=lambda pod: pod.index)
     replicas = [_replica(pod) for pod in role_pods]
     return {
-        "type": type_,
+        "type": role_label,
         "restartCount": sum(pod.restarts for pod in role_pods),
         "status": replicas,
         "replicas": replicas,

@@ -196,7 +196,8 @@ def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, owned: OwnedObj
 
 
 def _failure_hint(owned: OwnedObjects) -> str:
-    """Return an explanation of the first known error in the last log lines of a failed pod, "" without one.
+    """Return " POD says TEXT: HINT.", to append to a message, for the first known error in the last log lines of a
+    failed pod; "" without one.
 
     Source: MS-41
     """

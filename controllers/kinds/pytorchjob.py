@@ -123,8 +123,8 @@ def _with_env(container: Object, added: Sequence[Object]) -> Object:
 def _env(job: ControlledJob, role: Role, index: int) -> list[Object]:
     """Return the variables of torchrun for one replica, in the order of the Training Operator.
 
-    Without a Master, the variables of the Master's address, the world size and the rank are left out. index: of the
-    replica in its role.
+    Without a Master, the variables of the Master's address, the world size and the rank are left out. An elastic job
+    has the variables of its elasticPolicy, with a range as PET_NNODES. index: of the replica in its role.
     """
     total, processes = sum(each.replicas for each in job.roles), _processes_per_node(job.spec)
     variables: list[tuple[str, str]] = []

@@ -69,7 +69,10 @@ class WorkQueue:
         self._due_sooner.set()
 
     async def next(self) -> JobKey:
-        """Wait for the next job, mark it as busy, and return it. The caller calls `done` with it afterwards."""
+        """Wait for the next job, mark it as busy, and return it. The caller calls `done` with it afterwards.
+
+        Namespaces take turns.
+        """
         while not self._waiting:
             self._added.clear()
             await self._added.wait()

@@ -487,7 +487,8 @@ def command_words(template: ObjectPart) -> tuple[str, ...]:
 
 
 def flag_value(words: tuple[str, ...], *names: str) -> str:
-    """Return the value of the first word of a command line that is one of these flags; "" if there is none.
+    """Return the value of the first word of a command line that is one of these flags; "" if there is none, or if no
+    value follows it.
 
     words: the command line, with `--name value` or `--name=value`. names: of the flags, with their dashes.
     """

@@ -19,8 +19,9 @@ _STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 def read(raw: Object) -> Job:
     """Return the job that an MPIJob describes: the Workers, and the launcher as another role. Raises BadJob.
 
-    It is refused unless annotations set its bounds. Then --min-np and --max-np of horovodrun, in slots, limit them, if
-    the command has both. Without annotations its size is both its min and its max.
+    Without annotations that set its bounds, the job is returned with a reason in `refused` why it must not be resized,
+    and its size is both its min and its max. With them, --min-np and --max-np of horovodrun (in slots) limit the bounds
+    if the command has both.
     """
     fields = job_kind.read_head(raw, KIND)
     roles, run = fields.spec.parts_by_name("mpiReplicaSpecs"), decode(RunPolicySpec, fields.spec.part("runPolicy"))

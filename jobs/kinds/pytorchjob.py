@@ -173,8 +173,9 @@ def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields
     """Return (size and bounds of a job, reason why it must not be resized), the reason "" if the size is within its
     bounds.
 
-    A job outside its bounds gets its size as both bounds, because its pods know the bounds of the elasticPolicy, and no
-    controller creates a size within them. resized: the role whose pods are the job's workers.
+    A job whose size is outside its bounds gets this size as min and max, and a reason, so that it is not resized: its
+    pods were started with the bounds of the elasticPolicy, and no controller brings the size within them. resized: the
+    role whose pods are the job's workers.
     """
     replicas, allowed = resized.spec.replicas, bounds(spec)
     min_workers, max_workers = allowed or (replicas, replicas)

@@ -69,9 +69,11 @@ def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
-    """Return the share of each quota by name. Quotas of an unknown parent share the sum of their mins.
+    """Return the share of each quota by name, without the root quota.
 
-    queues: all quotas of koordinator. The share of a quota in or below a cycle of parents is closed and has a fault.
+    Quotas with the same unknown parent divide the sum of their mins among them. The system and the default quota keep
+    their own max; their use is taken from the total that the others divide. queues: all quotas of koordinator. The
+    share of a quota in or below a cycle of parents is closed and has a fault.
     """
     specs = {queue.name: queue for queue in queues}
     parents = {name: queue.parent for name, queue in specs.items() if name not in (ROOT, *_OUTSIDE_TREE)}

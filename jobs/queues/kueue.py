@@ -1,10 +1,10 @@
 """Kueue's ClusterQueues, which LocalQueues name, and their cohorts, by flavor and resource.
 
-A node of the tree has its own quota and what its children lend: subtree = its own quota + for each child (subtree -
-not_lent), where not_lent = max(0, subtree - lending limit), or 0 without a lending limit. The limit of a node is
-not_lent + the limit of its parent, at most subtree + borrowing limit; that of a root is its subtree. Use beyond
-`not_lent` (in Kueue: localQuota) counts in the parent cohort. Source: docs/facts/autoscaling.md 6; Kueue
-pkg/cache/scheduler/resource_node.go
+A node of the tree has its own quota and what its children lend: subtree_quota = its own quota + for each child
+(subtree_quota - not_lent), where not_lent = max(0, subtree_quota - lending limit), or 0 without a lending limit. The
+limit of a node is not_lent + the limit of its parent, at most subtree_quota + borrowing limit; that of a root is its
+subtree_quota. Use beyond `not_lent` (in Kueue: localQuota) counts in the parent cohort. Source:
+docs/facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class _TreeNode:
 
     spec: QueueSpec
     parent: str  # the name of its cohort, "" for none
-    subtree: dict[str, int] = field(default_factory=dict)  # its own quota plus the amounts that its children lend
-    not_lent: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend; absent for 0
+    subtree_quota: dict[str, int] = field(default_factory=dict)  # its own quota plus what its children lend
+    not_lent: dict[str, int] = field(default_factory=dict)  # what it does not lend of them; absent for 0
     limit: dict[str, int] = field(default_factory=dict)  # the largest use that is allowed
     used: dict[str, int] = field(default_factory=dict)  # the use of its pods and its subtree
     ambiguous: set[str] = field(default_factory=set)  # resources of which it has several flavors
@@ -112,7 +112,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]
     parents = {name: queue.parent for name, queue in specs.items()}
     parents_first, in_cycle = top_down(parents)
     nodes = {name: _TreeNode(specs[name], parents[name]) for name in parents_first}
-    _compute_subtrees(parents_first, nodes)
+    _compute_subtree_quotas(parents_first, nodes)
     for name in parents_first:
         _set_limit(nodes[name], nodes)
     _compute_use(parents_first, nodes, demand)
@@ -121,9 +121,9 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]
     return by_name | {name: QueueShare(open=False, faults=(*specs[name].faults, CYCLE)) for name in in_cycle}
 
 
-def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> None:
-    """Set `subtree`, `not_lent` and `ambiguous` of each node, and add the amounts that it lends to its parent's
-    subtree.
+def _compute_subtree_quotas(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode]) -> None:
+    """Set `subtree_quota`, `not_lent` and `ambiguous` of each node, and add the amounts that it lends to its parent's
+    subtree_quota.
 
     parents_first: the names, each parent before its children. nodes: by name.
     """
@@ -134,32 +134,33 @@ def _compute_subtrees(parents_first: Sequence[str], nodes: Mapping[str, _TreeNod
             if flavor.resource in resources:
                 node.ambiguous.add(flavor.resource)
             resources.add(flavor.resource)
-            node.subtree[flavor.key] = node.subtree.get(flavor.key, 0) + flavor.nominal
+            node.subtree_quota[flavor.key] = node.subtree_quota.get(flavor.key, 0) + flavor.nominal
             if flavor.lending is not None:
                 lending[flavor.key] = flavor.lending
-        node.not_lent = {key: max(0, node.subtree[key] - lending_limit) for key, lending_limit in lending.items()}
+        node.not_lent = {key: max(0, node.subtree_quota[key] - lending_limit) for key, lending_limit in lending.items()}
         if node.parent in nodes:
-            parent_subtree = nodes[node.parent].subtree
-            for key, amount in node.subtree.items():
-                parent_subtree[key] = parent_subtree.get(key, 0) + amount - node.not_lent.get(key, 0)
+            parent_subtree_quota = nodes[node.parent].subtree_quota
+            for key, amount in node.subtree_quota.items():
+                parent_subtree_quota[key] = parent_subtree_quota.get(key, 0) + amount - node.not_lent.get(key, 0)
 
 
 def _set_limit(node: _TreeNode, nodes: Mapping[str, _TreeNode]) -> None:
     """Set the limit of a node: the largest use if no other queue used anything. The limit of its parent must be set
-    already.
+    already; without a parent, the limit is its subtree_quota.
 
-    That is the quota that it does not lend plus the limit of its parent, at most its subtree plus its borrowing limit.
-    nodes: all nodes by name.
+
+    That is the quota that it does not lend plus the limit of its parent, at most its subtree_quota plus its borrowing
+    limit. nodes: all nodes by name.
     """
     if node.parent not in nodes:
-        node.limit = dict(node.subtree)
+        node.limit = dict(node.subtree_quota)
         return
-    parent_limit, subtree = nodes[node.parent].limit, node.subtree  # the parent's limit has each key of the node
+    parent_limit = nodes[node.parent].limit  # has each key of the node
     node.limit = {key: node.not_lent.get(key, 0) + amount for key, amount in parent_limit.items()}
     for flavor in node.spec.flavors:
         if flavor.borrowing is not None:
             key = flavor.key
-            node.limit[key] = min(node.limit[key], subtree[key] + flavor.borrowing)
+            node.limit[key] = min(node.limit[key], node.subtree_quota[key] + flavor.borrowing)
 
 
 def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode], demand: Demand) -> None:

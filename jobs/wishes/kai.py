@@ -153,8 +153,9 @@ def _rule_for_some_subgroups(
 ) -> GroupRule | None:
     """Return the rule by which only some of several equal subgroups must start, each as a whole.
 
-    None if the subgroups are not equal, or if all must start. by_name: all subgroups. leaves: those without children.
-    min_subgroup: the field minSubGroup, of any type.
+    None if the subgroups are not equal or not all without a parent, if a subgroup has no minMember, if all must start,
+    or if min_subgroup is no count. by_name: all subgroups. leaves: those without children. min_subgroup: the field
+    minSubGroup, of any type.
     """
     needed = _count(min_subgroup)
     if not 0 < needed < len(leaves) or len(leaves) < len(by_name):

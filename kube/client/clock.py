@@ -83,7 +83,9 @@ class SteadyTime:
     def now(self) -> Moment:
         """Read the clocks and return the current time, and the jump that has to be reported.
 
-        A jump is logged. It is reported for HOLD_READINGS readings; after them the corrected time is returned.
+        This reading and the next ones, HOLD_READINGS in all, return a jump in `jumped_s`, with a time that continues by
+        the monotonic clock. After them `jumped_s` is 0.0, and the time is corrected if the difference was more than
+        MAX_DIFFERENCE_S. Another jump begins the readings again. Only the first of such jumps is logged.
         """
         now_s = self._clock.monotonic()
         wall_s = self._clock.wall() - now_s

@@ -129,7 +129,7 @@ class InformerFactory:
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
         """Add a watch that passes one ConfigMap to `sink`. The watch begins with run().
 
-        name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
+        name: of the watch, for metrics and messages; a watch with the same name is replaced. configmap: NAMESPACE/NAME.
         """
         namespace, _, configmap_name = configmap.partition("/")
         path, params = (
@@ -141,7 +141,8 @@ class InformerFactory:
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
         """Add a watch of one ConfigMap. The follower reads each version in a thread. The watch begins with run().
 
-        name: of the watch, for metrics and messages. configmap: NAMESPACE/NAME.
+        name: of the watch, for metrics and messages; it must be new, because the follower of a replaced watch would
+        stay. configmap: NAMESPACE/NAME.
         """
         self._followers.append(follower)
         self._loops.append(follower.run)

@@ -65,7 +65,9 @@ class MinimalTransport:
     async def send(self, request: Request) -> Response:
         """Send a request and return the answer, of any status, when its head has arrived.
 
-        A GET uses an idle connection if there is one, and is repeated on another one if the server has closed it.
+        A GET reuses an idle connection. If that one turns out to be broken, the GET is sent again on the next idle or a
+        new connection. Any other method is sent once, on a new connection.
+
         Raises OSError if there is no answer, and UnreadableCredentials if the token cannot be sent; then nothing was
         sent.
         """
@@ -246,10 +248,11 @@ class _MinimalResponse:
 
 
 def _tls_context(access: ClusterAccess) -> ssl.SSLContext:
-    """Return the TLS context with the certificates of the server and of the client.
+    """Return the TLS context with the CA certificates that the server's certificate is checked against, and with the
+    client certificate if there is one.
 
-    If access.verify is False, the server's certificate is not checked. Raises OSError or ValueError if a file or PEM
-    cannot be read.
+    The CA certificates are the system's if access.authority is None. If access.verify is False, the server's
+    certificate is not checked. Raises OSError or ValueError if a file or PEM cannot be read.
     """
     authority = access.authority
     context = ssl.create_default_context(

@@ -47,9 +47,10 @@ class Encoder(Protocol):
 
 @lru_cache(maxsize=2)
 def encoder(settings: EncoderSettings) -> Encoder:
-    """Return the encoder for these settings. A process builds it once: the last two encoders are cached.
+    """Return the encoder for these settings.
 
-    Raises BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
+    The two encoders that were used last are kept in this process, and equal settings get the same encoder. Raises
+    BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return _Utf8Bytes()
@@ -98,7 +99,11 @@ class _Gigatoken:
         self._start_bytes, self._characters = _resident_bytes(), 0
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the token ids of each text. A tokenizer whose cache has grown beyond its limit is replaced first."""
+        """Return the token ids of each text. A tokenizer whose cache has grown beyond its limit is replaced first.
+
+        Raises BadOption if the replacement cannot be built, and any error of the library, which may be a BaseException
+        (a panic of its Rust code).
+        """
         taken_bytes = _resident_bytes() - self._start_bytes
         if taken_bytes > self._settings.cache_bytes and self._characters > MIN_CACHED_CHARACTERS:
             del self._encode  # frees its memory before the next tokenizer allocates some

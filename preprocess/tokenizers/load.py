@@ -108,7 +108,8 @@ def _parse_tokenizer(path: str, content: bytes) -> Any:
 def _settings_of_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
     """Return the encoder settings of a Hugging Face tokenizer.
 
-    content: of its tokenizer.json. The end-of-document token is the first of END_NAMES that it has.
+    content: of its tokenizer.json. The end-of-document token is the first of END_NAMES that it has; None if it has none
+    of them.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
     eod_text = next((name for name in END_NAMES if name in ids), None)
@@ -170,8 +171,8 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
 
 
 def _pattern_name_of_file(path: str) -> str:
-    """Return the name of the split rule, a key of TIKTOKEN_PATTERNS, for a .tiktoken file with the name of a published
-    vocabulary.
+    """Return the key in TIKTOKEN_PATTERNS of the split rule for a .tiktoken file whose name begins with that of a
+    published vocabulary, such as cl100k.
 
     Raises BadOption for any other name. path: of the file, with or without folders.
     """

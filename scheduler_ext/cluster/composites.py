@@ -147,8 +147,8 @@ class CompositeGroups:
         return trees[root].keys()
 
     def exceeds_limit(self, namespace: str, root: str) -> bool:
-        """Return True if a tree has more PodGroups than one set may have."""
-        return len(self.tree(namespace, root)) == MAX_TREE_GANGS  # or exactly as many, which costs only some work
+        """Return True if a tree has at least MAX_TREE_GANGS PodGroups, so that some may be left out of it."""
+        return len(self.tree(namespace, root)) == MAX_TREE_GANGS  # a tree of exactly so many costs only some work
 
     def min_groups(self, namespace: str, name: str) -> int:
         """Return how many child groups of a CompositePodGroup start together; 0 if each starts by itself."""

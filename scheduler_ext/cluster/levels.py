@@ -105,7 +105,8 @@ class Levels:
         return self._tiers[level]
 
     def rows_outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
-        """Mark the rows of mapped nodes that lack the label of at least one of these levels; None if no node lacks one.
+        """Return a mask of the rows of mapped nodes that lack the label of at least one of these levels; None if no
+        node lacks one.
 
         Levels that are numbers or host names have no such rows.
         """

@@ -33,8 +33,8 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
     """Return a pod's required anti-affinity to pods like itself as pseudo host ports, so that free room is counted
     correctly.
 
-    Only terms by host name whose selector matches the pod itself. () if there are none. Two pods with the same entry
-    cannot share a host, as with a host port.
+    Only terms by host name whose selector matches the pod itself, and that have at most _MAX_SELECTOR_CHARACTERS. () if
+    there are none. Two pods with the same entry cannot share a host, as with a host port.
     """
     affinity = pod.spec.affinity
     rules = (affinity.pod_anti_affinity if affinity else None) or {}

@@ -107,7 +107,7 @@ class ClusterView:
     # Sightings.
 
     def put_pod(self, pod: Pod) -> KubeError | None:
-        """Add or update a pod, and mark its gang as changed.
+        """Add or update a pod, and mark its gang as changed. A pod that reads as before changes nothing.
 
         A pod that is finished or cannot be read is removed instead.
 

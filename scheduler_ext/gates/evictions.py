@@ -53,8 +53,12 @@ def plan_preemption(
 ) -> Preemption | None:
     """Choose the hosts of a gang that may preempt and the victims on them; None if preemption would not help.
 
-    previous_hosts: uid -> node for which pods were evicted before, empty for none; they are used again if that is
-    enough. evicted_uids: uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
+    It does not help if not every waiting member finds a host, if no pod has to leave, or if a gang of the same or a
+    higher priority is planned on hosts that are not chosen yet.
+
+    gang: with at least one waiting member. previous_hosts: uid -> node for which pods were evicted before, empty for
+    none; they are used again if that is enough. evicted_uids: uids of evicted pods, which the watch may still show as
+    running. wall_s: seconds since 1970.
     """
     view = plans.view
     members = [m for m in planned_members(gang) if m.is_waiting]
@@ -138,8 +142,8 @@ class StuckGang:
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
 
-    None if the gang has its min, has no member that runs, has no plan, or has a plan without a refusal. now_s: by the
-    monotonic clock.
+    None for a pod without a gang, and if the gang has its min, has no member that runs, has no plan, or has a plan
+    without a refusal. now_s: by the monotonic clock.
     """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
@@ -201,7 +205,7 @@ def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
 class ReservationEnd(StrEnum):
     """Why a reservation ended. Log, metric and test use the same word."""
 
-    USED = "used"  # the gang runs with all of its members
+    USED = "used"  # at least the gang's min of members has nodes, and no member waits
     EXPIRED = "expired"  # its time was over before that
     GANG_DELETED = "gang_deleted"  # the gang does not exist any more
     RELEASED = "released"  # it is not needed: the gang found other hosts, or no pod could be evicted
@@ -212,8 +216,9 @@ def end_of_reservation(
 ) -> ReservationEnd | None:
     """Return why a reservation ends now; None while it goes on.
 
-    It ends when its holder runs with all of its members, when its time is over, or when its holder no longer exists. A
-    holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its controller makes new pods.
+    It ends when at least the holder's min of members has nodes and no member waits (USED), when its time is over, or
+    when its holder no longer exists. A holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its
+    controller makes new pods.
 
     gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long the holder has not existed,
     in seconds; 0 while it exists. wall_s: seconds since 1970.

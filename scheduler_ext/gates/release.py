@@ -96,7 +96,10 @@ def observe_gated_gang(
 
 
 def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
-    """Return True if a member without a gate is bound, or was sent to its node by us."""
+    """Return True if a member without a gate is bound, is nominated by us, or lost its gate through us.
+
+    lifted_uids: of members whose gate we removed.
+    """
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
 
@@ -186,7 +189,10 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may start; None if the gang has started, or enough members exist and have a place."""
+    """Return why no member may start; None if the gang has started, or enough members exist and have a place.
+
+    An unknown size is a reason for a started gang, too.
+    """
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
     if (
@@ -210,8 +216,8 @@ def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
 
 
 def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
-    """Return the lifts for the members that may start, in rank order. Members with a gate of another program are left
-    out.
+    """Return the lifts for the members that may start, in rank order, those without a seat last. Members with a gate of
+    another program are left out.
 
     If a gang has started, members without a seat are lifted, too, until its min is reached. Not in a gang with a
     required level, because such a member could land on any node.

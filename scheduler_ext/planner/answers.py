@@ -69,7 +69,8 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
 def _answer_without_plan(
     plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], rules: Rules, now_s: float
 ) -> Answer | None:
-    """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides.
+    """Answer for an incomplete gang (if rules.hold_incomplete), without a map, or for a pod without a gang; None if the
+    gang's plan decides.
 
     names: the nodes of the request. now_s: by the monotonic clock.
     """
@@ -112,8 +113,9 @@ def scores_of(
 ) -> list[tuple[str, int]]:
     """Score the named nodes: 10 for the planned node, and less with every tier away from the gang. Never raises.
 
-    Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. [] if there
-    is no map, or the planner has no opinion about the pod. now_s: by the monotonic clock.
+    Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
+    without a gang only its own place has a score. [] if there is no map, if the planner has no opinion about the pod,
+    or if no named node has a score. now_s: by the monotonic clock.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -142,8 +144,9 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
     """Return those of the named nodes on which the scheduler may preempt for this member, in their order.
 
     If the plan with preemption places the member on a named node, only this node; else the named nodes that the plan
-    uses. [] if the gang finds no plan even with preemption. All names if the planner has no opinion; for a pod without
-    a gang, all but the nodes reserved for others. wall_s: seconds since 1970. now_s: by the monotonic clock.
+    uses. [] if the gang finds no plan even with preemption. All names if the planner has no opinion, or there is no
+    map; for a pod without a gang, all but the nodes reserved for others. wall_s: seconds since 1970. now_s: by the
+    monotonic clock.
     """
     view, names = plans.view, list(names)
     gang = view.gangs.get(member.membership.key)
@@ -357,7 +360,7 @@ def _awaits_missing_hosts(
 
 
 def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan) -> list[int]:
-    """Return the ids of planned hosts that the scheduler does not offer; [] if all are offered.
+    """Return the ids of planned hosts that the scheduler does not offer; [] if all are offered, or none is planned.
 
     Until a member holds a host, the hosts of all members of this shape count, because the whole gang can still go
     elsewhere. Then only the member's own host counts. names: the nodes of the request.
@@ -395,10 +398,10 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:
-    """Mark the rows of the domains that could hold the gang's min of pods like `member` if they were empty.
+    """Return a mask of the rows in the domains that could hold the gang's min of pods like `member` if they were empty.
 
-    If counted members hold hosts, only their domain is marked; no row if they are in several domains. widest: the
-    highest tier that the gang allows.
+    If counted members hold hosts, only their domain is marked; if they are in several domains, no row is marked.
+    widest: the highest tier that the gang allows.
     """
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)

@@ -262,11 +262,11 @@ def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
 def rows_outside_shared_domain(
     view: ClusterView, work: Work, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows outside the domain that a gang shares with the other gangs of its set.
+    """Return a mask of the rows outside the domain that a gang shares with the other gangs of its set.
 
-    None if the set has no other gang, or every row is allowed. If the gangs must have one domain and no domain has
-    room, all rows are marked. work: counts the steps. plan_of: returns the current plan of another gang: its places
-    count as taken by its members. room_of: the room that the gangs may use.
+    None if the gang is in no set with another gang, or every row is allowed. If the gangs must have one domain and no
+    domain has room, all rows are marked. work: counts the steps. plan_of: returns the current plan of another gang: its
+    places count as taken by its members. room_of: the room that the gangs may use.
     """
     together = gangs_of_set(view, gang)
     if len(together) < 2:
@@ -321,7 +321,8 @@ def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: Abst
 
     member_uids: uids of the members that existed when the plan was made. A new plan is needed if a member went
     elsewhere, lost its place or finds no seat. It is also needed if a member is deleted and no new member is expected.
-    Seats of members that hold their planned hosts are removed from the plan.
+    Seats of members that hold their planned hosts are removed from the plan. The seat of a deleted member is open for a
+    new one, and new members take open seats. A gang with group rules is planned again after each such change.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
     missing = view.missing_pods(gang)
@@ -450,8 +451,8 @@ def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
 def _hosts_of_neighbours(
     member: GangMember, members: Iterable[GangMember], waiting_hosts: Mapping[str, int], view: ClusterView
 ) -> Sequence[int]:
-    """Return the hosts of the ring neighbours of a member: of the members with a host, the one before and the one after
-    it.
+    """Return the hosts of the ring neighbours of a member: of the members with a host, held or planned, the one before
+    and the one after it.
 
     [] if no other member has a host. If only one has, its host is returned twice. waiting_hosts: uid -> planned host of
     waiting members.

@@ -26,10 +26,12 @@ from turnout.topology.place import anchors_refusal
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
-    """Return the batches of a request in the order of placing; [] if no pod is to be placed.
+    """Return the batches of a request in the order in which they are placed.
 
-    Groups that complete a multiple on a host come first, then groups that have begun, then large groups. Of each group
-    the heavy shapes come first. Members that do not exist yet are counted in the first batch.
+    First come groups with a host on which a multiple of pods (`Gang.multiple`) is not full yet, then groups of which a
+    member holds a host, then large groups. Within a group, shapes with more GPUs per pod come first, after a shape that
+    lacks pods of a multiple. `missing_pods` of the request are added to the first batch; `growth_pods` are not
+    included. [] if no member waits and none is missing, or if no shape is known.
     """
     groups_by_uid = request.gang.groups_by_uid()
     by_key: dict[tuple[GangGroup | None, PodShape], list[GangMember]] = {}
@@ -44,7 +46,9 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     begun, odd = _begun_group_shapes(request, groups_by_uid)
 
     def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
-        """Return the sort key of a batch: started groups first, then large groups, then shapes with many GPUs."""
+        """Return the sort key of a batch: groups with a multiple that is not full, then groups that have begun, then
+        large groups, then shapes with many GPUs.
+        """
         gang_group, shape = key
         return (
             all(gang_group != other for other, _ in odd),
@@ -227,8 +231,9 @@ def share_domain(
 def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
     """Return how many of `count` pods each host takes, so that the other shape has the most room.
 
-    None if that room is too small. own: the most pods that each host may take. rest_room[k]: the room of the other
-    shape on each host beside k pods. rest: pods of the other shape that need room.
+    None if that room is smaller than `rest`, or if the hosts do not take `count` pods. own: the most pods that each
+    host may take. rest_room[k]: the room of the other shape on each host beside k pods. rest: pods of the other shape
+    that need room.
     """
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0

@@ -325,9 +325,10 @@ def _limits_of_shapes(
 ) -> list[tuple[PodShape, Rows]]:
     """Return for each shape an upper limit of pods on each host, so that together all batches fit in the domain.
 
-    [] if no such limits are found. For two shapes, limits of the first are enough. For more shapes, at most half of the
-    gang's work goes into such limits, so that every domain is tried in the order of shapes. rooms: for each batch, how
-    many pods fit on each host. span: host ids [first, end) of the domain.
+    [] if no such limits are found, if the gang has a multiple, or for more than MAX_SHAPES_TOGETHER batches. For two
+    shapes, limits of the first are enough. For more shapes, at most half of the gang's work goes into such limits, so
+    that every domain is tried in the order of shapes. rooms: for each batch, how many pods fit on each host. span: host
+    ids [first, end) of the domain.
     """
     shapes, counts = [batch.shape for batch in batches], [batch.pods for batch in batches]
     if request.gang.multiple > 1 or len(batches) > MAX_SHAPES_TOGETHER:

@@ -40,7 +40,8 @@ def is_whole(view: ClusterView, gang: Gang) -> bool:
 def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
     """Return the notice that a gang is placed, with its switches and the default's estimate.
 
-    None for a pod without a gang, if a bound member has no known host, or if the map knows none of the nodes.
+    None for a pod without a gang, if no member is bound, if a bound member has no known host, or if the map knows none
+    of the nodes.
     """
     bound = bound_members(gang)
     hosts = [host for member in bound if (host := view.host_of(member)) is not None]

@@ -105,10 +105,11 @@ class Plans:
     # Questions.
 
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
-        """Return the plan of one gang, planned after all gangs ahead of it; None if no member waits for a plan.
+        """Return the plan of one gang, planned after all gangs ahead of it.
 
-        If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the plans made
-        so far. now_s: by the monotonic clock.
+        None for an unknown gang, and for one that needs no plan now: no member waits for a place, or it could not
+        start. If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the
+        plans made so far. now_s: by the monotonic clock.
         """
         self.sync(now_s)
         gang = self.view.gangs.get(key)

@@ -252,8 +252,10 @@ class _VictimSearch:
         return move
 
     def _drop_unneeded(self, removed: Mask) -> Mask:
-        """Remove victims from a set that are not needed, and return it: first whole gangs, the most expensive first,
-        then pods.
+        """Return a set of victims without those that are not needed: first whole gangs are dropped, the most expensive
+        first, then pods.
+
+        removed: the set; it may be changed in place.
         """
         gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equal losses the last to leave first
         for gang in gangs[np.argsort(-self.gang_loss[gangs], kind="stable")].tolist():

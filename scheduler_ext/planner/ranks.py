@@ -89,7 +89,8 @@ def hosts_beside_neighbours(
 
     ranks: of the pods to place. absent: other ranks without a place. host_of_rank: rank -> host of placed members.
     tier: widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: decide between equal rows.
-    Subtracts the pods from `room`. [] if the placed members are off the map, or in no common domain of the tier.
+    Subtracts the pods from `room`. [] if no pod finds such a host, for tier 0, and if placed members are off the map,
+    or in no common domain of the tier.
     """
     anchors = sorted(set(host_of_rank.values()))
     if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
@@ -109,8 +110,8 @@ def hosts_beside_neighbours(
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []
-    spread = DomainPacker(RoomByTier(fabric, room, merits), anchors)
-    slots = [slot for leaf, pods in sorted(counts.items()) for slot in spread.fill(1, leaf, pods)]
+    packer = DomainPacker(RoomByTier(fabric, room, merits), anchors)
+    slots = [slot for leaf, pods in sorted(counts.items()) for slot in packer.fill(1, leaf, pods)]
     for host, pods in slots:
         room[host] -= pods
     return [host for host, pods in slots for _ in range(pods)]

@@ -18,8 +18,9 @@ def refuse_incomplete(request: GangRequest) -> Refusal | None:
     """Refuse a gang whose PodGroup states groups until its min exists: until then the group of a pod is unknown.
 
     Also refuse a gang that has enough pods in total but too few of one role. None if it may be placed, if a member
-    holds a host, or if no PodGroup or owner is known. Groups that pods state themselves are not waited for: a
-    LeaderWorkerSet may create its workers after its leader runs.
+    holds a host, if no PodGroup or owner is known, or if fewer pods than the min exist and the PodGroup states no
+    groups. Groups that pods state themselves are not waited for: a LeaderWorkerSet may create its workers after its
+    leader runs.
     """
     gang, present = request.gang, len(request.gang.living())
     if gang.sizing is None or request.placed_members:
@@ -50,7 +51,8 @@ def refuse_outside_level(request: GangRequest) -> Refusal | None:
 def refuse_too_few_groups(
     request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
 ) -> Refusal | None:
-    """Refuse a gang of which fewer groups find a place than its rules state. None if enough do, or if a member runs.
+    """Refuse a gang of which fewer groups find a place than its rules state. None if enough do, if a member holds a
+    host, or if no rule states a number.
 
     full_batches: group -> how many of its batches found room for all pods.
     """

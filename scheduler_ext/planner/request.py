@@ -197,7 +197,7 @@ class PodBatch:
 
     shape: PodShape
     members: tuple[GangMember, ...]
-    missing_pods: int  # members that do not exist yet; added to the batch with the largest shape
+    missing_pods: int  # members that do not exist yet and that this batch also places; 0 in all but the first
     gang_group: GangGroup | None = None
     ranks_per_pod: int = 1  # the accelerators of one pod, at least 1
     span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
@@ -289,10 +289,12 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
 def exclusive_rows(
     view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows in domains that other gangs of the same exclusive set use; None if the gang has no exclusive level.
+    """Return a mask of the rows in domains that other gangs of the same exclusive set use.
+
+    None if the gang is in no exclusive set, or has no exclusive level.
 
     planned: returns the host ids in the plan of a gang, nothing for a gang that comes after this one. Only gangs of the
-    same namespace count.
+    same namespace that have an exclusive level, too, count.
     """
     tier = gang.exclusive_tier
     if tier is None:

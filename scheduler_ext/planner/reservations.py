@@ -85,7 +85,7 @@ class Reservations:
         return {node for each in self if each.excludes(key, priority) for node in each.nodes}
 
     def rows_against(self, gang: Gang, row_of: Mapping[str, int], rows: int) -> NDArray[np.bool_] | None:
-        """Mark the rows that are reserved against a gang; None if no reservation bars it.
+        """Return a mask of the rows that are reserved against a gang; None if no reservation bars it.
 
         row_of: node -> row. rows: the number of rows.
         """
@@ -204,7 +204,8 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
     """Return the domain to keep for a gang: of the lowest tier that could hold its min if empty, the one with most free
     room.
 
-    None if no domain could hold the gang, if a member holds a host, or without a map.
+    None if no domain could hold the gang, if a member holds a host, if no member is to be placed by us, or without a
+    map.
     """
     members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):

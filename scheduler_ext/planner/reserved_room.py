@@ -162,9 +162,11 @@ class StandingPlans:
         return self._by_gang[key]
 
     def surplus_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
-        """Return the growth seats that must go, so that the row holds the other seats.
+        """Return (growth seat, its gang) for those that must go, so that the row holds the other seats; the last one
+        first.
 
-        Changes nothing; [] if all seats fit.
+        All growth seats of the row if even that is not enough. [] if all seats fit, or if none is a growth seat.
+        Changes nothing.
         """
         if not self.is_overdrawn(row):
             return []

@@ -38,7 +38,7 @@ def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
-    """Return the set of a gang's tree. A gang below a branch that is not valid is left out."""
+    """Return the gangs of a gang's tree, the oldest first. A gang below a branch that is not valid is left out."""
     keys = view.composites.tree(gang.key.namespace, gang.ancestors[0].name)
     return [other for key in keys if (other := view.gangs.get(key)) is not None and other.ancestors]
 
@@ -48,7 +48,8 @@ def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[
 
     Gangs that may start are absent.
 
-    together: the set of the tree. can_start: returns True for a gang that has started or has a place.
+    together: all gangs of one tree (`gangs_of_tree`). can_start: returns True for a gang that has started or has a
+    place.
     """
     counts = _count_starting(view, together, can_start)
     found: dict[GangKey, str] = {}
@@ -61,11 +62,13 @@ def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[
 
 
 def _count_starting(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[str, int]:
-    """Return name of a CompositePodGroup -> how many of its child groups can start.
+    """Return name of a CompositePodGroup -> how many of its direct child groups can start; absent if none can.
 
-    Names without such a group are absent.
+    A child PodGroup can start if `can_start` says so; a child CompositePodGroup if its own minimum of groups can, and
+    at least one.
 
-    together: the set of the tree. can_start: returns True for a gang that has started or has a place.
+    together: all gangs of one tree (`gangs_of_tree`). can_start: returns True for a gang that has started or has a
+    place.
     """
     namespace = together[0].key.namespace if together else ""
     starting = {gang.key for gang in together if can_start(gang)}
@@ -124,12 +127,13 @@ class SharedDomains:
         """
         if not together or before or not (ancestors := together[0].ancestors):
             return False
-        exceeds = self._view.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
-        plans = (plan_of(gang.key) for gang in together) if exceeds else ()
+        may_be_cut = self._view.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
+        plans = (plan_of(gang.key) for gang in together) if may_be_cut else ()
         return any(plan is not None and plan.hosts for plan in plans)
 
     def rows_outside(self, gang: Gang, plan_of: PlanOf, room_of: RoomOf) -> NDArray[np.bool_] | None:
-        """Mark the rows outside the domains that a gang shares with others of its tree; None if it shares none.
+        """Return a mask of the rows outside the domains that a gang shares with others of its tree; None if it shares
+        none.
 
         plan_of: returns the current plan of another gang. room_of: the room that the gangs may use. If no domain has
         room for the gangs that must start together, all rows are marked. Gangs that run in several domains already

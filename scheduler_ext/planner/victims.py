@@ -105,7 +105,9 @@ class _RoomLedger:
 
 
 def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[GangMember]:
-    """Return the pods below a priority that are charged to the rows of `pods`, by row, then by uid."""
+    """Return the pods below a priority that are charged to the rows of `pods`, by row, then by uid. Pods that the view
+    does not know are left out.
+    """
     found: list[GangMember] = []
     for row in sorted({row for row, _ in pods}):
         for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
@@ -139,11 +141,13 @@ def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]
 
 
 def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
-    """Return the run time of a gang's pods so far, in GPU seconds."""
+    """Return the run time so far of a gang's pods with a node, in GPU seconds; 0 for an unknown gang."""
     gang = view.gangs.get(key)
     return sum(m.gpus * run_time_s(m, wall_s) for m in gang.members.values() if m.node) if gang is not None else 0
 
 
 def run_time_s(pod: GangMember, wall_s: float) -> int:
-    """Return the time since a pod was created, at least 1 second."""
+    """Return the whole seconds since a pod was created, at least 1; 1 if that time is unknown. wall_s: seconds since
+    1970.
+    """
     return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))

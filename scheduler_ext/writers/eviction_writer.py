@@ -61,9 +61,10 @@ class EvictionResult:
 
 
 async def evict_each(calls: Calls, victims: Iterable[Evict]) -> AsyncIterator[EvictionResult]:
-    """Yield the result of each eviction. Ends after the first that is refused or fails, and without the Lease.
+    """Yield the result of each eviction, in order. The first REFUSED or FAILED result is the last one.
 
-    A pod that is deleted already, or whose name another pod has, does not end it.
+    Without the Lease it ends without a result for the rest. A pod that is gone, or whose name another pod has, yields
+    ALREADY_DELETED, and the next one follows.
     """
     for each in victims:
         try:

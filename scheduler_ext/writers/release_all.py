@@ -97,7 +97,8 @@ async def list_gated_pods(
 async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
     """Lift the gate of one pod, with at most MAX_TRIES tries while the pod changes.
 
-    Returns why it failed; None if the pod is gone, was replaced, or has no gate of ours any more.
+    Returns why it failed; None if the gate is lifted, or if the pod is gone, was replaced, or has no gate of ours any
+    more.
     """
     path, fault = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", ""
     for _ in range(MAX_TRIES):

@@ -44,7 +44,11 @@ class SwitchPathWriter:
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Store the path of a bound pod that the watch shows, and mark the pod as due. Other pods are forgotten."""
+        """Store the switch path with which a bound pod is annotated now ("" for none), and mark the pod for a check.
+
+        A pod without a node, or one that the view does not hold (finished or unreadable), is forgotten. Update the view
+        first.
+        """
         uid = pod.metadata.uid
         self._given_up.discard(uid)
         if not pod.spec.node_name or uid not in self._view.pods:

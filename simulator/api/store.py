@@ -177,10 +177,14 @@ class Store:
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or only its status if `part` is "status", and return the stored state.
+        """Replace an object, or with part "status" only its status. Return the stored state.
 
-        manager: the writer, for managedFields. An update without a change writes nothing. An object whose last
-        finalizer was removed is deleted. Raises ApiRefusal: 404, 409 for a stale version, 422 for an invalid object.
+        Without `part`, the stored status stays if the kind has a status subresource. With part "status", `obj` also
+        replaces labels, annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for
+        managedFields. An update without a change writes nothing. If the object is being deleted and has no finalizer
+        and no grace period left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409
+        for a stale resourceVersion or another uid, 422 for an invalid object or a missing resourceVersion that the kind
+        requires.
         """
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)

@@ -253,8 +253,8 @@ def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bo
 
 
 def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
-    """Return the weighted sum of the default plugins' scores for each of the nodes, in whole numbers, in their
-    order.
+    """Return the score of each node, in the order of `node_infos`: the weighted sum of the scores of kube-scheduler's
+    default plugins, a whole number.
     """
     columns = [
         (_WEIGHTS["fit"], [_least_allocated(node_info, pod_info) for node_info in node_infos]),

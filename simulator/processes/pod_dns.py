@@ -56,13 +56,17 @@ def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object
     """
     for service in services:
         try:
-            yield from list(_lines_of(service, namespace, pods))
+            yield from list(_hosts_lines(service, namespace, pods))
         except (TypeError, AttributeError, KeyError):
             continue  # it, or a pod of its namespace, makes no sense: others are found all the same
 
 
-def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:
-    """Yield the lines of /etc/hosts for the pods behind a Service, as a pod in `namespace` finds them."""
+def _hosts_lines(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:
+    """Yield the lines of /etc/hosts for each pod behind a Service, with the names by which a pod in `namespace` may
+    call it.
+
+    Pods that are not ready are left out, unless the Service publishes them. pods: of any namespace.
+    """
     spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
     selector = spec.get("selector") or {}
     headless = spec.get("clusterIP") == "None"

@@ -248,16 +248,18 @@ def _without_narrowing(old: Object, new: Object) -> Object:
     Else the new pod itself. Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
     before, after = old.get("spec") or {}, new.get("spec") or {}
-    if not before.get("schedulingGates") or not _is_narrower(before, after):
+    if not before.get("schedulingGates") or not _only_adds_node_constraints(before, after):
         return new
     spec = {key: value for key, value in after.items() if key not in _NODE_CONSTRAINTS}
     return {**new, "spec": spec | {key: before[key] for key in _NODE_CONSTRAINTS if key in before}}
 
 
-def _is_narrower(before: Object, after: Object) -> bool:
-    """Return True if an update of a pod's spec allows no further node, and changes nothing else of its affinity.
+def _only_adds_node_constraints(before: Object, after: Object) -> bool:
+    """Return True if an update of a pod's spec only adds node constraints, as Kubernetes allows for a gated pod.
 
-    before, after: the spec.
+    The nodeSelector keeps its entries, and each required node selector term keeps its requirements; without such terms
+    any may be set. Preferred node terms may change. Pod affinity and anti-affinity must be equal. before, after: the
+    spec.
     """
     if not (before.get("nodeSelector") or {}).items() <= (after.get("nodeSelector") or {}).items():
         return False

@@ -91,8 +91,9 @@ class WatchServer:
         """Send `opening`, then the changes since a position in the history, and bookmarks, until the watch is
         cancelled.
 
-        selection: chooses the objects. show: encodes an object. bookmarks: the client asked for them. A client that is
-        so slow that changes were forgotten gets an ERROR line, and the watch ends.
+        selection: chooses the objects. show: encodes an object. position: of the first change to send. bookmarks: True
+        if the client asked for them; one is sent after each quiet `bookmark_s`. A client that is so slow that changes
+        were forgotten gets an ERROR line, and the watch ends.
         """
         journal = self._store.journal(kind)
         changed = asyncio.Event()

@@ -25,7 +25,7 @@ class Objects:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Return every existing object to which a pod refers; missing ones are absent.
+        """Read from the API server the ConfigMaps, Secrets and volumes to which a pod refers; missing ones are absent.
 
         Raises ApiError, aiohttp.ClientError.
         """
