@@ -244,7 +244,10 @@ def welcome(record: ClusterRecord, kubeconfig: str) -> list[str]:
 
 
 def status_lines(record: ClusterRecord, phases: dict[str, int], ready: int) -> list[str]:
-    """Return the lines of `turnout local status`. phases: number of pods by phase. ready: number of ready nodes."""
+    """Return the lines of `turnout local status` for a cluster that runs.
+
+    phases: number of pods by phase, {} without pods. ready: number of ready nodes.
+    """
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     return [
         f"up at {record.url}, process {record.pid}" + (", on a real control plane" if record.real else ""),

@@ -67,7 +67,9 @@ class Megatron:
         return cls(version, grid, f"tp{tensor:02}-pp{pipeline:03}-ep{expert:03}", data)
 
     def arguments(self) -> Any:
-        """Return Megatron's arguments, or an empty namespace if it has none."""
+        """Return the namespace of Megatron's `get_args()`; an empty one if there is no such function, or if its
+        arguments are not initialized.
+        """
         with suppress(AssertionError):  # "args is not initialized."
             if get := _find_function("get_args"):
                 return get()

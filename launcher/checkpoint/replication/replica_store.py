@@ -170,7 +170,10 @@ class ReplicaStore:
                 self._drop(place)
 
     def free_earlier_rounds(self, round_: int) -> bool:
-        """Remove replicas of rounds before this one. Return False if there are none."""
+        """Remove the arenas whose newest replica is of a round before `round_`, and those without any complete replica.
+
+        An arena that is in use stays. Returns True if an arena was removed.
+        """
         removed = False
         for place, arena in list(self._arenas.items()):
             rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]
