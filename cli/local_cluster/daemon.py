@@ -160,7 +160,10 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
 
 
 def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
-    """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods". Raises OSError."""
+    """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods".
+
+    Raises OSError if the API server does not answer or refuses.
+    """
     import ssl
     import urllib.request  # imported late: it takes a tenth of the time limit of --help
 

@@ -73,7 +73,7 @@ class ReplicaStore:
     async def _reserve(self, place: Place, record: ShardRecord, owner_count: int, times: int) -> Arena:
         """Return the arena for replicas of one place, with memory allocated.
 
-        The arguments are those of `reserve`. Raises NoMemory.
+        The arguments are those of `reserve`. Raises NoMemory if the memory does not fit.
         """
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
