@@ -309,7 +309,9 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
 
 async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int]) -> int:
-    """Listen at the first of these ports that is free; return it. Raises CannotListen."""
+    """Listen at the first of these ports that is free; return it. Raises CannotListen if all are in use, or for another
+    failure.
+    """
     for port in ports:
         try:
             return await listener.open(address, port)

@@ -287,7 +287,7 @@ class Checkpointer:
         """Wait until every save is hashed and, if it has a target in storage, written there.
 
         timeout_s: None to wait without limit. Raises TimeoutError if that takes longer, and DaemonLost if the daemon
-        does not answer.
+        is lost.
         """
         if self._memory is not None:
             self._memory.finish_save()
