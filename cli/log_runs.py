@@ -57,7 +57,7 @@ def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "
 def _container(kind: ControlledKind, pod: Object, name: str) -> str:
     """Return the name of the container: `name`, or for "" the training container, else the first.
 
-    Raises NoSuchContainer.
+    Raises NoSuchContainer if the pod has no container `name`.
     """
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     if name and name not in names:

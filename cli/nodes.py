@@ -84,7 +84,7 @@ def _state(record: Record, tainted: bool) -> str:
 
 
 def record_of(node: Mapping[str, Any]) -> Record | None:
-    """Read the record on a raw node. Raises BadNodeRecord."""
+    """Return the record on a raw node; None without one. Raises BadNodeRecord if it cannot be read."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     return None if text is None else model.read_record(text)
 

@@ -497,12 +497,12 @@ def encode(message: Message) -> bytes:
 
 
 def read_at_member(body: bytes | memoryview) -> ToMember:
-    """Decode a message from the coordinator. Raises BadFrame."""
+    """Decode a message from the coordinator. Raises BadFrame for any other bytes."""
     return decode(_at_member, body)
 
 
 def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
-    """Decode a message from a member. Raises BadFrame."""
+    """Decode a message from a member. Raises BadFrame for any other bytes."""
     return decode(_at_coordinator, body)
 
 

@@ -94,10 +94,11 @@ class FactReader:
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
-        """Return all objects of a list. None if its kind is not served, may not be read, or the API server failed.
+        """Return all objects of a list.
 
-        The latter two are recorded in `refused` and `unserved`. Raises Unreachable. path: of the list. selector: a
-        label selector. fields: a field selector; "" for all objects.
+        None if its kind is not served (not recorded), if it may not be read (recorded in `refused`), or if the API
+        server failed (recorded in `unserved`). Raises Unreachable if the API server does not answer. path: of the list.
+        selector: a label selector. fields: a field selector. "" for all objects.
         """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
@@ -121,9 +122,10 @@ class FactReader:
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
-        """Return the object at a path. None if it does not exist, may not be read, or the API server failed.
+        """Return the object at a path.
 
-        The latter two are recorded in `refused` and `unserved`. Raises Unreachable.
+        None if it does not exist (not recorded), if it may not be read (recorded in `refused`), or if the API server
+        failed (recorded in `unserved`). Raises Unreachable if the API server does not answer.
         """
 
         async def read() -> Object:
@@ -134,9 +136,9 @@ class FactReader:
         return found
 
     async def page(self, pod: Object) -> list[MetricSample] | None:
-        """Return the metrics of an extender pod, read through the API server.
+        """Return the metrics of an extender pod, read through the API server's proxy; [] if the page cannot be parsed.
 
-        None if the read fails, which is not recorded.
+        None if the read fails; this is recorded in neither `refused` nor `unserved`.
         """
         namespace, name = _key(pod)
 

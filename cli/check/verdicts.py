@@ -329,7 +329,7 @@ def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
 class _MethodVerdict(NamedTuple):
     """The verdict on one placement method.
 
-    level: _UNUSED (None) if the verdict depends on the other methods.
+    level: _UNUSED (None) for a method that is not used; it becomes FINE if another one is used, else DOUBTFUL.
     """
 
     level: Level | None
@@ -338,9 +338,10 @@ class _MethodVerdict(NamedTuple):
 
 
 def _extender(facts: ClusterFacts) -> _MethodVerdict:
-    """Return the verdict on the extender: used, not used, not installed, or unknown if no metrics can be read.
+    """Return the verdict on the extender: used, not used, not installed or without a ready replica.
 
-    All but the first have advice.
+    Unknown if its pods are seen and none of them gives metrics; not used if it is installed and no pods of it are seen.
+    All verdicts but the first have a remedy.
     """
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):

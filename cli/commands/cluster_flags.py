@@ -104,7 +104,8 @@ def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
 def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
     """Return the name of the job on the command line, with the namespace of --namespace or of the context.
 
-    known: kinds as people write them -> kind, as `words_of` of job_names.py returns it. Raises BadArgument.
+    known: kinds as people write them -> kind, as `words_of` of job_names.py returns it. Raises BadArgument if
+    the word is no name of a job, or names another namespace than -n.
     """
     try:
         name = read(args.job, known)

@@ -52,7 +52,7 @@ class FoundJob:
 
 
 def named_job(args: argparse.Namespace) -> JobName:
-    """Return the job that a command line names. Raises BadArgument."""
+    """Return the name of the job on a command line. Raises BadArgument as `job_of` does; the job may not exist."""
     return job_of(args, words_of(JOB_KINDS))
 
 

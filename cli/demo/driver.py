@@ -116,13 +116,10 @@ async def _stage(
 
 
 class _Performance:
-    """A run of the demo, on both clusters."""
+    """A run of the demo: the same gangs on a cluster with Turnout and on a baseline without it."""
 
     def __init__(self, show: Show, play: Scene, stage: Testbed, extender: RunningExtender, screen: Screen) -> None:
-        """Begin with no gang. stage: the cluster with Turnout; the other one is made here.
-
-        extender: of that cluster.
-        """
+        """Begin with no gang, and make the baseline. stage: the cluster with Turnout. extender: runs there."""
         self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
         self._rival = Baseline(play, show.seed)
         self._fabric = _fabric(play)
@@ -162,8 +159,8 @@ class _Performance:
     async def finale(self) -> None:
         """Change the cables and the map, wait until the extender has read the new map, and place one more gang.
 
-        Does nothing if no change of cables would help a gang. If the extender does not read the map in time, only a
-        message is shown.
+        Does nothing if no change of cables would help a gang. If the extender does not read the map in time, a
+        message is shown and no gang is placed; cables and map stay changed.
         """
         nodes = [n for gang in self._present_gangs for n in self._stage.placements.get(gang.name, {}).values()]
         busy = {*nodes, *(name for name, _ in self._play.busy)}

@@ -176,7 +176,8 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 def _read_map(file: Path) -> tuple[ParsedMap, tuple[tuple[str, str], ...]]:
     """Return the map in a file, and the data of its ConfigMap as (key, value).
 
-    Raises LocalClusterFailed with every fault of the map.
+    Raises LocalClusterFailed if the file cannot be read, with every fault of the map, or if its hosts cannot be the
+    nodes of a local cluster.
     """
     from turnout.cli.topo_check import check, data_of, report_lines
     from turnout.simulator.cluster.node_builder import MAX_NODES, hosts_without_node_name, nodes_of_map

@@ -43,7 +43,9 @@ def check() -> None:
 
 @asynccontextmanager
 async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
-    """Run a real control plane during the block; yields it once it is ready. Raises LocalClusterFailed.
+    """Run a real control plane during the block; yields it once it is ready.
+
+    Raises LocalClusterFailed if it ends before it is ready, or is not ready in time.
 
     extender: URL of the extender that its scheduler asks, "" for none. kwok: also simulate the kubelets.
     """

@@ -160,7 +160,10 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
 
 
 def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
-    """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods". Raises OSError."""
+    """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods".
+
+    Raises OSError if the API server does not answer or refuses.
+    """
     import ssl
     import urllib.request  # imported late: it takes a tenth of the time limit of --help
 
@@ -244,7 +247,10 @@ def welcome(record: ClusterRecord, kubeconfig: str) -> list[str]:
 
 
 def status_lines(record: ClusterRecord, phases: dict[str, int], ready: int) -> list[str]:
-    """Return the lines of `turnout local status`. phases: number of pods by phase. ready: number of ready nodes."""
+    """Return the lines of `turnout local status` for a cluster that runs.
+
+    phases: number of pods by phase, {} without pods. ready: number of ready nodes.
+    """
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     return [
         f"up at {record.url}, process {record.pid}" + (", on a real control plane" if record.real else ""),

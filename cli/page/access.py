@@ -64,10 +64,13 @@ class Access(Protocol):
     """Decides which user sent a request, and what this user may see."""
 
     async def identity_of(self, token: str) -> Identity:
-        """Return whose token this is. Raises NotLoggedIn and Unavailable."""
+        """Return whose token this is. Raises NotLoggedIn if it is not accepted, Unavailable if that cannot be asked."""
 
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
-        """Return what they may see. namespaces: those that have jobs, sorted. Raises Unavailable."""
+        """Return what they may see. Raises Unavailable if that cannot be asked.
+
+        namespaces: those that have jobs, sorted.
+        """
 
 
 class LocalAccess:
@@ -172,7 +175,10 @@ class ClusterAccess:
         return found
 
     async def _review_token(self, token: str) -> Identity | None:
-        """Return the user of a token, by a TokenReview; None if the token is invalid. Raises Unavailable."""
+        """Return the user of a token, by a TokenReview; None if the token is invalid.
+
+        Raises Unavailable if the API server does not answer.
+        """
         status = await self._review(
             "/apis/authentication.k8s.io/v1/tokenreviews",
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}},
@@ -186,7 +192,9 @@ class ClusterAccess:
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
         """Return what a user may see: the namespaces whose pods the user may list, and whether the nodes.
 
-        namespaces: those with jobs now; beyond MAX_NAMESPACES they count as unknown. Raises Unavailable.
+        namespaces: those with jobs now; beyond MAX_NAMESPACES they count as unknown. Raises Unavailable if the API
+        server does not answer whether the user may list all pods, or nodes. If it does not answer on a namespace, its
+        last answer counts, for STALE_S seconds at most if that was yes; without one the namespace is unknown.
         """
         everywhere, nodes = await asyncio.gather(self._may_list(identity, "pods"), self._may_list(identity, "nodes"))
         if everywhere:

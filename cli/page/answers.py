@@ -67,7 +67,11 @@ class Query:
 
 
 def read_query(parameters: Mapping[str, str], known: Iterable[str]) -> Query:
-    """Return the parameters of a request for a list. known: names of its filters. Raises BadQuery for any other one."""
+    """Return the parameters of a request for a list. known: names of its filters.
+
+    The sort key is not checked here. Raises BadQuery for any other filter, for one longer than MOST_TEXT characters,
+    and for an invalid `limit` or `continue`.
+    """
     names = frozenset(known)
     filters = {}
     for name, text in parameters.items():
@@ -165,7 +169,7 @@ def fabric_tree(state: ClusterState) -> FabricTree:
 def gpu_cells(state: ClusterState, under: str = "") -> GpuCells:
     """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all.
 
-    Raises BadQuery.
+    Raises BadQuery if the map has no host below that switch.
     """
     chosen = [at for at, each in enumerate(state.hosts) if _is_under(each, under)]
     if under and not chosen:
@@ -248,7 +252,10 @@ QUEUE_FILTERS = ("text",)
 
 
 def queue_list(state: ClusterState, query: Query) -> QueueList:
-    """Return the queues that match the query, sorted and paged. Raises BadQuery."""
+    """Return the queues that match the query, sorted and paged. Raises BadQuery for an unknown sort key.
+
+    The filter "text" matches a part of the queue's name in any case.
+    """
     text = query.filters.get("text", "").lower()
     rows = [each for each in state.queues if text in each.queue.lower()]
     fields = {
@@ -273,7 +280,7 @@ JOB_FILTERS = ("text", "state", "queue", "namespace", "kind", "reason")
 
 
 def job_list(state: ClusterState, query: Query) -> JobList:
-    """Return the jobs that match all filters, sorted and paged. Raises BadQuery.
+    """Return the jobs that match all filters, sorted and paged. Raises BadQuery for an unknown sort key.
 
     The filter "text" matches a part of the job's name in any case; the others match a field exactly.
     """
@@ -300,7 +307,11 @@ DECISION_FILTERS = ("text", "glyph", "queue", "namespace", "component", "object"
 
 
 def decision_list(state: ClusterState, query: Query) -> DecisionList:
-    """Return the decisions that match all filters, the newest first, paged. Raises BadQuery."""
+    """Return the decisions that match all filters, the newest first unless the query sorts, paged.
+
+    The filter "text" matches a part of object, reason or sentence in any case; the others match a field exactly. Raises
+    BadQuery for an unknown sort key.
+    """
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}
     rows = [
@@ -319,7 +330,11 @@ NODE_FILTERS = ("text", "state")
 
 
 def node_list(state: ClusterState, query: Query) -> NodeList:
-    """Return the nodes with GPUs, sorted and paged; by default those with a problem first. Raises BadQuery."""
+    """Return the nodes with GPUs, sorted and paged; by default those with a problem first.
+
+    The filter "text" matches a part of the node's name in any case, "state" the whole state. Raises BadQuery for an
+    unknown sort key.
+    """
     text, state_filter = query.filters.get("text", "").lower(), query.filters.get("state")
     used = _used_by_node(state.pods)
     jobs: dict[str, dict[str, None]] = {}

@@ -53,7 +53,10 @@ class BadAddress(Exception):
 
 
 def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSettings:
-    """Return the page's settings by the flags. allowed: the host names that it answers to. Raises BadSetting."""
+    """Return the page's settings by the flags. allowed: the host names that it answers to; empty for all.
+
+    Raises BadSetting for an invalid URL.
+    """
     check_url(args.docs_base_url, "--docs-base-url")
     check_url(args.grafana_url, "--grafana-url")
     check_url(args.prometheus_url, "--prometheus-url")
@@ -114,9 +117,10 @@ async def serve_locally(
 
 
 async def serve(settings: Settings, args: argparse.Namespace, print_now: Callable[[str], None]) -> None:
-    """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting.
+    """Serve many viewers, each with the rights of their own token, until a signal.
 
-    args: the command line of `turnout page`. print_now: prints the address.
+    args: the command line of `turnout page`. print_now: prints the address. Raises BadAddress if the page cannot listen
+    at its address, BadSetting for an invalid flag.
     """
     address, probes_at = parse_address(args.listen, "--listen"), parse_address(args.metrics_bind, "--metrics-bind")
     own = _page_settings(args, frozenset(each.lower() for each in args.allowed_host))
@@ -205,7 +209,7 @@ async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. port: 0 for any free one. Raises BadAddress."""
+    """Return a listening socket. port: 0 for any free one. Raises BadAddress if it cannot listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -221,7 +225,11 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
     turn, known = asyncio.Lock(), dict[tuple[str, str], tuple[float, LandingAnswer]]()
 
     async def explain(gang: str, namespace: str) -> LandingAnswer:
-        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS. Raises BadQuery."""
+        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS.
+
+        Raises BadQuery if the text describes no gang, CannotSee if a required list may not be read, and KubeError if
+        the API server fails.
+        """
         try:
             asked_gang = gang_of(gang, namespace, settings.gpu_resource[0])
         except BadGang as error:

@@ -224,7 +224,8 @@ class PageServer:
     async def _identity(self, request: web.Request) -> Identity:
         """Return the user who sent the request, by a proxy's header, a bearer token or a session cookie.
 
-        Raises NotLoggedIn.
+        The first of them that the request has counts. A proxy's header is not checked. Raises NotLoggedIn if there is
+        none, or if the token is not accepted, and Unavailable if the API server does not answer.
         """
         settings = self._settings
         if settings.user_header and (user := request.headers.get(settings.user_header)):
@@ -236,7 +237,10 @@ class PageServer:
         return await self._access.identity_of(token.strip())
 
     async def _rights(self, request: web.Request) -> Rights:
-        """Return what the user may see of the namespaces in the current state. Raises NotLoggedIn, Unavailable."""
+        """Return what the user may see of the namespaces in the current state.
+
+        Raises NotLoggedIn if the request has no valid token, Unavailable if the API server does not answer.
+        """
         identity, state = await self._identity(request), self._source.state
         if self._namespaces[0] != state.version:
             names = {job.namespace for job in state.jobs}.union(*state.queue_namespaces.values())
@@ -246,7 +250,8 @@ class PageServer:
     async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
         """Return the state that this user may see, and the rights.
 
-        Raises Unavailable before the first observation, NotLoggedIn.
+        Raises Unavailable before the first observation or if the API server does not answer, and NotLoggedIn if the
+        request has no valid token.
         """
         rights = await self._rights(request)
         state = self._source.state
@@ -269,7 +274,10 @@ class PageServer:
         """
 
         async def handle(request: web.Request) -> web.Response:
-            """Return the answer for the user's rights and this address. Raises BadQuery if the address is too long."""
+            """Return the answer for the user's rights and this address.
+
+            Raises BadQuery if the address is too long or `make` does not accept a parameter, and what `_state` raises.
+            """
             state, rights = await self._state(request)
             if len(request.path_qs) > MOST_QUERY:
                 raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
@@ -289,7 +297,10 @@ class PageServer:
         return answer
 
     async def _usage(self, request: web.Request) -> web.Response:
-        """Respond with a report on past GPU use; without a decision log it says so. Raises BadQuery."""
+        """Respond with a report on past GPU use; without a decision log it says so.
+
+        Raises BadQuery if the address is too long or a parameter is unknown or invalid, and what `_state` raises.
+        """
         state, rights = await self._state(request)
         if len(request.path_qs) > MOST_QUERY:
             raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
@@ -307,7 +318,8 @@ class PageServer:
     async def _queue_history(self, request: web.Request) -> web.Response:
         """Respond with past amounts of a queue: those that this page measured, and before them those of Prometheus.
 
-        Raises BadQuery, HTTPNotFound, and HTTPForbidden if the user may not see all of the queue's namespaces.
+        Raises BadQuery for an unknown window, HTTPNotFound if the user sees no such queue, HTTPForbidden if the user
+        may not see all of the queue's namespaces, and what `_state` raises.
         """
         state, _ = await self._state(request)
         queue, window = request.match_info["queue"], request.query.get("window", "1h")
@@ -334,9 +346,9 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_sizes(self, request: web.Request) -> web.Response:
-        """Respond with past sizes of a job from Prometheus, up to the first size that this page measured.
+        """Respond with the sizes of a job that Prometheus has from before the first size that this page measured.
 
-        Raises HTTPNotFound.
+        Without Prometheus there are none, and a note says so. Raises what `_job_item` raises.
         """
         state, item = await self._job_item(request)
         own = self._source.past.job(item.job)
@@ -354,7 +366,8 @@ class PageServer:
     async def _job_item(self, request: web.Request) -> tuple[ClusterState, JobItem]:
         """Return the visible state, and the job that the address names.
 
-        Raises HTTPNotFound if the user cannot see it.
+        Raises HTTPNotFound if there is no such job or the user cannot see it, and what `_state` raises: NotLoggedIn and
+        Unavailable.
         """
         state, _ = await self._state(request)
         name = "/".join(request.match_info[part] for part in ("kind", "namespace", "name"))
@@ -364,7 +377,11 @@ class PageServer:
         return state, item
 
     async def _job_time(self, request: web.Request) -> web.Response:
-        """Respond with the job's time by kind, from its pods' logs. If logs may not be read, the response says so."""
+        """Respond with the job's time by kind, from its pods' logs. If it may not read logs, the page
+        says so.
+
+        Raises what `_job_item` raises, and KubeError if the API server refuses the logs or fails.
+        """
         state, item = await self._job_item(request)
         if self._goodput is None:
             answer = JobTime(observed_at_s=state.observed_at_s, version=state.version, job=item.job, missing=NO_LOGS)
@@ -373,7 +390,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _job(self, request: web.Request) -> web.Response:
-        """Respond with all details of one job, with at most 100 decisions. Raises HTTPNotFound."""
+        """Respond with all details of one job, with at most 100 decisions. Raises what `_job_item` raises."""
         state, item = await self._job_item(request)
         name = item.job
         decisions = tuple(each for each in state.decisions if each.object == name)[:100]
@@ -391,9 +408,11 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _explained(self, request: web.Request) -> web.Response:
-        """Respond with the place of a gang that would arrive now. Raises BadQuery.
+        """Respond with the place of a gang that would arrive now.
 
-        Raises HTTPForbidden unless the user may list nodes and pods of all namespaces.
+        Raises HTTPForbidden unless the user may list nodes and pods of all namespaces, BadQuery if the parameters
+        describe no gang, and CannotSee if the page itself may not list the cluster. Also raises what `_state` raises,
+        and KubeError if the API server fails.
         """
         _, rights = await self._state(request)
         if not (rights.all_namespaces and rights.nodes):
@@ -405,7 +424,10 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
-        """Respond with the user's name, rights, the name of the cluster and the links of the page."""
+        """Respond with the user's name, rights, the name of the cluster and the links of the page.
+
+        Works before the first observation, too. Raises NotLoggedIn and Unavailable as `_rights` does.
+        """
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
             identity.user,
@@ -422,10 +444,11 @@ class PageServer:
         return _bytes_response(request, document(), "application/json")
 
     async def _begin_session(self, request: web.Request) -> web.Response:
-        """Begin a session for the token in the body, and set its cookie.
+        """Begin a session for the token in the body, `{"token": "..."}`; respond with 204 and the session's cookie.
 
-        Raises NotLoggedIn for a token that is not accepted. Raises HTTPForbidden unless the content type is JSON, which
-        a browser does not send from another site without asking.
+        Raises HTTPForbidden for a request that may come from another site: its content type is not JSON, or its header
+        Sec-Fetch-Site is not same-origin (it may be missing). Raises BadQuery for another body, NotLoggedIn for a token
+        that is not accepted, and Unavailable if the API server does not answer.
         """
         if (
             request.content_type != "application/json"
@@ -459,7 +482,8 @@ class PageServer:
         """Send an event at each new version of the state and every AGE_S seconds, after which the browser reads what it
         shows.
 
-        Only the newest version is sent: a slow viewer misses versions, but no facts.
+        Only the newest version is sent: a slow viewer misses versions, but no facts. Raises NotLoggedIn and Unavailable
+        as `_rights` does, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
         """
         await self._rights(request)
         if self._streams >= MOST_STREAMS:
@@ -477,7 +501,10 @@ class PageServer:
         return response
 
     async def _send_events(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Write an event at each new version, and at least every AGE_S seconds, until the session expires."""
+        """Write an event at each new version, and at least every AGE_S seconds, until the session expires.
+
+        Raises ConnectionError if the browser has gone, and TimeoutError if it does not read.
+        """
         source, unknown = self._source, 0
         while True:
             changed = source.changed

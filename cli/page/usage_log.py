@@ -61,7 +61,7 @@ class UsageLog:
     def _read(self) -> None:
         """Read the new lines of all files. If a file is shorter than before, all files are read again.
 
-        Raises OSError.
+        Raises OSError if the log or one of its files cannot be read.
         """
         files = [(path, path.stat()) for path in self._files()]
         sizes = {(stat.st_dev, stat.st_ino): stat.st_size for _, stat in files}
@@ -73,7 +73,11 @@ class UsageLog:
         self._days.drop_before(self._first_day(MOST_DAYS))
 
     def _files(self) -> list[Path]:
-        """Return the files of the log. Raises OSError."""
+        """Return the files of the log: of a folder the first MOST_FILES by name, else the rotated LOG.1, if it exists,
+        and the log itself, which may be missing.
+
+        Raises OSError if a folder cannot be listed.
+        """
         if self._path.is_dir():
             return sorted(path for path in self._path.iterdir() if path.is_file())[:MOST_FILES]
         previous = self._path.with_name(self._path.name + ".1")

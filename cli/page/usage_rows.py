@@ -39,7 +39,7 @@ def visible_queues(state: ClusterState) -> frozenset[str]:
 
 
 def without_log(state: ClusterState, query: Query) -> UsageList:
-    """Return the answer of a page without a decision log: no rows. Raises BadQuery."""
+    """Return the answer of a page without a decision log: no rows. Raises BadQuery as `window_of` does."""
     report, days = window_of(query)
     return UsageList(
         observed_at_s=state.observed_at_s,
@@ -53,7 +53,10 @@ def without_log(state: ClusterState, query: Query) -> UsageList:
 
 
 def window_of(query: Query) -> tuple[str, int]:
-    """Return the report and the number of days that a request asks for. Raises BadQuery."""
+    """Return the report ("queue" by default) and the number of days (7 by default) that a request asks for.
+
+    Raises BadQuery for an unknown report, or if the days are not from 1 to MOST_DAYS.
+    """
     report, days = query.filters.get("by", "queue"), query.filters.get("days", "7")
     if report not in REPORTS:
         raise BadQuery(f"by is one of {', '.join(REPORTS)}, not {report[:20]!r}")

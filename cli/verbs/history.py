@@ -59,7 +59,8 @@ def _history(args: argparse.Namespace) -> int:
 async def history_of(client: Client, job_name: JobName, log: Path | None) -> Listing[Any]:
     """Return the decisions on one job, also on a deleted one of which Events remain.
 
-    log: decision log, None to read only Events and annotations. Raises NoSuchJob, or OSError of the log.
+    log: decision log, None to read only Events and annotations. Raises NoSuchJob if there is no such job, or
+    several, and OSError if the log cannot be read.
     """
     import asyncio
 
@@ -150,7 +151,7 @@ def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
 def _read(log: Path, key: JobKey) -> tuple[list[HistoryRow], int]:
     """Return a job's changed decisions in a decision log and its rotated file, and the number of unreadable lines.
 
-    Raises OSError.
+    Raises OSError if one of them cannot be opened or read. The rotated file may be missing.
     """
     from turnout.cli.views.history import rows_of_log
 

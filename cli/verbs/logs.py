@@ -70,7 +70,7 @@ def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
-    """Print the log of the newest run of a rank. Raises NoSuch."""
+    """Print the log of the newest run of a rank. Raises NoSuch if the job has no worker of this rank."""
     from turnout.cli.commands.jobs_of_controllers import objects
     from turnout.cli.log_runs import newest, selector
 

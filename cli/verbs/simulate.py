@@ -135,7 +135,7 @@ def _write_report(
 
 
 def _options(args: argparse.Namespace) -> SimulationOptions:
-    """Return the simulation's options by the command line. Raises BadSimulation."""
+    """Return the simulation's options by the command line. Raises BadSimulation if --nodes or --jobs is invalid."""
     from turnout.cli.simulate.model import BadSimulation, SimulationOptions
 
     nodes: tuple[int, ...] = ()
@@ -153,7 +153,7 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
 def _trace_rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Return the rows of the trace file, of stdin for "-", or those generated from --jobs and --seed.
 
-    Raises BadTrace, or OSError of the file.
+    Raises BadTrace if the text is no trace, and OSError if the file cannot be read.
     """
     from random import Random
 

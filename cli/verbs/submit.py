@@ -38,7 +38,10 @@ def add(commands: Verbs) -> None:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    """Create a job from options, or print it with --dry-run. Return the exit code. Raises BadArgument."""
+    """Create a job from options, or print it with --dry-run. Return the exit code.
+
+    Raises BadArgument without a command, for an invalid name, and for options that describe no job of the kind.
+    """
     from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -42,7 +42,7 @@ def add(commands: Verbs) -> None:
 
 
 def _top(args: argparse.Namespace) -> int:
-    """Print who uses the GPUs. Return the exit code."""
+    """Print who holds the GPUs: once, or until Ctrl-C with --watch or --live. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.live_listing import show_live

@@ -55,7 +55,10 @@ def add(commands: Verbs) -> None:
 
 
 def _usage(args: argparse.Namespace) -> int:
-    """Print one report. Return the exit code."""
+    """Print the GPU-hours in a decision log, by what --by names.
+
+    Returns the exit code: FAILED if the log cannot be read, or has no line about usage of that time.
+    """
     from turnout.cli.views.listing import text
     from turnout.cli.views.usage import usage_listing
     from turnout.kube.client.clock import RealClock
@@ -90,7 +93,10 @@ def _csv(report: str, usage: Usage) -> str:
 
 
 def _read(log: Path, since_s: float) -> Usage:
-    """Return the usage since `since_s` in a decision log. log: "-" for stdin. since_s: since 1970. Raises OSError."""
+    """Return the usage since `since_s` in a decision log. log: "-" for stdin. since_s: since 1970.
+
+    Raises OSError if it cannot be read.
+    """
     from turnout.cli.views.usage import read_usage
 
     if str(log) == "-":
@@ -101,7 +107,7 @@ def _read(log: Path, since_s: float) -> Usage:
 def _log_lines(log: Path) -> Iterator[bytes]:
     """Yield the lines of a decision log, oldest first: first those of the rotated file LOG.1, if it exists.
 
-    Raises OSError.
+    Raises OSError if one of them cannot be read, or LOG is missing.
     """
     previous = log.with_name(log.name + ".1")
     for path in (previous, log) if previous.exists() else (log,):

@@ -165,7 +165,7 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
 
 
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
-    """Return the pods of a job, or of a gang that no job owns; [] if there are none."""
+    """Return the pods of the job, or of the gang that no job owns, with this key; [] if there are none."""
     view = cluster_view.view
     return view.pods_of(key) or [
         pod for name, _, entries in view.unmanaged.all_gangs() if name == key for pod, _ in entries

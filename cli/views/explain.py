@@ -78,7 +78,8 @@ class AskedGang:
 
 
 def gang_of(text: str, namespace: str, resource: str, *, minimum: int | None = None, **more: Any) -> AskedGang:
-    """Return the gang described by a text like 16x8 (PODSxGPUS). Raises BadGang.
+    """Return the gang described by a text like 16x8 (PODSxGPUS). Raises BadGang for any other text, and for a number of
+    pods or GPUs, a minimum or a tier out of range.
 
     resource: name of the GPU resource. minimum: minimum number of pods, None for all. more: further fields of
     AskedGang.
@@ -121,10 +122,13 @@ def explain(
     gpus: Gpus,
     now_s: float,
 ) -> Explained:
-    """Return where a gang would be placed after everything that waits now, and what the autoscaler would decide on it.
+    """Return where a gang would be placed beside all gangs that wait now, and what the autoscaler would decide on it.
 
-    view, autoscaler: the caches of extender and autoscaler; the gang's pods are added to them and stay. map_fault: why
-    there is no map, "" if there is one. now_s: since 1970. Raises BadGang.
+    If no node is on the map and the gang asks for no tier, there are no landings, and `fits` only says whether the
+    cluster has room. view, autoscaler: the caches of extender and autoscaler; the gang's pods are added to them and
+    stay. nodes: all nodes of the cluster. map_fault: why there is no map, "" if there is one. policy, gpus: the
+    autoscaler's policy, and its names of GPU resources. now_s: since 1970. Raises BadGang if amounts of the gang are
+    invalid.
     """
     pods = _pods(gang, now_s)
     shape = _shape(pods[0])

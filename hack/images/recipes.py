@@ -132,10 +132,11 @@ def _wheel_files(wheels: list[Path], site: str, bin_: str, python: str) -> dict[
 
 
 def _own_files(sources: Sources, source: str, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files that our wheel installs, with the commit in direct_url.json (PEP 610).
+    """Build a wheel of ours, and return the files that it installs, by path in the image, with the commit in
+    direct_url.json (PEP 610).
 
-    Without `sources.revision` there is no direct_url.json. source: folder of the wheel's sources. The other arguments
-    are those of `python_wheels.files`.
+    Without `sources.revision` there is no direct_url.json. source: folder of the wheel's setup.cfg, relative to the
+    repository. The other arguments are those of `python_wheels.files`.
     """
     with tempfile.TemporaryDirectory() as folder:
         found = python_wheels.files(build(Path(folder), source), site, bin_, python)

@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """A test that shows rows."""
+    """A test that proves rows of the contract."""
 
     path: str
     name: str
@@ -99,7 +99,10 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 
 def tests_in(path: str, source: str) -> Iterator[Showing]:
-    """Yield the tests of one module that have a mark of the contract. source: its text."""
+    """Yield the tests and test classes of one module that have the mark of the contract themselves, with their rows.
+
+    path: of the module, copied to the results. source: its text.
+    """
     if f"mark.{MARK}" not in source:
         return
     tree = ast.parse(source)

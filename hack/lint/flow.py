@@ -99,7 +99,7 @@ class Recorder:
 def filter_questions() -> Iterator[Question]:
     """Yield two filter requests of a gang of three pods on eight hosts: the first plans, the second reads the plan.
 
-    Each is (name, function that sends the request).
+    Each is (name, function that sends the request). Call them in this order: both use one cluster.
     """
     from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 

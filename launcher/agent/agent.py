@@ -337,7 +337,7 @@ class Agent:
     async def _stop(self, grace_s: float) -> None:
         """Stop the worker processes, record which steps are in memory, and become idle.
 
-        grace_s: time between SIGTERM and SIGKILL, seconds.
+        grace_s: seconds between SIGTERM and SIGKILL; at most the setting shutdown_s is used.
         """
         if self._watch is not None and self._watch.cancel():
             await asyncio.wait([self._watch])  # it starts no more processes

@@ -31,7 +31,8 @@ from turnout.launcher.settings import Settings
 async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     """Serve the rendezvous until the job is over; return how it ended. SIGTERM ends it with Exit.DRAINED.
 
-    Raises BadSettings, CannotListen and LockRefused.
+    Raises BadSettings if the host's name is not known, CannotListen if its port cannot be used, and LockRefused if the
+    arbiter cannot be used.
     """
     rendezvous = settings.rendezvous
     if (address := await resolve_host(rendezvous.host)) is None:

@@ -85,7 +85,7 @@ class Metrics:
         """Return event name -> function that updates the metrics from the event's fields. run: label of the job."""
         return {
             "world_formed": self._on_world_formed,
-            "processes_started": self._on_start,
+            "processes_started": self._on_processes_started,
             "member_lost": lambda fields: self._lost.labels(run, fields["reason"]).inc(),
             "process_failed": lambda fields: self._failed.labels(run).inc(),
             "process_hung": lambda fields: self._hangs.labels(run, fields["rank"]).set(1),
@@ -118,7 +118,10 @@ class Metrics:
             self._lost.labels(self._run, reason.value)
 
     def _on_stacks_gathered(self, fields: Mapping[str, Any]) -> None:
-        """Mark the ranks whose stacks differ from most others as suspects of a hang."""
+        """Mark the ranks whose stacks differ from most others as suspects of a hang.
+
+        fields: of the event stacks_gathered; `apart`, the list of those ranks, is read.
+        """
         for rank in fields["apart"]:
             self._suspects.labels(self._run, rank).set(1)
 
@@ -134,9 +137,11 @@ class Metrics:
         self._rounds.labels(run, fields["reason"]).inc()
         self._waited_s.labels(run).observe(fields["waited_s"])
 
-    def _on_start(self, fields: Mapping[str, Any]) -> None:
-        """Set the metrics of the round in which this worker's processes were started. Hangs of the last round are
-        removed.
+    def _on_processes_started(self, fields: Mapping[str, Any]) -> None:
+        """Set the metrics of the round in which this worker's processes were started, and remove the hangs of the round
+        before.
+
+        fields: of the event processes_started; `round` and `group_rank` are read.
         """
         self._hangs.clear()  # the ranks that this agent had in the last round
         self._round.labels(self._run).set(fields["round"])

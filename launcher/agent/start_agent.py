@@ -237,7 +237,8 @@ def _with_metrics(
     """Return an event log, and a context that closes the metrics server.
 
     With settings.output.metrics_port, the event log also counts each event as metrics, and the server listens at
-    `address`. Without it, both do nothing more than `log_event`. Raises CannotListen.
+    `address`. Without it, both do nothing more than `log_event`. Raises CannotListen if the server cannot
+    listen there.
     """
     if (port := settings.output.metrics_port) is None:
         return log_event, nullcontext()
@@ -291,7 +292,8 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
     """Start to listen for members. Return (this agent is the one that the endpoint names, its port).
 
     endpoint: IP address of the endpoint, None for none. address: of this agent. If another agent of this host listens
-    at the endpoint already, another port is used. Raises CannotListen.
+    at the endpoint already, another port is used, unless the settings say that this agent is the host. Raises
+    CannotListen for any other failure to listen there, and if no port of `address` can be used.
     """
     rendezvous = settings.rendezvous
     host = rendezvous.is_host if rendezvous.is_host is not None else _is_coordinator_host(settings, endpoint)
@@ -307,7 +309,9 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
 
 async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int]) -> int:
-    """Listen at the first of these ports that is free; return it. Raises CannotListen."""
+    """Listen at the first of these ports that is free; return it. Raises CannotListen if all are in use, or for another
+    failure.
+    """
     for port in ports:
         try:
             return await listener.open(address, port)

@@ -142,7 +142,7 @@ class Given:
 
     @property
     def value(self) -> object:
-        """Return the option's value. Raises BadCommand."""
+        """Return the option's value. Raises BadCommand if the text is no value of the option."""
         try:
             return self.option.understand(self.text)
         except BadValue as error:
@@ -162,7 +162,10 @@ class Line:
 
 
 def parse_command_line(argv: Sequence[str]) -> Line:
-    """Parse options up to the first other word, then the script and its arguments. Raises BadCommand."""
+    """Parse options up to the first other word, then the script and its arguments.
+
+    The values are not read. Raises BadCommand for an unknown option, and for one without its value.
+    """
     given: dict[str, Given] = {}
     words = list(argv)
     while words:
@@ -183,7 +186,10 @@ def parse_command_line(argv: Sequence[str]) -> Line:
 
 
 def _parse_long(word: str, rest: list[str]) -> Given:
-    """Parse --name, --name value or --name=value, and remove the value from `rest`. Raises BadCommand."""
+    """Parse --name, --name value or --name=value, and remove the value from `rest`.
+
+    Raises BadCommand for an unknown option, and for one without its value.
+    """
     name, equals, text = word.partition("=")
     option = _BY_STRING.get(name.replace("_", "-"))
     if option is None:
@@ -195,7 +201,7 @@ def _parse_long(word: str, rest: list[str]) -> Given:
 
 
 def _parse_short(word: str, rest: list[str]) -> tuple[Given, str]:
-    """Parse -r value, -rvalue or -r=value. Raises BadCommand.
+    """Parse -r value, -rvalue or -r=value. Raises BadCommand for an unknown option, and for one without its value.
 
     Return the option, and the short options that follow a flag in this word, such as -bc for -abc; "" for none. rest:
     the words after this one; a value is removed from it.

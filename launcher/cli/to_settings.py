@@ -133,7 +133,8 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
 
 
 def _bounds(chosen: ParsedOptions, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the smallest and the largest number of workers. Raises BadCommand.
+    """Return the smallest and the largest number of workers. Raises BadCommand if NODE_NUM counts and is no number from
+    1 up.
 
     A standalone worker gets (1, 1) if the smallest number is 1, even if more are allowed. NODE_NUM counts with
     --auto-config if --nnodes is not given. A process that only coordinates defaults to (2, 2), for "several": it takes
@@ -155,7 +156,7 @@ def _processes(chosen: ParsedOptions) -> int | Devices:
 
 
 def _command(line: Line, chosen: ParsedOptions, environ: Mapping[str, str]) -> Command:
-    """Return the command to run. Raises BadCommand.
+    """Return the command to run. Raises BadCommand if --module and --no-python are both given without --run-path.
 
     Source: torchrun, where --run-path overrides the other two, and those exclude each other.
     """

@@ -48,21 +48,21 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_count(text: str) -> int:
-    """Parse a whole number, 0 or more. Raises BadValue."""
+    """Parse a whole number, 0 or more, of 9 digits at most. Raises BadValue for any other text."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise BadValue("a whole number, 0 or more, is needed")
     return int(text)
 
 
 def parse_positive_count(text: str) -> int:
-    """Parse a whole number, 1 or more. Raises BadValue."""
+    """Parse a whole number, 1 or more, of 9 digits at most. Raises BadValue for any other text."""
     if parse_count(text) < 1:
         raise BadValue("a whole number, 1 or more, is needed")
     return int(text)
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a time in seconds, 0 or more. Raises BadValue."""
+    """Parse a time in seconds, 0 or more. Raises BadValue for any other text."""
     try:
         value = float(text)
     except ValueError:
@@ -73,21 +73,23 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a time in seconds, above 0. Raises BadValue."""
+    """Parse a time in seconds, above 0. Raises BadValue for any other text."""
     if (value := parse_seconds(text)) > 0:
         return value
     raise BadValue("a number of seconds above 0 is needed")
 
 
 def parse_port(text: str) -> int:
-    """Parse a port, 0 to 65535. Raises BadValue."""
+    """Parse a port, 0 to 65535. Raises BadValue for any other text."""
     if parse_count(text) > 65_535:
         raise BadValue("a port from 0 to 65535 is needed")
     return int(text)
 
 
 def parse_bounds(text: str) -> tuple[int, int]:
-    """Parse a number of workers, N or MIN:MAX; return (min, max), which are equal for N. Raises BadValue."""
+    """Parse a number of workers, N or MIN:MAX; return (min, max), which are equal for N. Raises BadValue for any other
+    text.
+    """
     match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
     if not match or not 1 <= int(match[1]) <= int(match[2] or match[1]):
         raise BadValue("N or MIN:MAX with 1 <= MIN <= MAX is needed")
@@ -95,7 +97,9 @@ def parse_bounds(text: str) -> tuple[int, int]:
 
 
 def parse_processes(text: str) -> int | Devices:
-    """Parse a number of processes, 1 or more, or the word for a kind of devices to count. Raises BadValue."""
+    """Parse a number of processes, 1 or more, or the word for a kind of devices to count. Raises BadValue for any other
+    text.
+    """
     names = [each.value for each in Devices]
     if text in names:
         return Devices(text)
@@ -105,7 +109,8 @@ def parse_processes(text: str) -> int | Devices:
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """Parse host[:port], with an IPv6 address in brackets; return (host, port). Raises BadValue.
+    """Parse host[:port], with an IPv6 address in brackets; return (host, port), with PORT if none is given. Raises
+    BadValue for any other text.
 
     Source: PE-13; torchrun reads it alike.
     """
@@ -116,7 +121,9 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 
 def parse_host(text: str) -> str:
-    """Parse a host name or an IP address; an IPv6 address may be in brackets, which are removed. Raises BadValue."""
+    """Parse a host name or an IP address; an IPv6 address may be in brackets, which are removed. Raises BadValue for
+    any other text.
+    """
     match = re.fullmatch(r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]?|([\w.-]+)", text.strip())
     if not match:
         raise BadValue("the name or the address of a host is needed")
@@ -126,7 +133,7 @@ def parse_host(text: str) -> str:
 def parse_streams(text: str) -> Streams:
     """Parse which outputs (0 none, 1 stdout, 2 stderr, 3 both) are meant: one digit for all ranks, or RANK:DIGIT,…
 
-    Raises BadValue. Source: torchrun's --redirects.
+    Raises BadValue for any other text. Source: torchrun's --redirects.
     """
     if re.fullmatch(r"[0-3]", text):
         return Streams(Std(int(text)))
@@ -137,7 +144,7 @@ def parse_streams(text: str) -> Streams:
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Parse local ranks, as R,R,…; return them sorted, without duplicates. Raises BadValue."""
+    """Parse local ranks, as R,R,…; return them sorted, without duplicates. Raises BadValue for any other text."""
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text.replace(" ", "")):
         raise BadValue("local ranks with commas between them are needed")
     return tuple(sorted({int(rank) for rank in text.split(",")}))
@@ -149,14 +156,16 @@ def parse_filters(text: str) -> tuple[str, ...]:
 
 
 def parse_modules(text: str) -> tuple[str, ...]:
-    """Parse module names separated by commas. Raises BadValue."""
+    """Parse module names separated by commas. Raises BadValue for any other text."""
     if not re.fullmatch(r"[^\W\d][\w.]*(,[^\W\d][\w.]*)*", text):
         raise BadValue("names of modules with commas between them are needed")
     return tuple(dict.fromkeys(text.split(",")))
 
 
 def parse_signals(text: str) -> tuple[str, ...]:
-    """Parse signal names, such as SIGTERM, separated by commas; duplicates are dropped. Raises BadValue."""
+    """Parse signal names, such as SIGTERM, separated by commas; duplicates are dropped. Raises BadValue for any other
+    text.
+    """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if wrong := [name for name in names if name not in SIGNALS]:
         raise BadValue(f"{wrong[0]!r} is no signal that a process can handle")
@@ -169,7 +178,8 @@ def parse_path(text: str) -> tuple[str, ...]:
 
 
 def parse_box_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse pairs of switchbox sockets, as a:b c:d, each socket in at most one pair. Raises BadValue.
+    """Parse pairs of switchbox sockets, as a:b c:d, each socket in at most one pair. Raises BadValue for any other
+    text.
 
     Source: the guide, DL-33
     """
@@ -183,7 +193,7 @@ def parse_box_pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def parse_lease_name(text: str) -> str:
-    """Check that the text is namespace/name, and return it. Raises BadValue."""
+    """Check that the text is namespace/name, and return it. Raises BadValue for any other text."""
     if not re.fullmatch(r"[a-z0-9.-]+/[a-z0-9.-]+", text):
         raise BadValue("namespace/name is needed")
     return text

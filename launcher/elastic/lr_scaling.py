@@ -66,7 +66,10 @@ def following(world: int, *, batch: int, rate: float, base_world: int = 1, rule:
 
 
 def world_of(environment: Mapping[str, str]) -> int:
-    """Return the number of processes that train together: WORLD_SIZE, or 1 without a launcher. Raises BadRate."""
+    """Return the number of processes that train together: WORLD_SIZE, or 1 without a launcher.
+
+    Raises BadRate if WORLD_SIZE is no number from 1 up.
+    """
     text = environment.get("WORLD_SIZE", "1")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise BadRate(f"WORLD_SIZE is {text!r}: a whole number from 1 up is needed")

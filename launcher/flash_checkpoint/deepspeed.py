@@ -64,12 +64,15 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
         """Do nothing: no files are written, so no folders are needed."""
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Add a file's content to the checkpoint. Raises BadState."""
+        """Add a file's content to the checkpoint. Raises BadState for a dict that has our marker key."""
         name = self._name(path)
         self.files[name] = encode_object(state_dict, _KINDS, name)
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        """Return a file's content from the loaded checkpoint, on the CPU. Raises BadCheckpoint."""
+        """Return a file's content from the loaded checkpoint, on the CPU. map_location: ignored.
+
+        Raises BadCheckpoint if the checkpoint has no such file, or an object of an unlisted kind in it.
+        """
         name = self._name(path)
         if name not in self.files:
             raise BadCheckpoint(f"the checkpoint has no {name}")

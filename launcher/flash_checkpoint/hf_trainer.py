@@ -139,14 +139,18 @@ class FlashSaves:
                 self._loaded, self._loaded_at = None, ""
 
     def _text(self, name: str) -> str:
-        """Return a part of the loaded checkpoint that is text. Raises BadCheckpoint if it is not."""
+        """Return a part of the loaded checkpoint that is text. Raises BadCheckpoint if there is no part of this name,
+        or if it is not text.
+        """
         text = self._part(name)
         if not isinstance(text, str):
-            raise BadCheckpoint(f"the part {name!r} is no text")
+            raise BadCheckpoint(f"the part {name!r} is not text")
         return text
 
     def _part(self, name: str) -> Any:
-        """Return a part of the loaded checkpoint. Raises BadCheckpoint if the checkpoint has none of this name."""
+        """Return a part of the loaded checkpoint. Raises BadCheckpoint if no checkpoint is loaded, or if it has no part
+        of this name.
+        """
         if self._loaded is None or name not in self._loaded.parts:
             raise BadCheckpoint(f"the checkpoint has no part {name!r}")
         return self._loaded.parts[name]

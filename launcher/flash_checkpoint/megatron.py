@@ -67,7 +67,9 @@ class Megatron:
         return cls(version, grid, f"tp{tensor:02}-pp{pipeline:03}-ep{expert:03}", data)
 
     def arguments(self) -> Any:
-        """Return Megatron's arguments, or an empty namespace if it has none."""
+        """Return the namespace of Megatron's `get_args()`; an empty one if there is no such function, or if its
+        arguments are not initialized.
+        """
         with suppress(AssertionError):  # "args is not initialized."
             if get := _find_function("get_args"):
                 return get()
@@ -89,7 +91,10 @@ class Megatron:
         return {f"{self.place}/model": [_state_of(each) for each in _bare_chunks(model)]}
 
     def load_models(self, model: Any, parts: Mapping[str, object], strict: bool) -> None:
-        """Load the model chunks of this rank. strict: as in load_state_dict. Raises BadCheckpoint."""
+        """Load the model chunks of this rank. strict: as in load_state_dict.
+
+        Raises BadCheckpoint if this rank's part is missing, or has another number of chunks.
+        """
         states, chunks = self._part(parts, "model"), list(_bare_chunks(model))
         if not isinstance(states, list) or len(states) != len(chunks):
             raise BadCheckpoint(f"the model of this rank is saved in other than {len(chunks)} chunks")
@@ -135,7 +140,7 @@ class Megatron:
     def load_rng_states(self, parts: Mapping[str, object]) -> None:
         """Set the random number generators of tensor parallelism to their saved states, if there are any.
 
-        Raises BadCheckpoint.
+        Raises BadCheckpoint if the part with these states is no dict.
         """
         saved_states = parts.get(f"{self.place}/tracker", {})
         if not isinstance(saved_states, dict):
@@ -198,7 +203,7 @@ def _single_optimizers(optimizer: Any) -> Iterator[Any]:
 def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
     """Return the functions that get and set an optimizer's own shard; None if it is not distributed.
 
-    Raises BadState.
+    Raises BadState for a distributed optimizer of a Megatron without these functions.
     """
     for get, give in _SHARD_METHODS:
         if hasattr(optimizer, get) and hasattr(optimizer, give):

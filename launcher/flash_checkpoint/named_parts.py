@@ -273,7 +273,7 @@ def _read_tensors(
 
 def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
     """Return one part of a loaded state. The tensor at `key` has its tree as text; the tensors at `key/...` are its
-    own. Raises BadCheckpoint.
+    own. Raises BadCheckpoint if the text is no valid tree.
     """
     tensors = {each[len(key) + 1 :]: tensor for each, tensor in state.items() if each.startswith(f"{key}/")}
     try:

@@ -112,12 +112,12 @@ def encode(message: ProbePlan | Report) -> bytes:
 
 
 def read_plan(data: bytes) -> ProbePlan:
-    """Decode a plan. Raises BadFrame."""
+    """Decode a plan. Raises BadFrame for any other bytes."""
     return _read(_plan, data)
 
 
 def read_report(data: bytes) -> Report:
-    """Decode a report. Raises BadFrame."""
+    """Decode a report. Raises BadFrame for any other bytes."""
     return _read(_report, data)
 
 

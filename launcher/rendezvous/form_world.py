@@ -184,8 +184,9 @@ def _claim_for(transition: Transition, checked: list[MemberState], size: int) ->
 def _candidates(transition: Transition) -> list[MemberState]:
     """List the members that may be in the next world: those that stay and have no processes.
 
-    Nodes that a node check has excluded are omitted if enough others are present. A world that was stopped to grow
-    also omits members that still import, if enough others are ready.
+    Members on nodes that a node check has excluded are omitted if the others are enough for a world. If the last world
+    was stopped because a member joined, members that still import are omitted, too, if the ready ones are enough for a
+    world.
     """
     present = [
         member_state

@@ -123,7 +123,11 @@ class TimedCache(Cache):
     def observation(
         self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Return the cache's observation and record its CPU time. Arguments as of the cache."""
+        """Return the observation of the cache, and append its CPU seconds in this thread to `took_s`.
+
+        whole: False if some list failed; `complete` of `Cache.observation`. steady_s: now by the monotonic clock, None
+        for `now_s`; its `monotonic_s`. now_s, age_s: as there.
+        """
         began_s = time.thread_time()
         seen = super().observation(now_s, age_s, whole, steady_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -137,8 +141,9 @@ class TimedController(AutoscalerController):
     looked: asyncio.Event
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """Run the controller's decision loop once and record its CPU time. Arguments and result as of the
-        controller.
+        """Run the controller's decision loop once, and append its CPU seconds in this thread to `took_s`.
+
+        Arguments and result as of `AutoscalerController.look`.
         """
         began_s = time.thread_time()
         written = await super().look(now_s, jumped_s)

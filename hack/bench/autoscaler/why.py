@@ -65,7 +65,7 @@ async def helps(compiled: str) -> Timed:
     for command in sorted(COMMANDS):
         for again in range(HELPS + 1):
             before_s = _cpu_s()
-            await _process(compiled, "-m", "turnout.cli", command, "--help")
+            await _time_process(compiled, "-m", "turnout.cli", command, "--help")
             if again:
                 taken.setdefault(command, []).append(_cpu_s() - before_s)
     return taken
@@ -84,10 +84,10 @@ async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
             "lists, at once": lambda: _lists(client, together=True),
             "lists, one by one": lambda: _lists(client, together=False),
             "look and decide, in a process that runs": lambda: _look(client, ASKED["a gang that waits"]),
-            "python starts": lambda: _process(compiled, "-c", "pass"),
-            "turnout --version": lambda: _process(compiled, "-m", "turnout.cli", "--version"),
+            "python starts": lambda: _time_process(compiled, "-c", "pass"),
+            "turnout --version": lambda: _time_process(compiled, "-m", "turnout.cli", "--version"),
             **{
-                f"why, of {what}": lambda job=job: _process(  # type: ignore[misc]
+                f"why, of {what}": lambda job=job: _time_process(  # type: ignore[misc]
                     compiled, "-m", "turnout.cli", "why", job, "-o", "json", "--kubeconfig", kubeconfig
                 )
                 for what, job in ASKED.items()
@@ -163,10 +163,11 @@ async def _look(client: Client, job: str) -> float:
     return time.perf_counter() - began_s
 
 
-async def _process(compiled: str, *argv: str) -> float:
-    """Run Python with these arguments, and return the seconds. Raises RuntimeError for a failure or an empty answer.
+async def _time_process(compiled: str, *argv: str) -> float:
+    """Run Python with these arguments, and return the wall time in seconds. Raises RuntimeError if the process fails.
 
-    compiled: folder of the bytecode cache.
+    With "json" among the arguments also if the printed explanation names no job. compiled: folder of the bytecode
+    cache, which the process may write.
     """
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     began_s = time.perf_counter()

@@ -31,8 +31,8 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
 def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     """Return the step of one job by the HPA's rule: size times ratio, within the job's bounds.
 
-    The job stays as it is if it waits, if the ratio is near 1, and within the cooldown after a resize if it would
-    shrink. ratio: of its metric to the target.
+    The job keeps its size if it waits or if `ratio` is within TOLERANCE of 1. It does not shrink during the cooldown
+    after a resize. ratio: its metric divided by the target.
     """
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.minimum), job.bounds.maximum)

@@ -48,7 +48,10 @@ class Testbed:
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._err, text=True, env=env)
 
     def meet(self, kind: str, agents: int, limit_s: float, *, one_dies: bool = False) -> WorldTimes:
-        """Run one rendezvous in the testbed's process and return its times. Arguments as of `agents.gather`."""
+        """Run one rendezvous in the testbed's process and return its times. Arguments as of `agents.gather`.
+
+        kind: by name, one of `kinds`. If the process ends, the result says so in `why`.
+        """
         assert self._process.stdin
         assert self._process.stdout
         try:

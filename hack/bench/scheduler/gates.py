@@ -39,10 +39,10 @@ def measure(scale: Scale) -> Outcome:
         for way in WAYS
         if scale is Scale.FULL or not release or (way, apart) == ("gates", "together")
     ]
-    minimum = best_fit(seeds, gangs)
+    best_fit_crossings = best_fit(seeds, gangs)
     return combined(
         f"gates, kube-scheduler {' and '.join(dict.fromkeys(cell.kubernetes for cell in cells))}",
-        Outcome("streams", [_table(minimum, cells, gangs)], list(_targets(minimum, cells))),
+        Outcome("streams", [_table(best_fit_crossings, cells, gangs)], list(_targets(best_fit_crossings, cells))),
         kueue_beside.run(os.environ, cells, seeds[: kueue_beside.SEEDS], gangs),
         _waiting(scale.pick(500, 20, 20), scale.pick(10, 1, 1)),
     )
@@ -68,9 +68,10 @@ def _version(release: str) -> str:
     return said.split()[-1].removeprefix("v")
 
 
-def _table(minimum: float, cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of all cells. minimum: ring crossings of best fit in memory, the base of the ratios. gangs:
-    their number, named in the title.
+def _table(best_fit_crossings: float, cells: Sequence[Cell], gangs: int) -> Table:
+    """Return the table of all cells.
+
+    best_fit_crossings: mean ring crossings of a gang by best fit in memory. gangs: their number, named in the title.
     """
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
@@ -80,15 +81,18 @@ def _table(minimum: float, cells: Sequence[Cell], gangs: int) -> Table:
         for cell in cells
     ]  # fmt: skip
     title = f"{gangs} gangs a seed, {len(cells[0].sent)} seeds, 128 nodes"
-    return Table(title, columns, [("best fit in memory", minimum, *["-"] * 5), *rows])
+    return Table(title, columns, [("best fit in memory", best_fit_crossings, *["-"] * 5), *rows])
 
 
-def _targets(minimum: float, cells: Sequence[Cell]) -> Iterator[Target]:
-    """Yield the targets of cells with scheduling gates. minimum: ring crossings of best fit in memory."""
+def _targets(best_fit_crossings: float, cells: Sequence[Cell]) -> Iterator[Target]:
+    """Yield five targets for each cell whose way is "gates"; other cells have none.
+
+    best_fit_crossings: mean ring crossings of a gang by best fit in memory, not 0.
+    """
     for cell in cells:
         if cell.way == "gates":
             where = f"{cell.kubernetes}, {cell.apart}"
-            yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / minimum, "<=", 1.02)
+            yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / best_fit_crossings, "<=", 1.02)
             yield Target(f"{where}: gangs that failed", cell.failed, "<=", 0)
             yield Target(f"{where}: nominations obeyed", cell.obeyed, ">=", 0.999)
             yield Target(f"{where}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25)

@@ -63,9 +63,9 @@ class FaultInjectors:
             task.cancel()
         await asyncio.gather(*self.pending, return_exceptions=True)
 
-    def _later(self, what: Awaitable[None]) -> None:
+    def _start_task(self, work: Awaitable[None]) -> None:
         """Run an awaitable as a task that `settle` waits for."""
-        task = asyncio.ensure_future(what)
+        task = asyncio.ensure_future(work)
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
 
@@ -77,7 +77,7 @@ class FaultInjectors:
             if (undone := undo()) is not None:
                 await undone
 
-        self._later(wait())
+        self._start_task(wait())
 
     # Processes.
 
@@ -143,12 +143,16 @@ class FaultInjectors:
     # Others, and programs.
 
     async def _rival(self, event: FaultEvent) -> str:
-        """Submit a rigid job of one or two workers. Return its name."""
+        """Submit a rigid job that runs for the event's time, with one worker, or two if the aim is above a half. Return
+        its name.
+
+        A task of `pending` waits for its end and deletes it.
+        """
         self._rigid_jobs += 1
         job = manifests.rival(self._rigid_jobs, 1 + (event.aim > 0.5), event.lasts_s)
         name = job["metadata"]["name"]
         await self._stage.made.api.call("POST", JOBS, job)
-        self._later(self._served(name))
+        self._start_task(self._served(name))
         return str(name)
 
     async def _served(self, name: str) -> None:
@@ -170,7 +174,7 @@ class FaultInjectors:
         """Restart the API server, which is away for the event's time. Return its address."""
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
-        self._later(served.restart(event.lasts_s))
+        self._start_task(served.restart(event.lasts_s))
         return served.address
 
     async def _extender(self, event: FaultEvent) -> str:

@@ -35,9 +35,10 @@ class Programs:
         return f"http://127.0.0.1:{self._ports[0]}"
 
     async def begin(self, autoscalers: int) -> None:
-        """Start the extender and `autoscalers` replicas of the autoscaler, and wait until one of them leads.
+        """Start the extender and `autoscalers` replicas of the autoscaler; wait until the extender is ready and, unless
+        `autoscalers` is 0, one replica leads.
 
-        Raises ChildFailed if one is not ready in time.
+        Raises ChildFailed if that takes longer than _START_S seconds.
         """
         self.start_extender()
         for _ in range(autoscalers):
@@ -96,10 +97,13 @@ class Programs:
             each.kill()
             each.wait()
 
-    async def _up(self, led: bool) -> None:
-        """Wait until the extender is ready. led: also until an autoscaler leads. The caller limits the time."""
+    async def _up(self, needs_leader: bool) -> None:
+        """Wait until the extender is ready. The caller limits the time.
+
+        needs_leader: True to wait also until an autoscaler leads.
+        """
         while True:
-            if await self._ready() and (not led or await self.leader()):
+            if await self._ready() and (not needs_leader or await self.leader()):
                 return
             await asyncio.sleep(_LOOK_S)
 

@@ -158,7 +158,10 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
 
 
 def main() -> int:
-    """Measure the way of saving that the stage is named after. Return 0."""
+    """Measure the way of saving that the stage on the command line names; of our own, also the persist. Return 0.
+
+    Raises ValueError for an unknown stage.
+    """
     logging.basicConfig(level=logging.INFO)
     args = arguments()
     training = Training(SIZES[args.size], args.device)

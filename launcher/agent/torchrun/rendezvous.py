@@ -138,7 +138,7 @@ def settings_of(parameters: Any) -> Settings:
     kind = LockKind.LEASE if lease else LockKind.FILE if folder else LockKind.MAJORITY
 
     def number(key: str, default: float) -> float:
-        """Return the number of a key in --rdzv-conf, `default` without the key. Raises ValueError."""
+        """Return the number of a key in --rdzv-conf, `default` without the key. Raises ValueError for other text."""
         return float(parameters.get(key, default))
 
     return Settings(

@@ -231,7 +231,7 @@ class RankStore:
         is short.
 
         replica_bytes: returns the bytes that replicas here use already, by local rank. free_earlier_rounds: frees
-        replicas of earlier rounds, and returns False if there were none.
+        replicas of earlier rounds, and returns True if it removed any arena.
         """
         self._replicas, self._replica_bytes, self._free_earlier_rounds = replicas, replica_bytes, free_earlier_rounds
 
@@ -243,8 +243,8 @@ class RankStore:
     async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
 
-        generations: limited to MAX_GENERATIONS. Creates the arena at the first call. Raises NoMemory, before it
-        allocates any, if all of it does not fit; replicas of earlier rounds are freed first.
+        generations: limited to MAX_GENERATIONS. Creates the arena at the first call. Raises NoMemory if the memory for
+        all generations does not fit, before any is allocated. Replicas of earlier rounds are freed before it is raised.
         """
         count = min(max(generations, 2), MAX_GENERATIONS)
         try:

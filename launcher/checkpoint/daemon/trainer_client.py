@@ -70,11 +70,11 @@ class DaemonLost(LauncherError):
 def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
     """Let the daemon at a socket path fetch a shard that another rank saved; return its position in local memory.
 
-    Raises BadCheckpoint if no worker can give it, and DaemonLost.
+    A lost connection is tried again. Raises BadCheckpoint if no worker can give the shard, or for an unexpected answer.
+    Raises DaemonLost after MAX_LOSSES lost connections, or FETCH_S seconds without an answer.
     """
-    for tries_left in reversed(
-        range(MAX_LOSSES)
-    ):  # a daemon that dies meanwhile is replaced, and the next one is asked
+    # The agent replaces a daemon that dies meanwhile; then the new one is asked.
+    for tries_left in reversed(range(MAX_LOSSES)):
         try:
             answer = _request_shard(daemon, request)
             break
@@ -84,7 +84,7 @@ def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
             log.warning("daemon_lost", extra={"why": str(error), "at": daemon})
     if isinstance(answer, ShardFetched):
         return answer
-    raise BadCheckpoint(answer.detail if isinstance(answer, SaveFailed) else "the daemon has said something else")
+    raise BadCheckpoint(answer.detail if isinstance(answer, SaveFailed) else "the daemon sent an unexpected answer")
 
 
 def _request_shard(daemon: str, request: FetchShard) -> ToClient:

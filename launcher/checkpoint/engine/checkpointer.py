@@ -286,7 +286,8 @@ class Checkpointer:
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until every save is hashed and, if it has a target in storage, written there.
 
-        timeout_s: None to wait without limit. Raises TimeoutError.
+        timeout_s: None to wait without limit. Raises TimeoutError if that takes longer, and DaemonLost if the daemon
+        is lost.
         """
         if self._memory is not None:
             self._memory.finish_save()

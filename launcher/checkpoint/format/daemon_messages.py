@@ -309,10 +309,10 @@ def encode(message: Message) -> bytes:
 
 
 def read_at_daemon(body: bytes | memoryview) -> ToDaemon:
-    """Decode a message from a training process or the agent. Raises BadFrame."""
+    """Decode a message from a training process or the agent. Raises BadFrame for any other bytes."""
     return decode(_at_daemon, body)
 
 
 def read_at_client(body: bytes | memoryview) -> ToClient:
-    """Decode a message from the daemon. Raises BadFrame."""
+    """Decode a message from the daemon. Raises BadFrame for any other bytes."""
     return decode(_at_client, body)

@@ -312,7 +312,8 @@ def receive(
 def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
     """Receive the proof that follows a shard, and check it against the digest of the received bytes.
 
-    Raises BadCheckpoint.
+    Raises BadCheckpoint if the proof is of another sender or other bytes. Raises OSError if the connection is lost
+    or the time limit of `sock` has passed.
     """
     proof = bytearray(PROOF_BYTES)
     with memoryview(proof) as view:

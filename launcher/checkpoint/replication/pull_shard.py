@@ -293,7 +293,7 @@ def _reserve_memory(
     """Check that the host has memory for one more shard of this size, and create the arena of the local rank if it has
     none.
 
-    record: of the shard. count: number of generations of a new arena. Raises NoMemory.
+    record: of the shard. count: number of generations of a new arena. Raises NoMemory if the memory does not fit.
     """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0

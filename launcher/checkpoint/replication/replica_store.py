@@ -73,7 +73,7 @@ class ReplicaStore:
     async def _reserve(self, place: Place, record: ShardRecord, owner_count: int, times: int) -> Arena:
         """Return the arena for replicas of one place, with memory allocated.
 
-        The arguments are those of `reserve`. Raises NoMemory.
+        The arguments are those of `reserve`. Raises NoMemory if the memory does not fit.
         """
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
@@ -170,7 +170,10 @@ class ReplicaStore:
                 self._drop(place)
 
     def free_earlier_rounds(self, round_: int) -> bool:
-        """Remove replicas of rounds before this one. Return False if there are none."""
+        """Remove the arenas whose newest replica is of a round before `round_`, and those without any complete replica.
+
+        An arena that is in use stays. Returns True if an arena was removed.
+        """
         removed = False
         for place, arena in list(self._arenas.items()):
             rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]

@@ -443,7 +443,7 @@ class Replicator:
         return self._sender is not None and self._sender.abandon_copy()
 
     def free_earlier_rounds(self) -> bool:
-        """Free replicas of earlier rounds, since there is too little memory. False if there are none."""
+        """Free replicas of earlier rounds, since there is too little memory. Return True if any arena was removed."""
         return self.replica_store.free_earlier_rounds(self._context.round)
 
     async def adopt_shards(self, order: Adopt) -> None:

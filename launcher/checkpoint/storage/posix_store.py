@@ -137,7 +137,7 @@ class PosixStore:
     def prepare(self) -> None:
         """Create the store's folder and its parents. A write never creates them, so that a lost mount is an error.
 
-        Raises StorageFailed.
+        Raises StorageFailed if a folder cannot be created or synced.
         """
         with self._storage_errors("making the folder"):
             if not self.path.is_dir():
@@ -149,7 +149,7 @@ class PosixStore:
                     os.close(parent)
 
     def steps(self) -> tuple[int, ...]:
-        """List the steps that have a folder, oldest first. Raises StorageFailed."""
+        """List the steps that have a folder, oldest first. Raises StorageFailed if the store cannot be listed."""
         with self._storage_errors("listing the steps"), self._root() as root:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 

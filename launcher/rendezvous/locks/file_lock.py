@@ -294,9 +294,14 @@ class FileLock(RoundLock):
         return self._held_round(await self._call(self._observe_folder))
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Create the round file that follows `after`. Return the claimed round, None if another member was first.
+        """Create the round file that follows `after`. Return the claimed round; None if another member was first.
 
-        Raises StaleRound, LockRefused and LockUnreachable.
+        None means that another member has claimed since `after` was read: call `look`. The newer one of the restart
+        budgets of `record` and of the last round is written.
+
+        Raises StaleRound if `after` has a record of the same run whose round is not lower than that of `record`.
+        Raises LockRefused if the file numbers are used up or the folder cannot be used, and LockUnreachable if storage
+        fails or does not answer: then the round may be claimed or not.
         """
         record = record_to_write(record, after)
         observation = await self._call(lambda: self._claim(record, after.token))

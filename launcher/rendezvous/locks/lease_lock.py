@@ -152,7 +152,11 @@ class LeaseLock(RoundLock):
             raise
 
     async def look(self) -> HeldRound:
-        """Return the round that the Lease holds now. Raises LockUnreachable and LockRefused."""
+        """Return the round that the Lease holds now; one without a record if there is no Lease.
+
+        Raises LockRefused if the API server refuses the call or the Lease belongs to another program, LockUnreachable
+        if there is no valid answer.
+        """
         async with self._turn:
             return self._held_round(await self._get() or _Lease())
 
@@ -160,7 +164,9 @@ class LeaseLock(RoundLock):
         """Write the record if the Lease is unchanged since `after`. Return the claimed round, None if the Lease
         changed.
 
-        A missing Lease is created. Raises StaleRound, LockRefused and LockUnreachable.
+        A missing Lease is created, and the newer one of the restart budgets of `record` and of the last round is
+        written. Raises StaleRound if the record of the same run in the Lease has a round that is not lower, LockRefused
+        if the API server refuses the call, and LockUnreachable if the result is unknown.
         """
         async with self._turn:
             after = self._last_observed(after, record.coordinator)

@@ -27,10 +27,11 @@ def replica_holders(
 ) -> dict[str, tuple[str, ...]]:
     """Return, by member id in the order of the ring, the ids of the members that keep its replicas, the farthest first.
 
-    members: by group rank. Members with unknown paths are neighbours. replicas: how many each member has and keeps;
-    fewer if there are fewer other members. before: the result for the last world, None for none. A new member then gets
-    the place of the one that it replaces, unless a failure of some switch would lose more shards. Raises BadMember for
-    a duplicate id.
+    members: (id, path) of each, by group rank. Members with unknown paths are neighbours. replicas: how many each
+    member has and keeps; fewer if there are fewer other members; empty tuples if it is below 1. before: the result for
+    the last world, None for none. If it has as many members, a new member gets the place of one that is gone, unless
+    the failure of some switch would then lose more shards than in the best placement. Else the ring is made anew.
+    Raises BadMember for a duplicate id.
     """
     path_of = dict(members)
     if len(path_of) < len(members):

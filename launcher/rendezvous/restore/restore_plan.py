@@ -233,7 +233,7 @@ def record_stored(transition: Transition, id_: str, member_state: MemberState, r
 
 
 def step_to_persist(transition: Transition) -> int:
-    """Return the step to write to storage; -1 if there is none.
+    """Return the step to write to storage; -1 if there is none, or no last world.
 
     It is the newest step whose shards all members of the last world still have in their own memory. Copies in the
     memory of others do not count. The newest steps of two ranks may differ by one save, since the ranks were stopped at

@@ -81,7 +81,10 @@ class MemberConnection(FrameConnection):
         self.send(encode(Challenge(VERSION, self._nonce)))
 
     def on_frame(self, body: bytes) -> None:
-        """Handle a frame: the first must be Join, later ones go to the coordinator. Raises BadFrame."""
+        """Handle a frame: the first must be Join, later ones go to the coordinator.
+
+        Raises BadFrame for an invalid message, for a first one that is not Join, and for one before Join was answered.
+        """
         if self.host is not None:
             self.host.on_message(self, read_at_coordinator(body))
             return

@@ -84,10 +84,10 @@ def encode(message: ParentOrder | ParentReport) -> bytes:
 
 
 def read_order(body: bytes) -> ParentOrder:
-    """Decode a message from the agent. Raises BadFrame."""
+    """Decode a message from the agent. Raises BadFrame for any other bytes."""
     return decode(_order_decoder, body)
 
 
 def read_report(body: bytes) -> ParentReport:
-    """Decode a message from a parent. Raises BadFrame."""
+    """Decode a message from a parent. Raises BadFrame for any other bytes."""
     return decode(_report_decoder, body)
