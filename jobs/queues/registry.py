@@ -108,15 +108,13 @@ def _has_strict_annotation(raw: Object) -> bool:
     return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
-def _read_volcano(raw: Object) -> QueueOrder | None:
-    """Return the order of a Volcano Queue; None if it has no strict annotation and grants itself to all namespaces."""
+def _read_volcano(raw: Object) -> QueueOrder:
+    """Return the order of a Volcano Queue, which is not strict without the strict annotation."""
     return _queue_order(volcano.read(raw), is_strict=_has_strict_annotation(raw))
 
 
-def _read_koordinator(raw: Object) -> QueueOrder | None:
-    """Return the order of koordinator's ElasticQuota; None if it has no strict annotation and grants itself to all
-    namespaces.
-    """
+def _read_koordinator(raw: Object) -> QueueOrder:
+    """Return the order of koordinator's ElasticQuota, which is not strict without the strict annotation."""
     return _queue_order(koordinator.read(raw), is_strict=_has_strict_annotation(raw))
 
 
@@ -140,16 +138,15 @@ def _read_kueue(raw: Object) -> QueueOrder | None:
     return QueueOrder(f"{QueueDialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
 
 
-def _queue_order(spec: QueueSpec, *, is_strict: bool) -> QueueOrder | None:
-    """Return the order of a queue under its unique name; None if it neither is strict nor restricts its namespaces."""
-    if not is_strict and spec.grants is None:
-        return None
+def _queue_order(spec: QueueSpec, *, is_strict: bool) -> QueueOrder:
+    """Return the order of a queue under its unique name."""
     grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
     namespaces = spec.namespaces[:MAX_NAMESPACES] if is_strict else ()
     return QueueOrder(f"{spec.dialect.value}/{spec.name}", (spec.name,), namespaces, grants, is_strict)
 
 
-# For each path that lists queues, the function that reads one object; None for a queue without effect on any order.
+# For each path that lists queues, the function that reads one object. It returns None for a queue that is not strict
+# and that no pod names.
 QUEUE_ORDER_READERS: dict[str, Callable[[Object], QueueOrder | None]] = {
     "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": _read_kueue,
     "/apis/scheduling.volcano.sh/v1beta1/queues": _read_volcano,
@@ -167,24 +164,29 @@ class StrictQueues:
         self._by_path: dict[str, QueueOrder] = {}  # by the path of the object
         self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> unique name of its ClusterQueue
         self._strict: frozenset[str] = frozenset()  # unique names
-        self._by_name: dict[str, QueueOrder] = {}  # by the name that pods use
+        self._by_name: dict[str, list[QueueOrder]] = {}  # by the name that pods use
         self._by_namespace: dict[str, str] = {}  # unique names, by the namespace of pods that name no queue
 
     def put(self, object_path: str, queue_order: QueueOrder | None) -> bool:
         """Add or replace the queue of one object; None removes it. Return True if the table has changed.
 
-        object_path: the URL path of the object, by which a later call replaces or removes the queue.
+        object_path: the URL path of the object, by which a later call replaces or removes the queue. A queue that is
+        not strict and that no admin named is not stored: its changes must not make plans invalid.
         """
+        if queue_order is not None and not queue_order.is_strict and self._named.isdisjoint(queue_order.names):
+            queue_order = None
         if self._by_path.get(object_path) == queue_order:
             return False
         if queue_order is None:
             del self._by_path[object_path]
         else:
             self._by_path[object_path] = queue_order
-        paths = sorted(self._by_path, key=lambda path: (self._by_path[path].is_strict, path))
-        queues = [self._by_path[path] for path in paths]
+        queues = [self._by_path[path] for path in sorted(self._by_path)]
         self._strict = frozenset(each.queue for each in queues if each.is_strict)
-        self._by_name = {name: each for each in queues for name in each.names}  # of one name the strict one counts
+        self._by_name = {}
+        for each in queues:
+            for name in each.names:
+                self._by_name.setdefault(name, []).append(each)
         self._by_namespace = {name: each.queue for each in queues for name in each.namespaces}
         return True
 
@@ -209,18 +211,19 @@ class StrictQueues:
 
         queue: the name on its pods; "" for none, then the strict queue that pays for the namespace counts. A LocalQueue
         stands for its ClusterQueue. A queue whose object does not admit the namespace does not count, also if an admin
-        named QUEUE, so that no tenant can block another tenant's queue. NAMESPACE/QUEUE of an admin always counts. A
-        QUEUE that only an admin names, without an object that limits its namespaces, is open to every namespace.
+        named QUEUE, so that no tenant can block another tenant's queue. Of several objects of one name, one that admits
+        the namespace is enough: otherwise an object of one tenant could take the queue from others. NAMESPACE/QUEUE of
+        an admin always counts. A QUEUE of an admin that no object has is open to every namespace.
         """
         if not queue:
             return self._by_namespace.get(namespace_name, "")
         if f"{namespace_name}/{queue}" in self._named:
             return f"{namespace_name}/{queue}"
-        by_name = self._by_name.get(queue)
-        granted = by_name is None or by_name.admits(namespace_name)
-        if queue in self._named and granted:
+        objects = self._by_name.get(queue, [])
+        granting = [each for each in objects if each.admits(namespace_name)]
+        if queue in self._named and (granting or not objects):
             return queue
         leads_to = self._local.get(f"{namespace_name}/{queue}", "")
         if leads_to in self._strict:
             return leads_to
-        return by_name.queue if by_name is not None and by_name.is_strict and granted else ""
+        return next((each.queue for each in granting if each.is_strict), "")

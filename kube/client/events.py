@@ -193,7 +193,7 @@ class EventRecorder:
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
         """Write an Event. If an equal Event was written in the same span of time, increase its count instead.
 
-        If that one has expired on the server, the Event is written anew. Write nothing if another replica has written
+        If that one has expired on the server, a new Event is written. Write nothing if another replica has written
         the same Event: that replica counts it. Raises CallError.
         """
         written_event = self._written_events.pop(key, None)

@@ -100,7 +100,7 @@ class SharedDomains:
         self._full.clear()
 
     def take_steps(self) -> int:
-        """Return the steps of work since the last call, and begin to count anew."""
+        """Return the steps of work since the last call, and start the count at 0 again."""
         steps, self._steps = self._steps, 0
         return steps
 

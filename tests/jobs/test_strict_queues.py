@@ -83,6 +83,30 @@ STRICT = (KUEUE, queue("gpus", queueingStrategy="StrictFIFO"))
         pytest.param(known((VOLCANO, queue("v", notes=ONLY_A))), "a", "v", "", id="granted, but not strict"),
         pytest.param(known((KOORDINATOR, queue("k", "n")), named=["k"]), "x", "k", "", id="named, a quota of others"),
         pytest.param(known((KOORDINATOR, queue("k", "n"))), "n", "", "", id="no name, a quota that is not strict"),
+        pytest.param(
+            known((VOLCANO, queue("v")), (KOORDINATOR, queue("v", "x")), named=["v"]),
+            "a",
+            "v",
+            "v",
+            id="a quota of that name in another namespace takes a named queue from nobody",
+        ),
+        pytest.param(
+            known((VOLCANO, queue("v", notes=ONLY_A)), (KOORDINATOR, queue("v", "x", notes=SAID)), named=["v"]),
+            "a",
+            "v",
+            "v",
+            id="nor does one that is strict",
+        ),
+        pytest.param(
+            known(
+                (KOORDINATOR, queue("k", "n", notes=SAID)),
+                (VOLCANO, queue("k", notes=SAID | {labels.QUEUE_NAMESPACES: "x"})),
+            ),
+            "n",
+            "k",
+            "koordinator/k",
+            id="of two strict queues of one name, the one that admits the namespace",
+        ),
         pytest.param(known((KOORDINATOR, queue("k", "k", notes=SAID))), "k", "", "koordinator/k", id="its namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "ns", "", "namespace/ns", id="of a namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "other", "", "", id="of another namespace"),
@@ -107,3 +131,9 @@ def test_what_changes_nothing_is_told_so():
     assert not queues.set_cluster_queue("ns/q", "")
     assert not queues.set_cluster_queue("ns/never", "")
     assert queues.of("ns", "q") == ""
+
+
+def test_a_change_of_a_queue_that_nobody_orders_makes_no_plan_invalid():
+    queues = StrictQueues(frozenset(["named"]))
+    assert not queues.put("a", QueueOrder("volcano/v", ("v",), is_strict=False))
+    assert queues.put("b", QueueOrder("volcano/named", ("named",), is_strict=False))

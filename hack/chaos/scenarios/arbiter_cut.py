@@ -63,7 +63,7 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random
             job.start(at, (), _OPTIONS, KUBECONFIG=str(config))
         if not until(lambda: job.trains(WORKERS, 0.0), MADE_S):
             return 0, (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
-        leads = max(proxies, key=lambda proxy: sum(each.method == "PATCH" for each in proxy.seen))
+        leads = max(proxies, key=lambda proxy: sum(each.method == "PATCH" for each in proxy.requests))
         leads.decide = lambda request: WAYS[way]
         cut_s = time.monotonic()
         _kill_one(job, rng)

@@ -60,7 +60,7 @@ class FaultProxy:
     session: aiohttp.ClientSession
     url: str = ""
     decide: Callable[[web.Request], Answer] = lambda request: PASS  # decides what is done to each request
-    seen: list[LoggedRequest] = field(default_factory=list)  # every request
+    requests: list[LoggedRequest] = field(default_factory=list)  # every request
     touched: int = 0  # requests that were refused or delayed
 
     def pass_all(self) -> None:
@@ -75,7 +75,7 @@ class FaultProxy:
         self.touched += answer is not PASS
         await asyncio.sleep(answer.delay_s)
         if answer.code:
-            self.seen.append(LoggedRequest(request.method, request.path, answer.code))
+            self.requests.append(LoggedRequest(request.method, request.path, answer.code))
             return web.Response(status=answer.code, body=answer.body, content_type="application/json")
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
         try:
@@ -83,14 +83,14 @@ class FaultProxy:
             async with self.session.request(
                 request.method, self.target + request.path_qs, headers=headers, data=body or None
             ) as found:
-                self.seen.append(LoggedRequest(request.method, request.path, found.status))
+                self.requests.append(LoggedRequest(request.method, request.path, found.status))
                 await asyncio.sleep(answer.hold_answer_s)
                 if "watch" in request.query and found.status == 200:
                     return await _watch(request, found)
                 kept = {key: value for key, value in found.headers.items() if key.lower() not in _HOP}
                 return web.Response(status=found.status, body=await found.read(), headers=kept)
         except (aiohttp.ClientError, ConnectionError):
-            self.seen.append(LoggedRequest(request.method, request.path, 0))
+            self.requests.append(LoggedRequest(request.method, request.path, 0))
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=502)  # nobody gets it: the connection is gone

@@ -30,7 +30,7 @@ def replica_holders(
     members: (id, path) of each, by group rank. Members with unknown paths are neighbours. replicas: how many each
     member has and keeps; fewer if there are fewer other members; empty tuples if it is below 1. before: the result for
     the last world, None for none. If it has as many members, a new member gets the place of one that is gone, unless
-    the failure of some switch would then lose more shards than in the best placement. Else the ring is made anew.
+    the failure of some switch would then lose more shards than in the best placement. Else a new ring is made.
     Raises BadMember for a duplicate id.
     """
     path_of = dict(members)

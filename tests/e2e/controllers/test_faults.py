@@ -159,7 +159,7 @@ class Storm:
 
 def made(proxy):
     """The numbers of pods and of Services that were made through the proxy."""
-    posts = [each.path.rpartition("/")[2] for each in proxy.seen if (each.method, each.code) == ("POST", 201)]
+    posts = [each.path.rpartition("/")[2] for each in proxy.requests if (each.method, each.code) == ("POST", 201)]
     return posts.count("pods"), posts.count("services")
 
 

@@ -207,7 +207,7 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
 
 
 def test_what_a_newer_format_has_saved_of_an_old_step_is_not_swept(golden):
-    """A newer version saves the step anew, and has written its shard and its note; the old manifest still holds."""
+    """A newer version saves the step again, and has written its shard and its note; the old manifest still holds."""
     store = PosixStore(golden("storage-1"))
     step = store.path / f"step-{STEP:010}"
     _, shard, note = (step / name for name in FILES)
