@@ -468,28 +468,19 @@ class Cache:
         other_pods = job_pods.count_other_roles(job.other_roles, bound_shapes)
         finished = sum(pod.status.phase == "Succeeded" for pod in worker_pods)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
-        state = JobState(self._resolved(job, began_s, now_s), workers, other_pods, finished)
+        job = replace(
+            job,
+            resize_budget=plausible_budget(job.resize_budget, job.created, began_s, now_s),
+            queue=self._accounts.resolve_for_job(job.key, job.queue),
+            order=replace(job.order, class_value=self._priority_value(job.priority_class)),
+            curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
+        )
+        state = JobState(job, workers, other_pods, finished)
         return (
             replace(state, unbindable=why)
             if state.is_waiting and (why := self._unbindable(state, worker_pods, other_role_pods))
             else state
         )
-
-    def _resolved(self, job: Job, began_s: float, now_s: float) -> Job:
-        """Return a job with its queue, the value of its PriorityClass, a plausible budget and the measured curve.
-
-        began_s: start of its first worker, 0 without one. Both times are seconds since 1970.
-        """
-        budget = plausible_budget(job.resize_budget, job.created, began_s, now_s)
-        queue, class_value = (
-            self._accounts.resolve_for_job(job.key, job.queue),
-            self._priority_value(job.priority_class),
-        )
-        curve = self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve
-        if (budget, queue, class_value, curve) == (job.resize_budget, job.queue, job.order.class_value, job.curve):
-            return job  # as most jobs, at a fraction of the time of a copy
-        order = replace(job.order, class_value=class_value)
-        return replace(job, resize_budget=budget, queue=queue, order=order, curve=curve)
 
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, monotonic_s: float) -> Worker:
         """Return a worker whose `since_s` is when it was first known to lack a node, in seconds since 1970. That time

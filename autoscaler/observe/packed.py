@@ -1,4 +1,4 @@
-"""A job's object in little memory. The cache keeps each job so."""
+"""A job's object in little memory: the cache keeps the object of each job as JSON."""
 
 from __future__ import annotations
 
