@@ -247,27 +247,32 @@ class Kubelet:
         return "\n".join(f"== {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.root.glob("*.log")))
 
 
+async def executors_started(kubelet, api, driver):
+    """Start each executor's pod that the driver creates, until the driver ends. Returns the pods.
+
+    Spark creates the first pods before their ConfigMap, and removes it when the driver ends. So a pod without it is
+    tried again at each look, as a kubelet tries to mount again.
+    """
+    pods = {}
+    while kubelet.running[driver].poll() is None:
+        for pod in (await api.get(f"{PODS}?labelSelector=spark-role=executor"))["items"]:
+            name = pod["metadata"]["name"]
+            pods[name] = pod
+            if name not in kubelet.running:
+                with without_config_map():
+                    await kubelet.start(pod, api)
+        await asyncio.sleep(0.2)
+    return list(pods.values())
+
+
 @contextlib.contextmanager
-def gone_is_too_late():
-    """Pass over a pod whose ConfigMap is gone: the driver has ended, and a kubelet would not start the pod either."""
+def without_config_map():
+    """Pass over a pod whose ConfigMap does not exist."""
     try:
         yield
     except ApiError as error:
         if error.status != 404:
             raise
-
-
-async def executors_started(kubelet, api, driver):
-    """Start each executor's pod that the driver creates, until the driver ends. Returns the pods."""
-    pods = {}
-    while kubelet.running[driver].poll() is None:
-        for pod in (await api.get(f"{PODS}?labelSelector=spark-role=executor"))["items"]:
-            if pod["metadata"]["name"] not in pods:
-                pods[pod["metadata"]["name"]] = pod
-                with gone_is_too_late():
-                    await kubelet.start(pod, api)
-        await asyncio.sleep(0.2)
-    return list(pods.values())
 
 
 @pytest.mark.real
@@ -292,6 +297,8 @@ async def test_the_pods_of_driver_and_executors_make_the_dataset(api, control_pl
         await kubelet.start(driver, api)
         async with asyncio.timeout(150):
             executors = await executors_started(kubelet, api, driver["metadata"]["name"])
+    except TimeoutError:
+        pytest.fail(f"the driver still runs\n{kubelet.logs()}")
     finally:
         kubelet.stop()
     assert kubelet.running[driver["metadata"]["name"]].returncode == 0, kubelet.logs()
