@@ -120,6 +120,8 @@ def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodS
     template, because API servers add tolerations and a LimitRange adds requests: equal shapes count first, then shapes
     of the same requests, then any.
     """
+    if not roles:
+        return ()
     remaining, counts = Counter(pods), [0] * len(roles)
     for are_alike in (_equal, _same_requests, _any):
         for role_index, (shape, max_pods) in enumerate(roles):

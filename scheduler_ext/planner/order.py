@@ -70,8 +70,9 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     priority and the youngest age of the set.
     """
     members = planned_members(gang)
-    with_host = [(m, host) for m in members if (host := view.host_of(m)) is not None]
-    waiting = [m for m in members if m.is_waiting and view.host_of(m) is None]
+    host_by_member = [(m, view.host_of(m)) for m in members]
+    with_host = [(m, host) for m, host in host_by_member if host is not None]
+    waiting = [m for m, host in host_by_member if host is None and m.is_waiting]
     started = len(with_host) > 0
     min_pods = gang.min_pods_to_finish if started else gang.min_pods
     needed_pods = _needed_pods(gang, waiting, min_pods)

@@ -462,9 +462,10 @@ class Plans:
             request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
-        signature = None if has_own_room else request_signature(request)
-        if (failed := self._known_failures.get(signature)) is not None and failed[0] <= position.first_needed_key:
-            return GangPlan(gang.key, refusal=failed[1])
+        if self._known_failures and not has_own_room:
+            failed = self._known_failures.get(request_signature(request))
+            if failed is not None and failed[0] <= position.first_needed_key:
+                return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
         plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
@@ -472,8 +473,8 @@ class Plans:
             # Growth seats of gangs ahead are kept if that costs this gang nothing.
             beside_growth = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order))
             plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
-        if signature is not None and plan.refusal is not None and not plan.hosts:
-            self._known_failures[signature] = (order, plan.refusal)
+        if not has_own_room and plan.refusal is not None and not plan.hosts:
+            self._known_failures[request_signature(request)] = (order, plan.refusal)
         return replace_lost_seats(fabric, plans, request, plan, position, work)
 
     # Standing plans.

@@ -311,7 +311,7 @@ class ReservedRoom:
         if any(count > 1 for count in self._ports.get(row, {}).values()):
             return True
         reserved = self._reserved[row]
-        return bool(np.any((self._snapshot.free_at(row) < reserved) & (reserved > 0)))
+        return bool(((self._snapshot.free_at(row) < reserved) & (reserved > 0)).any())
 
     def _add(self, pods: PodsOnRows, sign: int) -> None:
         """Add reservations of pods on rows, or remove them. sign: 1 to add, -1 to remove."""

@@ -101,5 +101,7 @@ def _lost_seats(
                 certain_pods.append((seat.host, seat.shape))
             else:
                 lost.add(seat.uid or seat.rank)
+    if not lost:
+        return lost
     needed = {seat.uid or seat.rank for seat in seats if seat.order == position.first_needed_key}
     return seat_units(request.gang, plan, request.placed_members).with_partners(lost) - needed
