@@ -468,12 +468,11 @@ class Cache:
         other_pods = job_pods.count_other_roles(job.other_roles, bound_shapes)
         finished = sum(pod.status.phase == "Succeeded" for pod in worker_pods)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
-        class_value = self._priority_value(job.priority_class)
         job = replace(
             job,
             resize_budget=plausible_budget(job.resize_budget, job.created, began_s, now_s),
             queue=self._accounts.resolve_for_job(job.key, job.queue),
-            order=job.order if job.order.class_value == class_value else replace(job.order, class_value=class_value),
+            order=job.order.with_class_value(self._priority_value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
         )
         state = JobState(job, workers, other_pods, finished)

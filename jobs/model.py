@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -102,6 +102,10 @@ class Order:
     class_value: int = 0  # the value of its PriorityClass, which admins assign
     priority: int = 0  # 0 to 100
     deadline_s: float | None = None  # seconds since 1970; None without a deadline
+
+    def with_class_value(self, class_value: int) -> Order:
+        """Return the order with another value of the PriorityClass; the same object if the value is equal."""
+        return self if class_value == self.class_value else replace(self, class_value=class_value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -462,10 +462,8 @@ class Plans:
             request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
-        if self._known_failures and not has_own_room:
-            failed = self._known_failures.get(request_signature(request))
-            if failed is not None and failed[0] <= position.first_needed_key:
-                return GangPlan(gang.key, refusal=failed[1])
+        if not has_own_room and (refusal := self._known_refusal(request, position.first_needed_key)) is not None:
+            return GangPlan(gang.key, refusal=refusal)
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
         plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
@@ -476,6 +474,13 @@ class Plans:
         if not has_own_room and plan.refusal is not None and not plan.hosts:
             self._known_failures[request_signature(request)] = (order, plan.refusal)
         return replace_lost_seats(fabric, plans, request, plan, position, work)
+
+    def _known_refusal(self, request: GangRequest, order: SeatOrder) -> Refusal | None:
+        """Return the refusal of an equal request of a gang ahead; None if none has failed. order: of this gang."""
+        if not self._known_failures:
+            return None
+        failed = self._known_failures.get(request_signature(request))
+        return failed[1] if failed is not None and failed[0] <= order else None
 
     # Standing plans.
 
