@@ -93,7 +93,7 @@ async def _stage(
 ) -> AsyncIterator[tuple[Testbed, ExtenderClient, RunningExtender]]:
     """Start the API, the extender and the scheduler for the block, and end them in reverse order.
 
-    page: None serves no page. Raises ExtenderFailed.
+    page: None serves no page. Raises ExtenderFailed if the extender exits or is not ready in time.
     """
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))

@@ -262,13 +262,17 @@ class ClusterAccess:
             viewer.walk = None
 
     async def _may_list(self, identity: Identity, resource: str) -> bool:
-        """Return True if the user may list a resource in all namespaces. Raises Unavailable."""
+        """Return True if the user may list a resource in all namespaces; the answer may be RIGHTS_AGE_S seconds old.
+
+        Raises Unavailable if the API server does not answer.
+        """
         return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
-        """Return True if the user may list a resource, by a SubjectAccessReview. Raises Unavailable.
+        """Return True if the user may list a resource, by a SubjectAccessReview.
 
-        namespace: "" for all.
+        resource: of the core group, as in "pods". namespace: "" for all. Raises Unavailable if the API server does not
+        answer.
         """
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}
         spec = {
@@ -344,7 +348,7 @@ class Sessions:
     def begin(self, token: str) -> str:
         """Begin a session for an accepted token, and return its random name.
 
-        The oldest one ends if there are too many.
+        It ends after SESSION_S seconds. The oldest session ends at once if there are more than MAX_SESSIONS.
         """
         name = secrets.token_urlsafe(32)
         self._sessions[name] = _Session(token, self._clock() + SESSION_S)

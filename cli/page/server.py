@@ -426,7 +426,8 @@ class PageServer:
     async def _viewer(self, request: web.Request) -> web.Response:
         """Respond with the user's name, rights, the name of the cluster and the links of the page.
 
-        Works before the first observation, too. Raises NotLoggedIn and Unavailable as `_rights` does.
+        Works before the first observation, too. Raises NotLoggedIn if the request has no valid token, and Unavailable
+        if the API server does not answer.
         """
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
@@ -440,6 +441,10 @@ class PageServer:
         return _encoded_response(request, _encoded(viewer, 0))
 
     async def _open_api(self, request: web.Request) -> web.Response:
+        """Respond with the OpenAPI document to every user with a valid token.
+
+        Raises NotLoggedIn without a valid token, and Unavailable if the API server does not answer.
+        """
         await self._identity(request)
         return _bytes_response(request, document(), "application/json")
 
@@ -482,8 +487,9 @@ class PageServer:
         """Send an event at each new version of the state and every AGE_S seconds, after which the browser reads what it
         shows.
 
-        Only the newest version is sent: a slow viewer misses versions, but no facts. Raises NotLoggedIn and Unavailable
-        as `_rights` does, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
+        Only the newest version is sent: a slow viewer misses versions, but no facts. Ends when the viewer leaves or the
+        session expires. Raises NotLoggedIn if the request has no valid token, Unavailable if the API server does not
+        answer, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
         """
         await self._rights(request)
         if self._streams >= MOST_STREAMS:
