@@ -319,7 +319,7 @@ class WorkerProcesses:
         """Start all processes of a round. Raises StillRunning while one of the last round is alive.
 
         specs: one for each local rank. A process that cannot be started raises nothing: `ended` returns it with an exit
-        code.
+        code. Raises OSError if not even the forkserver that starts fresh interpreters can be started.
         """
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
