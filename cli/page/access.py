@@ -162,9 +162,10 @@ class ClusterAccess:
         self._viewers: OrderedDict[Identity, _NamespaceRights] = OrderedDict()
 
     async def identity_of(self, token: str) -> Identity:
-        """Return the user to whom a token belongs.
+        """Return the user to whom a token belongs; the answer may be RIGHTS_AGE_S seconds old.
 
-        Raises NotLoggedIn if the token is invalid, Unavailable if the API server does not answer.
+        Raises NotLoggedIn if the token is empty, longer than MAX_TOKEN or not accepted, and Unavailable if the API
+        server does not answer.
         """
         if not 0 < len(token) <= MAX_TOKEN:
             raise NotLoggedIn("the token is empty or too long")

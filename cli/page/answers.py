@@ -408,7 +408,10 @@ def ring_of(state: ClusterState, job: str) -> RingCost | None:
 
 
 def _fewest_leaves(state: ClusterState, gpus: int) -> int:
-    """Return the smallest number of leaf switches that have `gpus` GPUs together, used or free."""
+    """Return the smallest number of leaf switches that have `gpus` GPUs together, used or free.
+
+    If all leaves together have fewer, the number of all leaves.
+    """
     sizes = Counter[tuple[str, ...]]()
     for host in state.hosts:
         if host.path:

@@ -113,10 +113,10 @@ def _with_jobs(line: UsageLine, jobs: tuple[JobUsage, ...]) -> UsageLine:
 
 
 def filtered(usage: Usage, query: Query, report: str) -> Usage:
-    """Return the usage of the job that the query names, or of its queue; all of it if it names none.
+    """Return the usage of the queue and of the job that the query names; all of it if it names none.
 
-    report: a word of REPORTS. The queue counts only for "user" and "job": the other reports also need the lines of
-    other queues, from which the queue borrows.
+    report: a word of REPORTS. The filter "queue" counts here only for "user" and "job": the other reports also need the
+    lines of other queues, from which the queue borrows.
     """
     queue, job = query.filters.get("queue", ""), query.filters.get("job", "")
     lines = usage.lines

@@ -71,10 +71,10 @@ class CannotListen(LauncherError):
 
 
 def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
-    """Return the job's token from its file, without surrounding space; b"" if there is no file.
+    """Return the job's token from its file, without surrounding space; b"" if the settings name no file.
 
-    address: this agent's IP address. Raises BadSettings if the file cannot be read or has a wrong length, and also
-    without a file, unless the address is loopback or --insecure-no-token is given.
+    address: this agent's IP address. Raises BadSettings if the file is missing, cannot be read or has a wrong length.
+    Also raises it if no file is named, unless the address is loopback or --insecure-no-token is given.
     """
     if rendezvous.token_file:
         try:

@@ -380,7 +380,8 @@ class WorkerProcesses:
     async def _spawn(self, specs: Sequence[SpawnSpec]) -> None:
         """Start worker processes with a fresh interpreter each.
 
-        A process that cannot be started is recorded as exited with CANNOT_RUN.
+        A process that cannot be started is recorded as exited with CANNOT_RUN. Raises OSError if the plain forkserver
+        cannot be started.
         """
         if not specs:
             return
