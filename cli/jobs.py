@@ -166,7 +166,8 @@ def describe_job(
 ) -> list[str]:
     """Return the lines that describe a job: its state and why, its pods with their nodes, and its Events, newest last.
 
-    raw: its object. now_s: since 1970.
+    kind: of the job. raw: its object. pods, events: objects of the job's pods, and of the Events on it. now_s: since
+    1970.
     """
     (row,) = rows(kind, [raw], now_s)
     lines = [

@@ -60,7 +60,8 @@ def path_of(key: JobKey) -> str:
 def pause_patch(key: JobKey, paused: Literal["true", "grow", "shrink"] | None, ends: str = "") -> PendingPatch:
     """Return the patch that pauses one job, or resumes it if `paused` is None. The patch is not sent.
 
-    paused: what stops: "grow", "shrink", or "true" (a text) for both. ends: RFC 3339; "" for no end, and to resume.
+    key: of the job. paused: what stops: "grow", "shrink", or "true" (a text) for both. ends: RFC 3339; "" for no end,
+    and to resume.
     """
     annotations = {labels.PAUSED: paused, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(paused or "", "")

@@ -109,7 +109,7 @@ async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[
 async def goodput_of_jobs(
     client: Client, owner: str, names: Sequence[JobName], since_s: float | None, now_s: float
 ) -> Listing[GoodputRow]:
-    """Return the GPU time of several jobs by kind. At most MAX_JOBS are read; a note counts the others.
+    """Return the GPU time of several jobs by kind. The first MAX_JOBS of `names` are read; a note counts the others.
 
     owner: of the jobs, for the title, as in "queue research". A job that no longer exists or whose logs have no totals
     is named in a note. since_s: length of the period before now, in seconds; None for the whole life of each job.

@@ -113,7 +113,11 @@ def labels(selector: str) -> dict[str, str]:
 
 
 async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return the items of all pages of a list. Raises NotFound if the API server does not serve the kind."""
+    """Return the items of all pages of a list as JSON values.
+
+    path: of the collection. params: of the query. Raises NotFound if the API server does not serve the kind, Forbidden
+    if the user may not list it.
+    """
     found: list[Any] = []
     async for page in client.pages(path, params):
         found += msgspec.json.decode(page).get("items") or []

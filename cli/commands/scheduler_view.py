@@ -90,7 +90,8 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
 async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
     """Read a list and pass each readable object to `put`.
 
-    A kind that is not served has no objects. A failure is recorded in `once`. kind: the type to decode.
+    A kind that is not served has no objects. A failure is recorded in `once`. path, params: of the list. kind: the type
+    to decode; objects that are not of this type are skipped.
     """
     try:
         async for item in _objects(once, path, params):

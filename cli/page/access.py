@@ -57,7 +57,10 @@ class Reviews(Protocol):
     """The part of a client that creates reviews."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """Create an object, and return the API server's answer."""
+        """Create an object, and return the API server's answer as JSON.
+
+        path: of the collection. body: the object. Raises CallError if the call fails.
+        """
 
 
 class Access(Protocol):
@@ -241,7 +244,7 @@ class ClusterAccess:
                     await asyncio.shield(viewer.walk)
 
     async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
-        """Ask for the right on each namespace, MAX_OF_VIEWER at a time.
+        """Ask for the right to list pods in each namespace of `names`, MAX_OF_VIEWER at a time.
 
         If the API server does not answer, log it and stop.
         """
@@ -358,7 +361,10 @@ class Sessions:
         return name
 
     def token_of(self, name: str) -> str:
-        """Return the token of a session. Raises NotLoggedIn if there is no such session or it has expired."""
+        """Return the token of a session. name: as `begin` returned it.
+
+        Raises NotLoggedIn if there is no such session or it has expired.
+        """
         session = self._sessions.get(name)
         if session is None or self._clock() >= session.ends_s:
             self.end(name)

@@ -162,7 +162,7 @@ def _chain(
 
 
 def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
-    """Return what the job's own pods show, for a user who may not list the whole cluster."""
+    """Return what the job's own pods show, for a user who may not list the whole cluster. key: of an observed job."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
 
@@ -238,7 +238,10 @@ def _print_explanation(
 
 
 def _print_row(page: TerminalPage, label: str, text: str) -> None:
-    """Print a row with its label in front of the first line."""
+    """Print a row, wrapped to the width of the page, with its label in front of the first line; nothing for "".
+
+    text: without control characters.
+    """
     width = max(40, page.columns - _LABEL)
     for number, line in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)):
         head = page.cyan((label if not number else "").ljust(_LABEL))

@@ -125,9 +125,9 @@ def member_of(
 ) -> Member:
     """Describe this agent as a member. Its id is new, so messages of an earlier agent with this name do not bind it.
 
-    address, port: where this agent listens. processes: number of training processes. path: switches above the host, ()
-    if unknown. daemon_port: of the checkpoint daemon, 0 for none. store_port: the port at which training processes meet
-    if this member has rank 0; 0: a free one is chosen.
+    place: what the settings say of this worker. address, port: where this agent listens. processes: number of training
+    processes. path: switches above the host, () if unknown. daemon_port: of the checkpoint daemon, 0 for none.
+    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen.
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)

@@ -107,7 +107,7 @@ _totals = msgspec.json.Decoder(JobTime)
 
 
 def write_totals(record: JobTime) -> str:
-    """Encode totals as text, at most MAX_TOTALS characters."""
+    """Return totals as text, at most MAX_TOTALS characters, for `read_totals`."""
     return msgspec.json.encode(record).decode()
 
 

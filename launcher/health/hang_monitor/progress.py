@@ -198,7 +198,7 @@ class ProgressReporter:
             self.leave(name)
 
     def enter(self, name: str) -> None:
-        """Begin a phase. Phases may be nested."""
+        """Begin a phase. Phases may be nested. name: of the phase, cut to NAME_BYTES for reports."""
         self._set_phases([*self._phases, name])
 
     def leave(self, name: str) -> None:

@@ -102,7 +102,7 @@ class SharedDir:
     def prepare(self) -> None:
         """Create the folder if it is missing, make it private, and check that storage supports what a lock needs.
 
-        The parent must exist: a missing mount must not become a folder of this host.
+        The parent must exist, else LockRefused is raised: a missing mount must not become a folder of this host.
         """
         with self._lock_errors():
             try:
@@ -131,7 +131,7 @@ class SharedDir:
         """Return the content of a file, cut to MAX_BYTES + 1; None if it does not exist.
 
         folder: its file descriptor. Raises BadRecord for a file that no member wrote (it is not a regular file, belongs
-        to another user than the folder, or may not be read), and OSError.
+        to another user than the folder, or may not be read), and OSError if storage fails.
         """
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -482,12 +482,12 @@ class FileLock(RoundLock):
 
 
 def _round_file(number: int) -> str:
-    """Return the file name of a round, which is also the token of a claim."""
+    """Return the name of the round file with this number, which is also the token of a claim."""
     return f"round-{number:010}.json"
 
 
 def _holder_file(number: int) -> str:
-    """Return the name of the file that the holder of a round rewrites."""
+    """Return the name of the file that the holder of a round rewrites. number: that in the round file's name."""
     return f"holder-{number:010}"
 
 
@@ -497,7 +497,7 @@ def _number_of(token: str) -> int:
 
 
 def _obsolete_files(names: frozenset[str], number: int) -> Sequence[str]:
-    """List the files that nobody needs once round file `number` exists."""
+    """List the files that nobody needs once round file `number` exists, by name. names: of all files in the folder."""
     oldest = {"round-": number - KEPT_ROUNDS + 1, "holder-": number, ".claim-": number + 1, ".holder-": number}
     matches = ((name, _LOCK_FILE.match(name)) for name in sorted(names))
     return [name for name, parts in matches if parts and int(parts[2]) < oldest[parts[1]]]

@@ -130,7 +130,9 @@ class LeaseLock(RoundLock):
         """Connect to the API server: by the given kubeconfig, else the pod's service account, else the user's
         kubeconfig.
 
-        Raises LockRefused if none can be used.
+        name: "namespace/name" of the Lease; it is not read yet. run: the job's id. context: of the kubeconfig, None for
+        the current one. hold_s: written to the Lease as its duration. Raises LockRefused if no kubeconfig can be used,
+        the name is invalid, or the Kubernetes library is not installed.
         """
 
         def load() -> tuple[Any, type[Exception]]:  # the import takes a second, in which the loop goes on
