@@ -74,7 +74,8 @@ def report_of_controller(
 ) -> ControllerReport:
     """Return what the controller reports of a job, as bounded printable text.
 
-    raw: the job's object. name: KIND/NAMESPACE/NAME, used in the advised commands. now_s: since 1970.
+    kind: of the job. raw: its object. name: KIND/NAMESPACE/NAME, used in the advised commands. children: what is known
+    of its pods, PodGroup and Events. now_s: since 1970.
     """
     found = _report(kind, raw, name, children, now_s)
     return ControllerReport(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
@@ -196,7 +197,7 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
 def _creation_failure(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> ControllerReport | None:
     """Return what the newest Event about a failed creation says, with a remedy. None if there is no such Event.
 
-    Either the API server refused an object, or the object's name is in use. now_s: since 1970.
+    Either the API server refused an object, or the object's name is in use. events: on the job. now_s: since 1970.
     """
     reasons = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
     last = max((each for each in events if each.reason in reasons), key=lambda each: each.at_s, default=None)

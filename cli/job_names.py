@@ -50,9 +50,10 @@ def can_be_name(text: str) -> bool:
 
 
 def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return {kind as people write it, in lower case: kind}, with short names and PLURAL.GROUP.
+    """Return a new mapping of kinds as people write them, in lower case, to kinds: with short names and PLURAL.GROUP.
 
-    paths: kind -> path of its objects, from which plural and group are taken; kinds without a path have no such name.
+    paths: kind -> path of its objects in the whole cluster, from which plural and group are taken; kinds without a path
+    have no such name, and None means that none has.
     """
     names = tuple(kinds)
     known = {name.lower(): name for name in names} | {short: name for short, name in _ALIASES.items() if name in names}
@@ -72,9 +73,10 @@ def kind_of(text: str, known: Mapping[str, str]) -> str | None:
 
 
 def read(text: str, known: Mapping[str, str]) -> JobName:
-    """Return the parts of a job's name; kind and namespace are "" if the text has none. Raises BadJobName.
+    """Return the parts of a job's name; kind and namespace are "" if the text has none.
 
-    text: NAME, KIND/NAME or KIND/NAMESPACE/NAME. known: as `words_of` returns it.
+    text: NAME, KIND/NAME or KIND/NAMESPACE/NAME. known: as `words_of` returns it. Raises BadJobName for another form,
+    an unknown kind, or a part that Kubernetes does not allow.
     """
     parts = text.split("/")
     kind = "" if len(parts) == 1 else (kind_of(parts[0], known) or "")

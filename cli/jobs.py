@@ -62,7 +62,7 @@ class BadSubmission(ValueError):
 
 
 def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[JobRow]:
-    """Return the jobs of one kind, by namespace and name."""
+    """Return the rows of jobs, sorted by namespace and name. objects: jobs of `kind`. now_s: since 1970."""
     return sorted((_row(kind, each, now_s) for each in objects), key=lambda row: (row.namespace, row.name))
 
 
@@ -91,7 +91,10 @@ def _pods(status: Object, replicas: int | None) -> tuple[int, int | None, int]:
 
 
 def state(status: Object) -> str:
-    """Return a job's state in one word: its phase, else its newest true condition, else New."""
+    """Return a job's state in one word: its phase, else the type of its last true condition, else New.
+
+    status: of the job's object, of any kind.
+    """
     for part in (status, _mapping(status.get("state"))):
         if isinstance(phase := part.get("phase"), str) and phase:
             return phase
@@ -163,7 +166,8 @@ def describe_job(
 ) -> list[str]:
     """Return the lines that describe a job: its state and why, its pods with their nodes, and its Events, newest last.
 
-    raw: its object. now_s: since 1970.
+    kind: of the job. raw: its object. pods, events: objects of the job's pods, and of the Events on it. now_s: since
+    1970.
     """
     (row,) = rows(kind, [raw], now_s)
     lines = [

@@ -11,14 +11,14 @@ from turnout.controllers.model import ControlledKind, Object
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a container. begun: it has a log. over: its log is complete."""
+    """One run of a container."""
 
-    pod: str
-    uid: str
+    pod: str  # its name
+    uid: str  # of the pod
     container: str
     number: int = 0  # of restarts before it
-    begun: bool = False
-    over: bool = False
+    begun: bool = False  # it has a log
+    over: bool = False  # its log is complete
 
     @property
     def key(self) -> tuple[str, int]:
@@ -27,7 +27,7 @@ class Run:
 
 
 def selector(kind: ControlledKind, job: str, rank: int) -> str:
-    """Return the labels by which the pods of a rank are listed."""
+    """Return the label selector of a rank's pods. job: the name of the job. rank: index of the worker in its role."""
     return f"{kind.child_labels.job}={job},{kind.child_labels.index}={rank}"
 
 
@@ -38,7 +38,8 @@ class NoSuchContainer(Exception):
 def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "") -> Run | None:
     """Return the newest run among the pods of a rank; None if there is no worker among them.
 
-    container_name: "" for the training container. Raises NoSuchContainer.
+    The newest pod counts. container_name: "" for the training container, or the pod's first one if it has none of that
+    name. Raises NoSuchContainer if the newest pod has no container of the given name.
     """
     role = kind.child_labels.role
     workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]

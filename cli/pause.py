@@ -30,8 +30,8 @@ class PendingPatch:
 def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
     """Return when a pause ends, as RFC 3339; "" for a pause without end.
 
-    moment: RFC 3339 as typed, None if not given. duration: a duration from now, None if not given. now_s: since 1970.
-    Raises BadOptions if either is invalid or the end is past.
+    moment: RFC 3339 as typed, None if not given. duration: from now, as in 30m or 2h; None if not given, ignored with a
+    moment. now_s: since 1970. Raises BadOptions if the one that counts is invalid, or the end is not in the future.
     """
     if moment is not None:
         at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
@@ -52,7 +52,7 @@ def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
 
 
 def path_of(key: JobKey) -> str:
-    """Return the path of a job's object."""
+    """Return the API path of a job's object. key: of a kind in KINDS."""
     base, _, plural = KINDS[key.kind].path.rpartition("/")
     return f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
 
@@ -60,7 +60,8 @@ def path_of(key: JobKey) -> str:
 def pause_patch(key: JobKey, paused: Literal["true", "grow", "shrink"] | None, ends: str = "") -> PendingPatch:
     """Return the patch that pauses one job, or resumes it if `paused` is None. The patch is not sent.
 
-    paused: what stops: "grow", "shrink", or "true" (a text) for both. ends: RFC 3339; "" for no end, and to resume.
+    key: of the job. paused: what stops: "grow", "shrink", or "true" (a text) for both. ends: RFC 3339; "" for no end,
+    and to resume.
     """
     annotations = {labels.PAUSED: paused, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(paused or "", "")

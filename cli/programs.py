@@ -86,10 +86,11 @@ def xpu_timer_stacktrace_viewer() -> int:
 
 
 def start(program: str, module: str, extra: str, *, function: str = "main", at_once: bool = False) -> int:
-    """Run a program and return its exit code: 2 if its extra is missing, 141 if nobody reads its output.
+    """Run a program and return its exit code: 2 if an extra of pip is missing, 141 if nobody reads its output.
 
-    module, function: what is called. at_once: the program needs the whole extra, which is checked first; otherwise a
-    missing module is reported when a command imports it.
+    With --version as the first argument, only its version is printed. program: its name, for messages. module,
+    function: what is called. extra: the one that the program needs, a key of EXTRAS. at_once: the program needs the
+    whole extra, which is checked first; otherwise a missing module is reported when a command imports it.
     """
     wants_version = sys.argv[1:2] == ["--version"]
     if at_once and not wants_version and missing_modules(EXTRAS[extra]):
@@ -118,7 +119,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
 
 
 def missing_modules(modules: Sequence[str]) -> list[str]:
-    """Name the modules that are not installed, without importing any."""
+    """Return the names of the modules that are not installed, in their order, without importing any."""
     return [name for name in modules if find_spec(name) is None]
 
 

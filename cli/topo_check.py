@@ -29,7 +29,10 @@ def check(text: str) -> ParsedMap:
 
 
 def report_lines(name: str, reading: ParsedMap) -> list[str]:
-    """Return lines for a person. Faults have the form `file:line: text`, so that an editor can jump to them."""
+    """Return lines for a person. Faults have the form `file:line: text`, so that an editor can jump to them.
+
+    name: of the file.
+    """
     if reading.faults:
         lines = [
             f"{name}:{fault.line}: {fault.text}" if fault.line else f"{name}: {fault.text}" for fault in reading.faults

@@ -34,7 +34,7 @@ class NoSuchJob(Exception):
 
 
 def known_words() -> dict[str, str]:
-    """Return the kinds that may be asked for, as job_names.read takes them."""
+    """Return the kinds that may be asked for, as job_names.read takes them: word -> kind, in a new mapping."""
     return words_of((*KINDS, *GANG_KINDS), {name: kind.path for name, kind in KINDS.items()})
 
 
@@ -60,7 +60,7 @@ def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
 
 
 def similar_keys(name: str, keys: Sequence[JobKey], maximum: int = 5) -> list[JobKey]:
-    """Return the jobs with the most similar names."""
+    """Return at most `maximum` keys with names similar to `name`, the most similar first; [] if none is similar."""
     like = get_close_matches(name, sorted({key.name for key in keys}), n=maximum, cutoff=0.5)
     return [key for each in like for key in keys if key.name == each][:maximum]
 
@@ -231,7 +231,7 @@ def start_text(estimate: Estimate, now_s: float) -> str:
 
 
 def duration_text(s: float) -> str:
-    """Return a time in seconds in words, such as 5 min."""
+    """Return a time in words: in s, min, h or days, such as 5 min. s: seconds; below 0 counts as 0."""
     s = max(0.0, s)
     if s < 120:
         return f"{s:.0f} s"

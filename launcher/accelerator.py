@@ -219,7 +219,10 @@ def _kinds() -> tuple[str, ...]:
 
 
 def generator_state(kind: str) -> torch.Tensor:
-    """Return the state of the random number generator of the current device of this type. Shape (n,), uint8, on CPU."""
+    """Return the state of the random number generator of the current device of a type. Shape (n,), uint8, on the CPU.
+
+    kind: torch's name of the type, as `active_kind` returns it.
+    """
     state: torch.Tensor = torch.get_device_module(kind).get_rng_state()
     return state.cpu()
 

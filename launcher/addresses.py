@@ -76,8 +76,10 @@ def own_address(towards: str | None) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a TCP port of this machine's IP address on which nobody listens now. Another program may still take it
-    before the caller does.
+    """Return a TCP port of this machine's IP address on which nobody listens now.
+
+    Another program may still take it before the caller does. Raises OSError if the address is not of this machine, or
+    no port is free.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:

@@ -36,10 +36,11 @@ def body_bytes(header: bytes | bytearray | memoryview, max_bytes: int) -> int:
 
 
 def read_frame(read: Callable[[int], bytes], max_bytes: int) -> bytes | None:
-    """Read one body; None at the end of the stream.
+    """Read one body; None at the end of the stream, also if it ends within a length.
 
-    read: returns as many bytes as asked for, and fewer only at the end. If the stream ends within a frame, the
-    incomplete body is returned, which no decoder accepts. Raises BadFrame, and what `read` raises.
+    read: returns as many bytes as asked for, and fewer only at the end. If the stream ends within a body, the
+    incomplete body is returned, which no decoder accepts. Raises BadFrame for a length of 0 or more than `max_bytes`,
+    and what `read` raises.
     """
     header = read(PREFIX_BYTES)
     return read(body_bytes(header, max_bytes)) if len(header) == PREFIX_BYTES else None

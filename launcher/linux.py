@@ -31,7 +31,7 @@ _prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong,
 
 
 def _call_prctl(option: int, value: int) -> None:
-    """Set one option of this process by prctl(2). Raises OSError."""
+    """Set one option of this process by prctl(2). Raises OSError if the kernel refuses it."""
     if _prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -119,7 +119,10 @@ def allocate(file: int, offset: int, size: int) -> None:
 
 
 def punch_hole(file: int, offset: int, size: int) -> None:
-    """Free the pages of `size` bytes from `offset` on; they read as zeros then. The file keeps its size."""
+    """Free the pages of `size` bytes from `offset` on; they read as zeros then. The file keeps its size.
+
+    Does nothing for a size of 0 or less. Raises OSError if the file system cannot do it.
+    """
     if size > 0 and _libc.fallocate(file, _KEEP_SIZE_PUNCH_HOLE, offset, size):
         raise _os_error()
 
@@ -142,7 +145,8 @@ def populate(address: int, size: int) -> bool:
 def write_from(file: int, offset: int, sources: int, count: int) -> None:
     """Write memory pieces into the file, one after another, from `offset` on.
 
-    sources: address of `count` iovec structs (address and length of a piece). The call may change the structs.
+    sources: address of `count` iovec structs (address and length of a piece). The call may change the structs. Raises
+    OSError if a write fails; a part may be written then.
     """
     pairs = (ctypes.c_uint64 * (2 * count)).from_address(sources)
     first = 0
@@ -186,7 +190,8 @@ def fence() -> None:
 def try_lock(file: int, offset: int, *, exclusive: bool) -> bool:
     """Lock the byte at `offset` until this open file is closed. Return False if another open file has the lock.
 
-    exclusive: False for a shared lock, which several open files can have.
+    exclusive: False for a shared lock, which several open files can have. Raises OSError if the file system has no
+    locks.
     """
     try:
         fcntl.fcntl(

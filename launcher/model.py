@@ -201,7 +201,10 @@ class RestartBudget:
         return self if step <= self.saved_step else RestartBudget(0, self.total, step)
 
     def newer(self, other: RestartBudget) -> RestartBudget:
-        """Return the newer one of two copies of the job's budget: more restarts in total, then the newer saved step."""
+        """Return the newer one of two copies of the job's budget.
+
+        That is the one with more restarts in total, then with the newer saved step, then with fewer restarts used.
+        """
         return max(self, other, key=lambda each: (each.total, each.saved_step, -each.used))
 
 

@@ -24,8 +24,8 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
-    version: of this program. A fact that may not be read, or that the API server does not serve, is None. Raises
-    CallError if the API server does not answer at all.
+    version: of this program. A fact that may not be read, that the API server does not serve, or that fails, is None,
+    or left out of its list. Raises CallError if the API server does not answer, or refuses to name its version.
     """
     found = msgspec.json.decode(await client.get("/version"))
     reader = FactReader(client)

@@ -31,12 +31,12 @@ _OVER = ("Succeeded", "Failed")
 
 
 class GpuPod(NamedTuple):
-    """A pod that requests GPUs. owner: its job; its gang if no job owns it. node: "" until it has one."""
+    """A pod that requests GPUs."""
 
     name: str
-    owner: JobKey
+    owner: JobKey  # its job; its gang if no job of a known kind owns it
     queue: str
-    node: str
+    node: str  # "" until it has one
     gpus: int
 
 
@@ -112,7 +112,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     """List once all objects that the autoscaler watches, and return its view of them.
 
     namespace: listed alone if the user may not list the whole cluster; `missing` of the result then names what is
-    unknown. Raises CannotSee if a list failed for another reason or took longer than LIST_S seconds.
+    unknown. Raises CannotSee if a list failed for another reason or all lists together took longer than LIST_S seconds.
     """
     once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
     maps = settings.configmaps()

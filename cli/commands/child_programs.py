@@ -47,11 +47,17 @@ class RunningExtender:
     session: aiohttp.ClientSession
 
     async def map_reloaded_at(self) -> str:
-        """Return when it read the map that it uses, as its metrics write it; "" if they do not."""
+        """Return when it read the map that it uses, as its metrics write it; "" if they do not.
+
+        Raises aiohttp.ClientError if it does not answer.
+        """
         return next((line.split()[-1] for line in await self._metrics() if line.startswith(_MAP_RELOADED_AT)), "")
 
     async def neutral_answers(self) -> int:
-        """Return how often it answered without advice because of a fault of its own."""
+        """Return how often it answered without advice because of a fault of its own, since its start.
+
+        Raises aiohttp.ClientError if it does not answer.
+        """
         return sum(int(float(line.split()[-1])) for line in await self._metrics() if line.startswith(_ERRORS))
 
     async def _metrics(self) -> list[str]:
@@ -111,7 +117,11 @@ def start_extender(
 
 @asynccontextmanager
 async def wait_until_ready(begun: StartedExtender, session: aiohttp.ClientSession) -> AsyncIterator[RunningExtender]:
-    """Wait until an extender is ready, and end it at the end of the block. Raises ExtenderFailed if it exits first."""
+    """Wait until an extender is ready; yield it, and end it at the end of the block.
+
+    Raises ExtenderFailed if it exits first, or is not ready within _START_S seconds. A TimeoutError or
+    ChildProcessError of the block becomes ExtenderFailed, too.
+    """
     try:
         async with asyncio.timeout(_START_S):
             up = await _wait_until_ready(begun, RunningExtender("", begun.health, session))
@@ -136,7 +146,7 @@ async def running_extender(
     """Run an extender on a loopback port during the block; yields it once it is ready.
 
     command: the program and its first arguments. configmap: NAMESPACE/NAME of the map. folder: for the files that it
-    writes. port: 0 for a free one. Raises ExtenderFailed.
+    writes. port: 0 for a free one. Raises ExtenderFailed as `wait_until_ready` does.
     """
     async with wait_until_ready(start_extender(command, kubeconfig, configmap, folder, port), session) as up:
         yield up
@@ -175,7 +185,7 @@ def _end_extender(child: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port that no process listens on now. Another process may take it before the caller does."""
+    """Return a TCP port of 127.0.0.1 that no process uses now. Another process may take it before the caller does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -215,7 +225,11 @@ class AutoscalerFailed(ChildFailed):
 
 
 class AutoscalerProcess:
-    """A running autoscaler. last_lines: of its log. over: the process has ended."""
+    """A running autoscaler.
+
+    last_lines: the newest lines of its log. leads: set when it leads, or when its log has ended. over: its log has
+    ended, so the process has ended or is about to.
+    """
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -252,7 +266,7 @@ async def running_autoscaler(
     """Run an autoscaler during the block; yields it once it is the leader.
 
     flags: of the autoscaler. on_line: called with each line of its log, and with "" after the last one. Raises
-    AutoscalerFailed if it exits or does not lead in time.
+    AutoscalerFailed if it exits or does not lead within _START_S seconds.
     """
     child = await create_subprocess_exec(
         *command,

@@ -127,7 +127,11 @@ def check_object(text: str, flag: str) -> None:
 
 
 def context_namespace(args: argparse.Namespace) -> str:
-    """Return the namespace of the context in use; inside a pod without one, `default`."""
+    """Return the namespace of the context in use, --context or the current one.
+
+    "default" if that context names no namespace, or if no kubeconfig can be read, as usually inside a pod. For a
+    context that does not exist, the namespace of the current one.
+    """
     from turnout.kube.client import plain_kubeconfig
 
     path = plain_kubeconfig.kubeconfig_path(args.kubeconfig)
@@ -158,7 +162,11 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
 
 def duration_s(text: str) -> float:
-    """Return a duration such as 5, 10s or 1m in seconds. Raises ArgumentTypeError for any other text."""
+    """Return a duration in seconds. text: a number without a sign, such as 5 or 1.5, and a unit: s (default), m, h or
+    d.
+
+    Raises ArgumentTypeError for any other text.
+    """
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h|d)?", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5, 10s or 1m")
@@ -193,9 +201,9 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> Non
 
 
 def settings_of(args: argparse.Namespace, flags: Mapping[str, type]) -> Settings:
-    """Return the autoscaler's settings by the flags on the command line; defaults for the others. Raises BadArgument.
+    """Return the autoscaler's settings by the flags on the command line; defaults for the others.
 
-    flags: those that were added by `add_flags`.
+    flags: those that were added by `add_flags`. Raises BadArgument if a value is invalid.
     """
     from turnout.autoscaler.settings import Settings
     from turnout.kube.cli_flags import BadSetting

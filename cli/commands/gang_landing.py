@@ -18,7 +18,8 @@ from turnout.kube.client.api_client import Client
 async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
     """List the cluster, and return where the gang would be placed now and what the autoscaler would decide about it.
 
-    Raises CannotSee if a required list may not be read.
+    Raises CannotSee if a required list may not be read in the whole cluster, fails, or takes longer than LIST_S
+    seconds. Raises BadGang if an amount of the gang is invalid.
     """
     now_s = time.time()
     scheduler, autoscaler = await asyncio.gather(

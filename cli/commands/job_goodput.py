@@ -29,8 +29,8 @@ PERIOD_S = 600.0  # two lines of totals are closer in time
 async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s: float) -> Listing[GoodputRow]:
     """Return a job's time by kind, from its pods' logs.
 
-    since_s: length of the period in seconds; None for the whole life of the job. now_s: since 1970. Raises NoSuch if
-    the logs have no totals.
+    since_s: length of the period before now, in seconds; None for the whole life of the job. now_s: since 1970. Raises
+    NoSuch if the logs have no totals.
     """
     begin_s = None if since_s is None else now_s - since_s
     newest, base = period(await totals_of(client, job, since_s), begin_s)
@@ -38,16 +38,22 @@ async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s
 
 
 async def totals_of(client: Client, job: FoundJob, since_s: float | None = None) -> list[Totals]:
-    """Read the totals in the logs of the job's oldest pods, of the whole job or a period. Raises NoSuch without any."""
+    """Return the totals in the logs of the job's MOST_PODS oldest pods, pod by pod.
+
+    since_s: length of the period before now, in seconds; None for the whole life of the job. Raises NoSuch if the logs
+    have no totals.
+    """
     return (await totals_and_saves_of(client, job, since_s))[0]
 
 
 async def totals_and_saves_of(
     client: Client, job: FoundJob, since_s: float | None = None
 ) -> tuple[list[Totals], list[LoggedSave]]:
-    """Read the totals and the saves in the logs of the job's MOST_PODS oldest pods; [] of saves if there are none.
+    """Return the totals and the saves in the logs of the job's MOST_PODS oldest pods, pod by pod; [] of saves if none.
 
-    since_s: as in `goodput_of`. Raises NoSuch if the logs have no totals.
+    since_s: length of the period before now, in seconds; the lines of PERIOD_S seconds before it are read, too. None
+    for the whole life of the job. Only the last MOST_LINES lines of a log are read, and a pod without a log has none.
+    Raises NoSuch if the logs have no totals.
     """
     selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
     pods = await objects(client, f"{job.core}/pods", selector)
@@ -81,9 +87,10 @@ def _read(lines: Sequence[str]) -> tuple[list[Totals], list[LoggedSave]]:
 
 
 async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[JobName]:
-    """Return the jobs of a queue, those with most GPUs first. Raises NoSuch if there is no such queue, and CannotSee.
+    """Return the jobs of a queue, those that hold most GPUs first.
 
-    Only kinds of the job controllers are returned: workers of other kinds cannot be recognised by their labels.
+    Only kinds of the job controllers are returned: workers of other kinds cannot be recognised by their labels. Raises
+    NoSuch if there is no such queue, and CannotSee if the user may not see the whole cluster or a list fails.
     """
     snapshot = await look(client, settings, "default")
     if snapshot.missing:
@@ -102,10 +109,11 @@ async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[
 async def goodput_of_jobs(
     client: Client, owner: str, names: Sequence[JobName], since_s: float | None, now_s: float
 ) -> Listing[GoodputRow]:
-    """Return the GPU time of several jobs by kind. At most MAX_JOBS are read; a note counts the others.
+    """Return the GPU time of several jobs by kind. The first MAX_JOBS of `names` are read; a note counts the others.
 
     owner: of the jobs, for the title, as in "queue research". A job that no longer exists or whose logs have no totals
-    is named in a note. since_s, now_s: as in `goodput_of`.
+    is named in a note. since_s: length of the period before now, in seconds; None for the whole life of each job.
+    now_s: since 1970.
     """
     begin_s = None if since_s is None else now_s - since_s
     slots = asyncio.Semaphore(PARALLEL_JOBS)

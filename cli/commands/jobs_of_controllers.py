@@ -52,15 +52,18 @@ class FoundJob:
 
 
 def named_job(args: argparse.Namespace) -> JobName:
-    """Return the name of the job on a command line. Raises BadArgument as `job_of` does; the job may not exist."""
+    """Return the name of the job on a command line; the job may not exist.
+
+    Raises BadArgument if the text is no name of a job of our controllers, or names another namespace than -n.
+    """
     return job_of(args, words_of(JOB_KINDS))
 
 
 async def found_job(client: Client, job_name: JobName) -> FoundJob:
     """Read the job with this name from the API server.
 
-    If a kind is given and exists in two API groups, the first group counts. Raises NoSuch if there is no such job, or
-    if without a kind several jobs have the name.
+    If a kind is given and two API groups have such a job, that of the first group counts. Raises NoSuch if there is no
+    such job, or if without a kind several jobs have the name, and Forbidden if one of the kinds may not be read.
     """
     kinds = [KINDS[job_name.kind]] if job_name.kind else list(KINDS.values())
     answers = await asyncio.gather(*(_look(client, kind, api, job_name) for kind in kinds for api in kind.apis))
@@ -89,9 +92,9 @@ async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobNam
 
 
 async def jobs_of_kind(client: Client, kind: ControlledKind, namespace: str, selector: str) -> list[Any]:
-    """Return the jobs of a kind in every API group that has it; [] if none is served. selector: of labels, "" for all.
+    """Return the objects of a kind in every API group that has it; [] if none is served.
 
-    namespace: "" for all of them.
+    namespace: "" for all of them. selector: of labels, "" for all. Raises Forbidden if a group may not be listed.
     """
     found = []
     place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
@@ -105,12 +108,16 @@ async def jobs_of_kind(client: Client, kind: ControlledKind, namespace: str, sel
 
 
 def labels(selector: str) -> dict[str, str]:
-    """Return the parameters of a list by labels."""
+    """Return the parameters of a list by labels. selector: "" for no parameter."""
     return {"labelSelector": selector} if selector else {}
 
 
 async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return the items of all pages of a list. Raises NotFound if the API server does not serve the kind."""
+    """Return the items of all pages of a list as JSON values.
+
+    path: of the collection. params: of the query. Raises NotFound if the API server does not serve the kind, Forbidden
+    if the user may not list it.
+    """
     found: list[Any] = []
     async for page in client.pages(path, params):
         found += msgspec.json.decode(page).get("items") or []

@@ -54,7 +54,8 @@ class ListOnce:
     ) -> AsyncIterator[bytes]:
         """Yield each page of a list. If it is forbidden, yield the pages of one namespace, or one empty page.
 
-        limit: objects per page. Raises CallError, also recorded in `faults`, if the list fails for another reason.
+        path: of the collection in the whole cluster. limit: objects per page. Raises CallError, also recorded in
+        `faults`, if the list fails for another reason; for NotFound and Gone nothing is recorded.
         """
         if path != self._last:
             async for page in self._allowed(path, params, limit):
@@ -143,7 +144,7 @@ def resource(path: str) -> str:
 
 
 async def controller_report_of(client: Lists, key: JobKey) -> ControllerReport | None:
-    """Return what a job's controller reports about it.
+    """Return what a job's controller reports about it. key: of the job, as the autoscaler names it.
 
     None for a kind that the job controllers do not manage, and for a job that does not exist or may not be read.
     """
@@ -182,7 +183,10 @@ async def _object_by_name(client: Lists, path: str, name: str) -> Any:
 
 
 async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return the items of a list as plain values; empty if it may not be listed or is not served."""
+    """Return the items of all pages of a list as JSON values; [] if it may not be listed or is not served.
+
+    path: of the collection. params: of the query. Raises CallError if the list fails for another reason.
+    """
     import msgspec
 
     from turnout.kube.errors import Forbidden, NotFound
@@ -197,7 +201,10 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
 
 
 async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobPod, ...]:
-    """Return the pods that the job `raw` controls and that are not being deleted. path: of its namespace."""
+    """Return the pods that the job `raw` controls and that are not being deleted. path: of its namespace's pods.
+
+    kind: of the job. raw: its object, as JSON values.
+    """
     words, meta = kind.child_labels, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (
@@ -212,7 +219,10 @@ async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tup
 
 
 def _pod(raw: Any, role: str, index: str) -> JobPod:
-    """Return a pod of a job. role, index: keys of the labels that contain its role and its index in the role."""
+    """Return a pod of a job; its index is 0 if the label has no number below 10 million.
+
+    raw: its object. role, index: keys of the labels that contain its role and its index in the role.
+    """
     from turnout.cli.controller_status import JobPod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}
@@ -227,7 +237,10 @@ def _pod(raw: Any, role: str, index: str) -> JobPod:
 
 
 async def _job_events(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobEvent, ...]:
-    """Return the Events about the object `raw`, compared by UID: not those of an earlier object with its name."""
+    """Return the Events about the object `raw`, compared by UID: not those of an earlier object with its name.
+
+    path: of the Events of its namespace. kind: of the object.
+    """
     from turnout.cli.controller_status import JobEvent
     from turnout.cli.views.cluster_events import read_event
 

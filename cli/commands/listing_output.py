@@ -71,7 +71,7 @@ async def show(args: argparse.Namespace, observe: Observe, print_now: Callable[[
     """Print a listing. With -w observe again every REFRESH_S seconds and print the changed rows, until cancelled.
 
     observe: returns the current listing. print_now: prints one text. While the API server is unreachable, -w retries;
-    the first listing raises Unreachable.
+    the first listing raises Unreachable. Any other error of `observe` is raised.
     """
     from turnout.kube.errors import Unreachable
 

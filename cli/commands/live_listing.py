@@ -21,8 +21,9 @@ _FRAME_LINES = 4  # the heading, an empty line, the heads of the columns, the la
 async def show_live(observe: Observe, heading: str, clock: Clock, console: Console, sort_by: str = "") -> None:
     """Draw a listing on the whole terminal, again every REFRESH_S, until cancelled.
 
-    If the API server does not answer, the last listing stays, with its age and the error. A failure of the first
-    observation is raised. observe: returns the current listing. sort_by: heading of a column, "" for no sorting.
+    If the API server cannot be reached, the last listing stays, with its age and the error. Any other error, and each
+    error of the first observation, is raised. observe: returns the current listing. sort_by: heading of a column, ""
+    for no sorting.
     """
     from rich.live import Live
 

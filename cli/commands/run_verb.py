@@ -26,8 +26,9 @@ def run_verb(
 ) -> int:
     """Run `work` with a Kubernetes client, and return the exit code.
 
-    Known errors are printed in one line, and the code is FAILED. verb: for the message. args: with the flags of the
-    cluster. work: returns the exit code, None for DONE. wrong: further errors that are reported in this way.
+    NoSuch, CannotSee and errors of the Kubernetes client are printed in one line, and the code is FAILED. verb: for the
+    message. args: with the flags of the cluster. work: returns the exit code, None for DONE. wrong: further errors that
+    are reported in this way. All others are raised, BadArgument among them.
     """
     import asyncio
 

@@ -46,10 +46,12 @@ class SchedulerView:
 
 
 async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
-    """List once all objects that the extender watches, and return its view of them. Raises CannotSee.
+    """List once all objects that the extender watches, and return its view of them.
 
     namespace: listed alone if the user may not list the whole cluster. sizes: also list PodGroups and owners, which
-    give the sizes of gangs; False lists only nodes, pods and the map.
+    give the sizes of gangs; False lists only nodes, pods and the map. Raises CannotSee if the list of nodes, of pods or
+    of the map's namespace failed for a reason other than missing rights. A failed list of PodGroups or owners counts as
+    empty.
     """
     once, aside = ListOnce(client, namespace), ListOnce(client, namespace)
     gangs = ClusterView(settings.gpu_resource)
@@ -88,7 +90,8 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
 async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
     """Read a list and pass each readable object to `put`.
 
-    A kind that is not served has no objects. A failure is recorded in `once`. kind: the type to decode.
+    A kind that is not served has no objects. A failure is recorded in `once`. path, params: of the list. kind: the type
+    to decode; objects that are not of this type are skipped.
     """
     try:
         async for item in _objects(once, path, params):

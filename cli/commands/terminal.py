@@ -55,7 +55,10 @@ class TerminalPage:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run the coroutine and return its result. SIGTERM cancels it, so that it can end everything that it started."""
+    """Run the coroutine and return its result. SIGTERM cancels it, so that it can end everything that it started.
+
+    Then CancelledError is raised.
+    """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)

@@ -93,7 +93,7 @@ async def _stage(
 ) -> AsyncIterator[tuple[Testbed, ExtenderClient, RunningExtender]]:
     """Start the API, the extender and the scheduler for the block, and end them in reverse order.
 
-    page: None serves no page. Raises ExtenderFailed.
+    page: None serves no page. Raises ExtenderFailed if the extender exits or is not ready in time.
     """
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
@@ -337,8 +337,8 @@ async def play(part: str, show: Show, fast: bool, console: Console) -> None:
     """Run the demo of placement, of lending, or both, and print what to try next.
 
     part: GANGS, LENDING or BOTH. show: settings of the placement part. fast: no pauses in the placement part, short
-    ones in the lending part. console: where all is printed. Raises ChildFailed if a program ends, and StoryFailed if a
-    step does not happen.
+    ones in the lending part. console: where all is printed. Raises ChildFailed if a program does not start, and
+    StoryFailed if a step of the lending part does not happen.
     """
     page = DemoPage()
     if part != LENDING:

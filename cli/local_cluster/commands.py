@@ -87,7 +87,10 @@ def _number(text: str, minimum: int, maximum: int) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    """Start a local cluster and wait until it is ready. Return the exit code."""
+    """Start a local cluster and wait until it is ready.
+
+    Returns the exit code: FAILED if one runs already, if the map is faulty, or if the cluster does not start.
+    """
     folder = home()
     if (running := running_cluster(folder)) is not None:
         print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
@@ -124,7 +127,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    """Print the state of the local cluster. Return the exit code."""
+    """Print the state of the local cluster. Return the exit code: FAILED if none runs or its API does not answer."""
     if (record := running_cluster(home())) is None:
         why = (
             f" (the last one has failed: {failed}; its log is {home() / LOG})"

@@ -45,7 +45,7 @@ def check() -> None:
 async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
     """Run a real control plane during the block; yields it once it is ready.
 
-    Raises LocalClusterFailed if it ends before it is ready, or is not ready in time.
+    Raises LocalClusterFailed if it ends before it is ready, or is not ready within _UP_S seconds.
 
     extender: URL of the extender that its scheduler asks, "" for none. kwok: also simulate the kubelets.
     """
@@ -68,7 +68,7 @@ async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
 async def _ready(child: asyncio.subprocess.Process) -> Plane:
     """Return the control plane once the child has printed its addresses.
 
-    Raises LocalClusterFailed if the child ends first or prints nothing in time.
+    Raises LocalClusterFailed if the child ends first, or does not print them within _UP_S seconds.
     """
     assert child.stdout is not None
     lines: list[str] = []

@@ -230,7 +230,7 @@ def decode_record(text: bytes) -> ClusterRecord | None:
 
 
 def welcome(record: ClusterRecord, kubeconfig: str) -> list[str]:
-    """Return the lines that explain how to use the local cluster that was just started."""
+    """Return the lines that explain how to use the local cluster that was just started. kubeconfig: its path."""
     gpus = f"{record.gpus} GPUs each" if record.gpus else "without GPUs"
     extender_line = "its scheduler asks a Turnout extender" if record.extender else "its scheduler asks no extender"
     kind = "local cluster on a real control plane" if record.real else "local cluster"

@@ -21,9 +21,10 @@ _QUEUE = 128
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """listening: the API's socket. token: that its callers have to show.
+    """What runs before the local cluster's own modules are imported.
 
-    extender: a child that looks for the API; None without one.
+    listening: the API's socket. token: that its callers have to show. extender: a child that looks for the API; None
+    without one.
     """
 
     listening: socket.socket
@@ -35,7 +36,7 @@ def prestart(folder: Path, port: int, extender: bool) -> Prestarted:
     """Open the API's port, write the kubeconfig, and start the extender before slower imports; return what was started.
 
     folder: for the kubeconfig and the extender's files. port: of the API, 0 for a free one. extender: False starts
-    none. Raises OSError if the port is in use.
+    none. Raises OSError if the port is in use, or if a file cannot be written.
     """
     listening = socket.create_server((_HOST, port), backlog=_QUEUE)
     config = folder / KUBECONFIG

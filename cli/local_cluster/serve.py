@@ -56,14 +56,15 @@ class ClusterOptions:
 
     @property
     def pods(self) -> Path | None:
-        """Give the folder for files of pods; None when they run nothing."""
+        """The folder for the files of pods; None if pods run nothing."""
         return self.folder / PODS if self.processes else None
 
 
 async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
-    """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
+    """Run the local cluster until SIGTERM or SIGINT.
 
-    begun: what `prestart` has started for an embedded cluster; None for a real control plane.
+    begun: what `prestart` has started for an embedded cluster; None for a real control plane. Raises ExtenderFailed if
+    the extender does not start, and LocalClusterFailed if a real control plane does not.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -57,7 +57,10 @@ class Reviews(Protocol):
     """The part of a client that creates reviews."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """Create an object, and return the API server's answer."""
+        """Create an object, and return the API server's answer as JSON.
+
+        path: of the collection. body: the object. Raises CallError if the call fails.
+        """
 
 
 class Access(Protocol):
@@ -162,9 +165,10 @@ class ClusterAccess:
         self._viewers: OrderedDict[Identity, _NamespaceRights] = OrderedDict()
 
     async def identity_of(self, token: str) -> Identity:
-        """Return the user to whom a token belongs.
+        """Return the user to whom a token belongs; the answer may be RIGHTS_AGE_S seconds old.
 
-        Raises NotLoggedIn if the token is invalid, Unavailable if the API server does not answer.
+        Raises NotLoggedIn if the token is empty, longer than MAX_TOKEN or not accepted, and Unavailable if the API
+        server does not answer.
         """
         if not 0 < len(token) <= MAX_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
@@ -240,7 +244,7 @@ class ClusterAccess:
                     await asyncio.shield(viewer.walk)
 
     async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
-        """Ask for the right on each namespace, MAX_OF_VIEWER at a time.
+        """Ask for the right to list pods in each namespace of `names`, MAX_OF_VIEWER at a time.
 
         If the API server does not answer, log it and stop.
         """
@@ -262,13 +266,17 @@ class ClusterAccess:
             viewer.walk = None
 
     async def _may_list(self, identity: Identity, resource: str) -> bool:
-        """Return True if the user may list a resource in all namespaces. Raises Unavailable."""
+        """Return True if the user may list a resource in all namespaces; the answer may be RIGHTS_AGE_S seconds old.
+
+        Raises Unavailable if the API server does not answer.
+        """
         return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
-        """Return True if the user may list a resource, by a SubjectAccessReview. Raises Unavailable.
+        """Return True if the user may list a resource, by a SubjectAccessReview.
 
-        namespace: "" for all.
+        resource: of the core group, as in "pods". namespace: "" for all. Raises Unavailable if the API server does not
+        answer.
         """
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}
         spec = {
@@ -344,7 +352,7 @@ class Sessions:
     def begin(self, token: str) -> str:
         """Begin a session for an accepted token, and return its random name.
 
-        The oldest one ends if there are too many.
+        It ends after SESSION_S seconds. The oldest session ends at once if there are more than MAX_SESSIONS.
         """
         name = secrets.token_urlsafe(32)
         self._sessions[name] = _Session(token, self._clock() + SESSION_S)
@@ -353,7 +361,10 @@ class Sessions:
         return name
 
     def token_of(self, name: str) -> str:
-        """Return the token of a session. Raises NotLoggedIn if there is no such session or it has expired."""
+        """Return the token of a session. name: as `begin` returned it.
+
+        Raises NotLoggedIn if there is no such session or it has expired.
+        """
         session = self._sessions.get(name)
         if session is None or self._clock() >= session.ends_s:
             self.end(name)

@@ -230,7 +230,10 @@ def _append_cells(
 
 
 def largest_gangs(state: ClusterState) -> LargestGangs:
-    """Return for each tier the switch with the most nodes under it that are free as a whole."""
+    """Return, tier by tier, the switch under which nodes that are free as a whole have the most GPUs.
+
+    Only ready nodes of the map count. A tier without such a node is left out.
+    """
     used = _used_by_node(state.pods)
     free_hosts = [
         each for each in state.hosts if each.path and each.state == "ready" and each.gpus and not used[each.node]
@@ -405,7 +408,10 @@ def ring_of(state: ClusterState, job: str) -> RingCost | None:
 
 
 def _fewest_leaves(state: ClusterState, gpus: int) -> int:
-    """Return the smallest number of leaf switches that have `gpus` GPUs together, used or free."""
+    """Return the smallest number of leaf switches that have `gpus` GPUs together, used or free.
+
+    If all leaves together have fewer, the number of all leaves.
+    """
     sizes = Counter[tuple[str, ...]]()
     for host in state.hosts:
         if host.path:

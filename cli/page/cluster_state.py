@@ -94,7 +94,12 @@ def namespace_of(job: str) -> str:
 
 
 def visible(state: ClusterState, rights: Rights) -> ClusterState:
-    """Return the state without what the viewer may not see. Hidden pods keep their GPUs but lose their names."""
+    """Return the state without what the viewer may not see; `state` itself if the viewer may see all of it.
+
+    Without the right to list nodes there are no hosts and no fabric. Pods in hidden namespaces keep node and GPUs, and
+    lose name, job and queue. Jobs and decisions of hidden namespaces are left out, and queues that have only such jobs
+    keep nothing but their name.
+    """
     if rights.all_namespaces and rights.nodes:
         return state
     sees = {namespace: rights.sees(namespace) for namespace in {namespace_of(pod.job) for pod in state.pods}}

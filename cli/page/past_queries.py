@@ -62,7 +62,8 @@ NO_SAMPLES: TimeSeries = {}
 def read_series(body: bytes, label: str) -> dict[str, TimeSeries]:
     """Return the series of an answer to a range query, by the value of one label; "" for a series without it.
 
-    Raises BadAnswer if the answer is no valid one, reports an error, or is too large.
+    body: of the answer. label: its name. Of several series with one value the last counts. Raises BadAnswer if the
+    answer is no valid one, reports an error, or is too large.
     """
     try:
         answer = _decoder.decode(body)

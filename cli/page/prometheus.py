@@ -109,7 +109,10 @@ class Prometheus:
         self._queues, self._jobs = _Answers[QueueSample](clock, limit), _Answers[SizeSample](clock, limit)
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of the queue `name` before a time. window: a key of WINDOWS. end_s: since 1970."""
+        """Return the samples of the queue `name` before a time; of a failure the note tells. end_s: since 1970.
+
+        window: a key of WINDOWS, which gives the time between two samples.
+        """
         step_s = WINDOWS[window]
 
         async def ask() -> tuple[QueueSample, ...]:
@@ -122,7 +125,10 @@ class Prometheus:
         return await self._queues.get(f"{window} {name}", ask)
 
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
-        """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970."""
+        """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970.
+
+        A failure is not raised: the note tells of it.
+        """
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
         step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
         points = int((end_s - began_s) / step_s) + 1
@@ -138,8 +144,9 @@ class Prometheus:
     async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, TimeSeries]:
         """Send a range query and return its series by the value of `label`.
 
-        points: number of samples, the last one at `end_s` (since 1970). Raises BadAnswer, TimeoutError, OSError and
-        ClientError.
+        step_s: seconds between two samples. points: number of samples, the last one at `end_s` (since 1970). Raises
+        BadAnswer if the answer is an error, invalid or too large, and ClientError, TimeoutError or OSError if the
+        request fails.
         """
         start_s = end_s - (points - 1) * step_s
         form = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:.3f}"}

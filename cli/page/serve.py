@@ -97,9 +97,10 @@ def local_hosts(port: int) -> frozenset[str]:
 async def serve_locally(
     client: Client, settings: Settings, args: argparse.Namespace, print_now: Callable[[str], None]
 ) -> ExitCode:
-    """Serve the page on loopback for the user of this machine. Return when interrupted. Raises BadAddress.
+    """Serve the page on loopback for the user of this machine, until cancelled, as by Ctrl-C.
 
-    print_now: prints the address.
+    args: the command line of `turnout page`. print_now: prints the address. Raises BadAddress if the page cannot listen
+    on the port, BadSetting for an invalid URL, and CallError if the API server does not answer at the start.
     """
     secret = secrets.token_urlsafe(24)
 
@@ -167,9 +168,11 @@ async def serving(
 ) -> AsyncIterator[RunningPage]:
     """Serve the page during the block; yields it. The caller runs its source.
 
-    page_settings: returns the settings for a port. sessions: of an earlier page, to be continued. reads_logs: job logs
-    are read with the rights of `client`, whose user is the only viewer. decision_log: a file or a folder.
-    prometheus_url: "" for none. prometheus_cluster: label of the cluster's series there. Raises BadAddress.
+    address: (host, port), with port 0 for a free one. page_settings: returns the settings for the port. sessions: of an
+    earlier page, to be continued. reads_logs: job logs are read with the rights of `client`, whose user is the only
+    viewer. decision_log: a file or a folder. prometheus_url: "" for none. prometheus_cluster: label of the cluster's
+    series there, "" for none. Raises BadAddress if the page cannot listen at `address`, and what `page_settings`
+    raises.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)

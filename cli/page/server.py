@@ -132,9 +132,9 @@ NO_LOGS = "This page may not read the logs of pods. The command turnout goodput 
 class PageServer:
     """Answers the requests of viewers.
 
-    explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery. goodput: reads what the time of a job was
-    spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs. usage_log: None if there is no decision
-    log to read. prometheus: None if the past is only what this page has observed.
+    explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery if the text is no gang. goodput: reads what
+    the time of a job was spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs. usage_log: None if
+    there is no decision log to read. prometheus: None if the past is only what this page has observed.
     """
 
     def __init__(
@@ -290,7 +290,10 @@ class PageServer:
         return handle
 
     def _remember(self, key: tuple[str, Rights], answer: _Encoded) -> _Encoded:
-        """Store an answer and return it. The oldest ones are removed if there are too many."""
+        """Store an answer and return it. Beyond MOST_ANSWERS the ones stored first are removed.
+
+        key: (path and query of the request, rights of the user).
+        """
         self._answers[key] = answer
         while len(self._answers) > MOST_ANSWERS:
             self._answers.popitem(last=False)
@@ -366,8 +369,8 @@ class PageServer:
     async def _job_item(self, request: web.Request) -> tuple[ClusterState, JobItem]:
         """Return the visible state, and the job that the address names.
 
-        Raises HTTPNotFound if there is no such job or the user cannot see it, and what `_state` raises: NotLoggedIn and
-        Unavailable.
+        Raises HTTPNotFound if there is no such job or the user cannot see it, NotLoggedIn without a valid token, and
+        Unavailable before the first observation or if the API server does not answer.
         """
         state, _ = await self._state(request)
         name = "/".join(request.match_info[part] for part in ("kind", "namespace", "name"))
@@ -426,7 +429,8 @@ class PageServer:
     async def _viewer(self, request: web.Request) -> web.Response:
         """Respond with the user's name, rights, the name of the cluster and the links of the page.
 
-        Works before the first observation, too. Raises NotLoggedIn and Unavailable as `_rights` does.
+        Works before the first observation, too. Raises NotLoggedIn if the request has no valid token, and Unavailable
+        if the API server does not answer.
         """
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
@@ -440,6 +444,10 @@ class PageServer:
         return _encoded_response(request, _encoded(viewer, 0))
 
     async def _open_api(self, request: web.Request) -> web.Response:
+        """Respond with the OpenAPI document to every user with a valid token.
+
+        Raises NotLoggedIn without a valid token, and Unavailable if the API server does not answer.
+        """
         await self._identity(request)
         return _bytes_response(request, document(), "application/json")
 
@@ -482,8 +490,9 @@ class PageServer:
         """Send an event at each new version of the state and every AGE_S seconds, after which the browser reads what it
         shows.
 
-        Only the newest version is sent: a slow viewer misses versions, but no facts. Raises NotLoggedIn and Unavailable
-        as `_rights` does, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
+        Only the newest version is sent: a slow viewer misses versions, but no facts. Ends when the viewer leaves or the
+        session expires. Raises NotLoggedIn if the request has no valid token, Unavailable if the API server does not
+        answer, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
         """
         await self._rights(request)
         if self._streams >= MOST_STREAMS:
@@ -529,7 +538,10 @@ class PageServer:
 
 
 async def _write(response: web.StreamResponse, event: str, data: Mapping[str, Any], number: int) -> None:
-    """Write one server-sent event. number: its ID. Raises TimeoutError if the browser does not read."""
+    """Write one server-sent event. event: its name. data: sent as JSON. number: its ID.
+
+    Raises TimeoutError if the browser does not read for WRITE_S seconds, ConnectionError if it has gone.
+    """
     text = f"event: {event}\nid: {number}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
     async with asyncio.timeout(WRITE_S):
         await response.write(text)
@@ -581,6 +593,6 @@ def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool =
 
 
 def _problem(status: int, error: str, next_step: str = "") -> web.Response:
-    """Return an error as a JSON response. next_step: what the user can do; "" if nothing."""
+    """Return an error as a JSON response. status: of HTTP. next_step: what the user can do; "" if nothing."""
     body = msgspec.json.encode(Problem(error, next_step))
     return web.Response(status=status, body=body, headers=HEADERS, content_type="application/json", charset="utf-8")

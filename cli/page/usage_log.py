@@ -84,7 +84,11 @@ class UsageLog:
         return [previous, self._path] if previous.exists() else [self._path]
 
     def _read_file(self, path: Path) -> None:
-        """Read the complete lines after those that were read before; an incomplete last line is read the next time."""
+        """Read the complete lines of a file after those that were read before; an incomplete last line is read next
+        time.
+
+        Raises OSError if the file cannot be read.
+        """
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
             key = stat.st_dev, stat.st_ino

@@ -113,9 +113,10 @@ def _with_jobs(line: UsageLine, jobs: tuple[JobUsage, ...]) -> UsageLine:
 
 
 def filtered(usage: Usage, query: Query, report: str) -> Usage:
-    """Return the usage of the queue or job that the query names; all of it if it names none.
+    """Return the usage of the queue and of the job that the query names; all of it if it names none.
 
-    report: a report on queues also needs the lines in which the queue borrows.
+    report: a word of REPORTS. The filter "queue" counts here only for "user" and "job": the other reports also need the
+    lines of other queues, from which the queue borrows.
     """
     queue, job = query.filters.get("queue", ""), query.filters.get("job", "")
     lines = usage.lines
@@ -134,7 +135,7 @@ def usage_list(usage: Usage, state: ClusterState, rights: Rights, query: Query, 
     """Return one report with what the user may see, sorted and paged.
 
     usage: of the whole log. rights: of the user. query: its filters name the report. reading: state of the log. Raises
-    BadQuery.
+    BadQuery for an unknown report or sort key, and for an invalid number of days.
     """
     report, days = window_of(query)
     visible_part = visible_usage(usage, state, rights)

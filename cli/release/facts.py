@@ -20,7 +20,8 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
     """Return why the pods of one job have the scheduling gate; None if none of them has it.
 
-    Lists their Events and Leases.
+    Lists Events of their namespace and the Leases of nominators. Without the right to list them, no reason is known, or
+    not whether a nominator works.
     """
     gated = behind_gate(pods)
     if not gated:

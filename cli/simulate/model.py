@@ -77,8 +77,8 @@ def jobs_of(
 ) -> tuple[tuple[Submission, ...], ReplayRules]:
     """Return the jobs to replay, and the rules and nodes of the cluster.
 
-    jobs: number of first jobs to take, 0 for all. Raises BadSimulation if there are none, or if one does not fit the
-    empty cluster.
+    rows: of the trace, in any order. jobs: number of first jobs to take, 0 for all. Raises BadSimulation if there are
+    none, or if one does not fit the empty cluster.
     """
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:

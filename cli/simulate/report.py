@@ -89,7 +89,10 @@ class UseRecorder:
 
 
 def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list[tuple[float, float, float]]:
-    """Return points that are at least `step_s` apart, each with the last state before the next one."""
+    """Return points that are at least `step_s` apart, each with the last state before the next one.
+
+    points: (seconds, GPUs, waiting jobs), at least one, in ascending time.
+    """
     kept_points = [points[0]]
     for at_s, used_gpus, waiting_jobs in points[1:]:
         if at_s - kept_points[-1][0] < step_s:

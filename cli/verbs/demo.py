@@ -28,7 +28,10 @@ def add(commands: Verbs) -> None:
 
 
 def _gangs(text: str) -> int:
-    """Parse a number of gangs. Raises ArgumentTypeError if it is out of bounds."""
+    """Parse a number of gangs, 1 to _MOST_GANGS.
+
+    Raises ArgumentTypeError if it is out of bounds, and ValueError if the text is no whole number.
+    """
     number = int(text)
     if not 1 <= number <= _MOST_GANGS:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")
@@ -36,7 +39,7 @@ def _gangs(text: str) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Run the demo. Return the exit code."""
+    """Run the demo. Return the exit code: FAILED if a program or the story fails, INTERRUPTED after SIGTERM."""
     import asyncio
 
     from turnout.cli.commands.child_programs import ChildFailed

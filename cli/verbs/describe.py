@@ -29,13 +29,13 @@ def add(commands: Verbs) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    """Print a job, its pods and its Events. Return the exit code."""
+    """Print a job, its pods and its Events. Return the exit code: FAILED if there is no such job."""
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job, objects
 
     job_name = named_job(args)
 
     async def look(client: Client) -> None:
-        """Print a job with its pods and events."""
+        """Print a job with its pods and Events. Raises NoSuch if no job or several have the name."""
         from turnout.cli.jobs import describe_job
 
         job = await found_job(client, job_name)

@@ -45,9 +45,9 @@ class LogFollower:
     ) -> None:
         """Begin without any output.
 
-        job, pods: their API paths. show: gets the bytes of the log. tell: gets messages for the user. container: "" for
-        the training container. first: log parameters of the API server that limit the first run's output; None for all
-        of it.
+        kind: of the job. job: API path of its object. pods: API path of the pods of its namespace. rank: of the worker.
+        show: gets the bytes of the log, in order. tell: gets messages for the user. container: "" for the training
+        container. first: log parameters of the API server that limit the first run's output; None for all of it.
         """
         self._calls, self._clock, self._kind, self._job, self._pods, self._rank = calls, clock, kind, job, pods, rank
         self._show, self._tell = show, tell
@@ -56,7 +56,11 @@ class LogFollower:
         self._container, self._first = container, dict(first or {})
 
     async def run(self) -> None:
-        """Show the log until the job has ended or was deleted. A broken connection is reported, and opened again."""
+        """Show the log until the job has ended or was deleted, and what its last run has written is shown.
+
+        A broken connection and a fault of the API server are reported to `tell`, and the call is repeated. Raises
+        NoSuchContainer if the pod has no such container, and KubeError if the API server refuses a call.
+        """
         from turnout.kube.errors import ServerFault, Unreachable
 
         while True:
@@ -90,7 +94,10 @@ class LogFollower:
         )
 
     async def _newest(self) -> Run | None:
-        """Return the newest run of the rank; None if the rank has no pod."""
+        """Return the newest run of the rank; None if the rank has no worker.
+
+        Raises NoSuchContainer if its pod does not have the container.
+        """
         import msgspec
 
         from turnout.cli.log_runs import newest, selector
@@ -105,7 +112,7 @@ class LogFollower:
         """Show the output of a run from the byte where the last call stopped, until the stream ends.
 
         ended: the job has ended, so the log is read without following. If the pod is gone or its container waits,
-        nothing is shown.
+        nothing is shown. Raises Unreachable or ServerFault if the connection breaks or the API server fails.
         """
         from turnout.kube.errors import NotFound, Rejected
 
@@ -130,7 +137,7 @@ class LogFollower:
         self._done = run.over or ended
 
     async def _passed_over(self, run: Run) -> int:
-        """Return how many bytes of a run's log precede the part that `first` selects."""
+        """Return how many bytes of a run's log precede the part that `first` selects; 0 if it is not in the log."""
         path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
         part = await self._calls.get(path, {**container, **self._first})
         full_log = await self._calls.get(path, container)

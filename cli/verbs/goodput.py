@@ -54,7 +54,11 @@ def add(commands: Verbs) -> None:
 
 
 def _goodput(args: argparse.Namespace) -> int:
-    """Print the time of one job by kind. Return the exit code."""
+    """Print the time of one job, or of a queue's jobs, by kind.
+
+    Returns the exit code: FAILED if there is no such job or queue, or the job's logs have no totals. Raises BadArgument
+    for an invalid name.
+    """
     from turnout.cli.commands.job_goodput import goodput_of
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.kube.client.clock import RealClock
@@ -75,7 +79,7 @@ def _goodput(args: argparse.Namespace) -> int:
 
 
 def _goodput_of_queue(args: argparse.Namespace, queue: str) -> int:
-    """Print the GPU time of a queue's jobs by kind. Return the exit code."""
+    """Print the GPU time of a queue's jobs by kind. Return the exit code: FAILED if there is no such queue."""
     from turnout.cli.commands.job_goodput import goodput_of_jobs, jobs_of_queue
     from turnout.kube.client.clock import RealClock
 

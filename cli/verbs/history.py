@@ -39,7 +39,7 @@ def add(commands: Verbs) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
-    """Print the decisions on one job. Return the exit code."""
+    """Print the decisions on one job. Return the exit code: FAILED without such a job or a readable log."""
     from turnout.cli.why import NoSuchJob, known_words
     from turnout.kube.client.clock import RealClock
 
@@ -57,10 +57,11 @@ def _history(args: argparse.Namespace) -> int:
 
 
 async def history_of(client: Client, job_name: JobName, log: Path | None) -> Listing[Any]:
-    """Return the decisions on one job, also on a deleted one of which Events remain.
+    """Return the decisions on one job, oldest first, also on a deleted one of which Events remain.
 
-    log: decision log, None to read only Events and annotations. Raises NoSuchJob if there is no such job, or
-    several, and OSError if the log cannot be read.
+    A note tells that the job is deleted, and how many lines of the log cannot be read. log: decision log, whose rotated
+    file is read, too; None to read only Events and annotations. Raises NoSuchJob if there is no such job, or several,
+    and OSError if the log cannot be read.
     """
     import asyncio
 
@@ -87,9 +88,10 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
 
 
 async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict[JobKey, Any]:
-    """Return the existing jobs that a name may mean: of its kind, or of all kinds if it has none.
+    """Return the existing jobs that a name may mean, each with its object as JSON values.
 
-    place: "namespaces/NAME". Kinds that may not be listed are left out.
+    They are of the name's kind in all API groups that have it, or of all kinds if the name has none. Kinds that may not
+    be listed or are not served are left out. place: "namespaces/NAME", the namespace of `job_name`.
     """
     import asyncio
 
@@ -115,7 +117,10 @@ def _in(place: str, path: str) -> str:
 
 
 def _objects_in_events(events: list[Any], namespace: str) -> set[JobKey]:
-    """Return the jobs, PodGroups and pods that Events name, also those that no longer exist."""
+    """Return the jobs, PodGroups and pods that Events name, also those that no longer exist.
+
+    Objects of other kinds are left out. events: as JSON values. namespace: of all of them.
+    """
     from turnout.cli.views.cluster_events import read_event
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey

@@ -57,9 +57,10 @@ def _jobs(args: argparse.Namespace) -> int:
 
 
 async def jobs_of(client: Client, namespace: str, selector: str) -> Listing[JobRow]:
-    """Return the listing of jobs, with a note that counts those of other controllers. namespace: "" for all.
+    """Return the listing of our controllers' jobs, with a note that counts those of other controllers.
 
-    selector: of labels, "" for all.
+    A kind that is not served has no jobs. namespace: "" for all. selector: of labels, "" for all. Raises Forbidden if
+    the user may not list a kind of our controllers; other kinds that may not be listed count as 0.
     """
     import asyncio
 
@@ -98,9 +99,10 @@ async def _others(client: Client, namespace: str, selector: str) -> str:
 
 
 async def _count(client: Client, path: str, namespace: str, selector: str) -> int:
-    """Return the number of objects of a kind; 0 if the kind is not served or may not be listed.
+    """Return the number of objects of a kind, as the API server estimates it; 0 if it may not be listed or is not
+    served.
 
-    path: of the kind's objects.
+    path: of the kind's objects in the whole cluster. namespace, selector: "" for all.
     """
     from urllib.parse import quote
 

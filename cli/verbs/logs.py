@@ -43,8 +43,9 @@ def add(commands: Verbs) -> None:
 
 
 def _logs(args: argparse.Namespace) -> int:
-    """Print or follow the log of one rank. Return the exit code. Raises BadArgument for options that exclude each
-    other.
+    """Print or follow the log of one rank. Return the exit code: FAILED if there is no such job, rank or container.
+
+    Raises BadArgument for --follow with --previous, for a negative rank, and for an invalid name.
     """
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.cli.log_runs import NoSuchContainer
@@ -63,14 +64,18 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
-    """Return the parameters of the API server's log call that the options ask for."""
+    """Return the parameters of the API server's log call that the options ask for. A negative --tail is ignored."""
     found = {"tailLines": str(args.tail)} if args.tail is not None and args.tail >= 0 else {}
     found |= {"sinceSeconds": str(max(1, round(args.since)))} if args.since else {}
     return found | ({"previous": "true"} if args.previous else {})
 
 
 async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
-    """Print the log of the newest run of a rank. Raises NoSuch if the job has no worker of this rank."""
+    """Print the log of the newest run of a rank.
+
+    Raises NoSuch if the job has no worker of this rank, NoSuchContainer if its pod does not have the container of
+    --container, and CallError if there is no such log yet, as while the container waits.
+    """
     from turnout.cli.commands.jobs_of_controllers import objects
     from turnout.cli.log_runs import newest, selector
 
@@ -84,7 +89,10 @@ async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> Non
 
 
 async def _follow(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
-    """Print the log of a rank as it grows, over restarts of its pod, until the job ends."""
+    """Print the log of a rank as it grows, over restarts and new pods, until the job has ended or was deleted.
+
+    Raises NoSuchContainer if the pod does not have the container of --container.
+    """
     from turnout.cli.verbs.follow_log import LogFollower
     from turnout.kube.client.clock import RealClock
 

@@ -88,7 +88,10 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _untaint(args: argparse.Namespace) -> int:
-    """Remove our taint from a node. Return the exit code."""
+    """Remove our taint from a node. Return the exit code: FAILED if the node does not exist or has no such taint.
+
+    Raises BadArgument if no node can have the given name.
+    """
     from turnout.cli.job_names import can_be_name
     from turnout.cli.nodes import NotTainted
 
@@ -98,7 +101,8 @@ def _untaint(args: argparse.Namespace) -> int:
     async def free(client: Client) -> None:
         """Remove the taint from the node and print a line about it.
 
-        Raises NoSuch if the node does not exist or may not be changed.
+        Raises NoSuch if the node does not exist or may not be changed, NotTainted if it does not have the taint, and
+        Conflict if other writers changed it at each of _TRIES attempts.
         """
         from turnout.kube.errors import Forbidden, NotFound
 
@@ -114,9 +118,11 @@ def _untaint(args: argparse.Namespace) -> int:
 
 
 async def _remove_taint(client: Client, node: str, key: str) -> None:
-    """Remove the taint `key` from a node, and try again if another writer changes the node at the same time.
+    """Remove the taint `key` from a node, and record that all reports until now are handled.
 
-    Raises NotTainted if the node does not have it, Conflict if _TRIES attempts fail, NotFound and Forbidden.
+    If another writer changes the node at the same time, try again, _TRIES times in all; then raise Conflict. Raises
+    NotTainted if the node does not have the taint, NotFound if there is no such node, and Forbidden if the user may
+    not read or patch it.
     """
     import msgspec
 

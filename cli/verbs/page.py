@@ -70,7 +70,7 @@ def _add_past(page: argparse.ArgumentParser) -> None:
 
 
 def _page(args: argparse.Namespace) -> int:
-    """Serve the page until interrupted. Return the exit code."""
+    """Serve the page until interrupted. Return the exit code: FAILED if it cannot listen or a URL is invalid."""
     from turnout.cli.page.serve import BadAddress, serve, serve_locally
     from turnout.kube.cli_flags import BadSetting
 

@@ -57,7 +57,10 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _pause(args: argparse.Namespace) -> int:
-    """Pause the autoscaler for a job or for all jobs. Return the exit code."""
+    """Pause the autoscaler for a job or for all jobs. Return the exit code.
+
+    Raises BadArgument if options are invalid or contradict each other.
+    """
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import BadOptions, override_patch, pause_end
 
@@ -89,8 +92,10 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _one(verb: str, args: argparse.Namespace, paused: Literal["true", "grow", "shrink"] | None, ends: str) -> int:
-    """Pause or resume the autoscaler for one job. Return the exit code. verb: for messages. paused, ends: as of
-    `pause_patch`.
+    """Pause or resume the autoscaler for one job. Return the exit code: FAILED if there is no such job.
+
+    verb: for messages. paused: what stops, "true" for both directions; None to resume. ends: RFC 3339; "" for no end,
+    and to resume. Raises BadArgument if the name is invalid.
     """
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
@@ -98,7 +103,10 @@ def _one(verb: str, args: argparse.Namespace, paused: Literal["true", "grow", "s
     job_name = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
 
     async def write(client: Client) -> None:
-        """Write the override to the job and print what changed. Raises NoSuch if the job does not exist."""
+        """Write the override to the job and print what changed.
+
+        Raises NoSuch if the job does not exist, or if several have a name without a kind.
+        """
         from turnout.cli.pause import pause_patch
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
@@ -153,7 +161,10 @@ def _missing(job_name: JobName) -> str:
 
 
 def _all(verb: str, args: argparse.Namespace, change: PendingPatch) -> int:
-    """Write an override for all jobs. Return the exit code. verb: for messages."""
+    """Write an override for all jobs. Return the exit code. verb: for messages. change: the patch of its ConfigMap.
+
+    Raises BadArgument if --orders is not NAMESPACE/NAME.
+    """
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:

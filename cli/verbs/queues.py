@@ -60,8 +60,9 @@ async def queues_of(
 ) -> Listing[QueueRow]:
     """Return the listing of queues.
 
-    If the user may not see the whole cluster, it is taken from the autoscaler's ConfigMaps. namespace: only queues with
-    jobs in it, "" for all; ignored with the ConfigMaps. Raises CannotSee if neither can be read.
+    If the user may not see the whole cluster, it is taken from the autoscaler's ConfigMaps, and a note says so.
+    cluster_view: as `look` returns it. namespace: only queues with jobs in it, "" for all; ignored with the ConfigMaps.
+    Raises CannotSee if these may not be read either, or there are none.
     """
     from turnout.autoscaler.reporting.queue_status import LABEL
     from turnout.cli.commands.listing import CannotSee, items, may_not

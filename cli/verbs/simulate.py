@@ -58,7 +58,11 @@ def add(commands: Verbs) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    """Replay a trace with lending and without, and print the figures of both. Return the exit code."""
+    """Replay a trace with lending and without, and print the figures of both.
+
+    Returns the exit code: FAILED if the trace cannot be read or the report cannot be written. Raises BadArgument if an
+    option is invalid, the trace has no job, or a job does not fit the cluster.
+    """
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
@@ -135,7 +139,7 @@ def _write_report(
 
 
 def _options(args: argparse.Namespace) -> SimulationOptions:
-    """Return the simulation's options by the command line. Raises BadSimulation if --nodes or --jobs is invalid."""
+    """Return the simulation's options by the command line. Raises BadSimulation if one of them is invalid."""
     from turnout.cli.simulate.model import BadSimulation, SimulationOptions
 
     nodes: tuple[int, ...] = ()
@@ -153,7 +157,8 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
 def _trace_rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Return the rows of the trace file, of stdin for "-", or those generated from --jobs and --seed.
 
-    Raises BadTrace if the text is no trace, and OSError if the file cannot be read.
+    Raises BadTrace if the text is no trace, OSError if the file cannot be read, and UnicodeDecodeError if it is no
+    text.
     """
     from random import Random
 

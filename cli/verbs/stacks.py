@@ -33,7 +33,10 @@ def add(commands: Verbs) -> None:
 
 
 def _stacks(args: argparse.Namespace) -> int:
-    """Merge the stacks of a hang, write the report into their folder and print the verdict. Return the exit code."""
+    """Merge the stacks of a hang, write the report into their folder and print the verdict.
+
+    Returns the exit code: FAILED if there are no usable stacks or the report cannot be written.
+    """
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
     from turnout.launcher.health.stack_traces.report import files, merge, verdict
@@ -51,9 +54,11 @@ def _stacks(args: argparse.Namespace) -> int:
 
 
 def _gathered(folder: Path) -> WorldStacks:
-    """Return all stack files of the folder.
+    """Return the stacks of all stack files of the folder.
 
-    One that cannot be read is reported on stderr, and its rank counts as silent.
+    The rank of a file that cannot be read counts as silent, and the result says why. Raises BadStacks if there is no
+    stack file, if the files are of worlds of different sizes, or if a file's name has an impossible rank or world.
+    Raises OSError if the folder cannot be listed.
     """
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read

@@ -30,13 +30,13 @@ def add(commands: Verbs) -> None:
 
 
 def _suspend(args: argparse.Namespace) -> int:
-    """Suspend a job, or resume it. Return the exit code."""
+    """Suspend a job, or resume it if `args.on` is False. Return the exit code: FAILED if there is no such job."""
     from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
 
     job_name = named_job(args)
 
     async def write(client: Client) -> None:
-        """Suspend or resume the job and print which."""
+        """Suspend or resume the job and print which. Raises NoSuch if no job or several have the name."""
         from turnout.cli.jobs import suspension
         from turnout.kube.client.apply import MERGE
 

@@ -81,7 +81,10 @@ def _add_topology(commands: Verbs) -> None:
 
 
 def _topology(args: argparse.Namespace) -> int:
-    """Print the switches as a tree. Return the exit code."""
+    """Print the switches as a tree, or as a picture with --svg. Return the exit code.
+
+    Raises BadArgument for --svg together with --watch or --output.
+    """
     from turnout.cli.commands.scheduler_view import look
     from turnout.kube.client.clock import RealClock
 
@@ -106,7 +109,8 @@ def _topology(args: argparse.Namespace) -> int:
 def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
     """Return the topology map as a listing, with the used and the allocatable GPUs of each switch.
 
-    with_nodes: also list each node. Raises CannotSee if nodes or pods may not be listed.
+    with_nodes: also list each node. If there is no usable map, a note says why. Raises CannotSee if nodes or pods may
+    not be listed in the whole cluster.
     """
     from turnout.cli.views.topology import listing, rows, tree_nodes
 
@@ -118,7 +122,7 @@ def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) 
 def topology_svg(view: SchedulerView, settings: Settings) -> str:
     """Return an SVG picture of the topology map: switches, nodes, and the GPUs that each gang uses on each node.
 
-    Raises CannotSee if nodes or pods may not be listed.
+    Raises CannotSee if nodes or pods may not be listed in the whole cluster.
     """
     from turnout.cli.views.topology import tree_nodes
     from turnout.cli.views.topology_svg import svg
@@ -132,7 +136,7 @@ def topology_svg(view: SchedulerView, settings: Settings) -> str:
 def _gpus_by_node_and_gang(view: SchedulerView) -> dict[str, Counter[str]]:
     """Return the number of GPUs that each gang uses on each node: node -> key of the gang -> number.
 
-    Pods without a GPU or node are omitted. Raises CannotSee if nodes or pods may not be listed.
+    Pods without a GPU or node are omitted. Raises CannotSee if nodes or pods may not be listed in the whole cluster.
     """
     from turnout.cli.commands.listing import CannotSee, may_not
 
@@ -146,7 +150,11 @@ def _gpus_by_node_and_gang(view: SchedulerView) -> dict[str, Counter[str]]:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    """Print where a gang would be placed, or what a reason means. Return the exit code."""
+    """Print where a gang would be placed, or what a reason means.
+
+    Returns the exit code: NEGATIVE_RESULT if the gang does not fit now. Raises BadArgument if the text is no gang and
+    no reason, or if an option is invalid.
+    """
     if args.gang.isalpha():  # no gang has such a name: it begins with a number
         return _explain_reason(args.gang)
     from turnout.cli.views.explain import BadGang, gang_of, listing
@@ -185,7 +193,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _explain_reason(word: str) -> int:
-    """Print what a reason means. Raises BadArgument for one that no program uses."""
+    """Print what a reason means. Return the exit code. Raises BadArgument for a reason that no program uses."""
     from difflib import get_close_matches
 
     from turnout.kube.reasons import WORDS, explain

@@ -26,7 +26,10 @@ def add(commands: Verbs) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Check the map in a file, or on stdin for "-". Return the exit code."""
+    """Check the map in a file, or on stdin for "-", and print its faults.
+
+    Returns the exit code: NEGATIVE_RESULT if it has faults, FAILED if the file cannot be read.
+    """
     from turnout.cli.topo_check import check, report_lines
 
     try:

@@ -77,8 +77,8 @@ def _usage(args: argparse.Namespace) -> int:
 
 
 def _csv(report: str, usage: Usage) -> str:
-    """Return a report as CSV with a heading (RFC 4180, but lines end with a line feed), without a line feed at the
-    end.
+    """Return a report, one of REPORTS, as CSV with a heading (RFC 4180, but lines end with a line feed), without a line
+    feed at the end.
     """
     import csv
     import io
@@ -95,7 +95,7 @@ def _csv(report: str, usage: Usage) -> str:
 def _read(log: Path, since_s: float) -> Usage:
     """Return the usage since `since_s` in a decision log. log: "-" for stdin. since_s: since 1970.
 
-    Raises OSError if it cannot be read.
+    Lines that are not about usage are skipped. Raises OSError if the log cannot be read.
     """
     from turnout.cli.views.usage import read_usage
 

@@ -42,7 +42,7 @@ def _version(args: argparse.Namespace) -> int:
     async def work(client: Client) -> None:
         """Print the versions of Kubernetes and of Turnout's installed components.
 
-        If the components may not be listed or the API has none, print why.
+        If the components cannot be listed, print why. Raises CallError if Kubernetes' version cannot be read.
         """
         import msgspec
 
@@ -61,7 +61,11 @@ def _version(args: argparse.Namespace) -> int:
 
 
 def installed(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per Deployment of Turnout: its component, its version and its namespace, sorted by line."""
+    """Return one line per Deployment: its component, its version and its namespace, sorted by line.
+
+    deployments: objects of Turnout as JSON values. Without a component's label the line has the Deployment's name, and
+    without a version's label "unknown".
+    """
     lines = []
     for each in deployments:
         meta = each["metadata"]

@@ -69,7 +69,10 @@ def add(commands: Verbs) -> None:
 
 
 def _why(args: argparse.Namespace) -> int:
-    """Print why a job has its state and size. Return the exit code."""
+    """Print why a job has its state and size. Return the exit code: FAILED if there is no such job.
+
+    Raises BadArgument if the name or an option is invalid.
+    """
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import controller_report_of
     from turnout.cli.release.facts import gate_facts
@@ -78,7 +81,11 @@ def _why(args: argparse.Namespace) -> int:
     settings, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
-        """Print why a job has its size or waits. Raises NoSuch, CannotSee."""
+        """Print why a job has its size or waits.
+
+        Raises NoSuchJob if no job or several have the name, and CannotSee if a list failed for a reason other than
+        missing rights.
+        """
         cluster_view = await look(client, settings, name.namespace)
         key = _job_key(name, cluster_view)
         controller_report = await controller_report_of(client, key)
@@ -107,7 +114,8 @@ def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
 def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
     """Return why a job has its state: its chain of causes, or a limited view if lists were forbidden.
 
-    A sentence is returned for a job on which the autoscaler decides nothing: unreadable, ended, or of no known kind.
+    A sentence is returned for a job on which the autoscaler decides nothing: unreadable, ended, or a gang that no job
+    of a known kind owns. key: as `_job_key` returns it; a key that is not in the snapshot counts as an ended job.
     """
     from turnout.cli.why import unmanaged_gang_text
     from turnout.jobs.model import JobLifecycle
@@ -154,7 +162,7 @@ def _chain(
 
 
 def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
-    """Return what the job's own pods show, for a user who may not list the whole cluster."""
+    """Return what the job's own pods show, for a user who may not list the whole cluster. key: of an observed job."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
 
@@ -230,7 +238,10 @@ def _print_explanation(
 
 
 def _print_row(page: TerminalPage, label: str, text: str) -> None:
-    """Print a row with its label in front of the first line."""
+    """Print a row, wrapped to the width of the page, with its label in front of the first line; nothing for "".
+
+    text: without control characters.
+    """
     width = max(40, page.columns - _LABEL)
     for number, line in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)):
         head = page.cyan((label if not number else "").ljust(_LABEL))
@@ -240,7 +251,10 @@ def _print_row(page: TerminalPage, label: str, text: str) -> None:
 def _document(
     explanation: Explanation, controller_report: ControllerReport | None, gate: Gate | None, repair: str | None
 ) -> Mapping[str, Any]:
-    """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it."""
+    """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it.
+
+    A sentence becomes {"job": null, "says": sentence}. A time that never comes is null.
+    """
     import msgspec
 
     document = {"job": None, "says": explanation} if isinstance(explanation, str) else msgspec.to_builtins(explanation)

@@ -54,19 +54,19 @@ class BadGang(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AskedGang:
-    """A gang that might arrive: `pods` pods of `gpus` GPUs each. minimum: pods that must start together."""
+    """A gang that might arrive. Raises BadGang if a number is out of range."""
 
-    pods: int
-    gpus: int
+    pods: int  # 1 to MOST_PODS
+    gpus: int  # of each pod, >= 1
     namespace: str
-    resource: str
-    minimum: int
-    tier: int | None = None
-    requests: Mapping[str, str] = field(default_factory=dict)
-    selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[str, ...] = ()
+    resource: str  # name of the GPU resource
+    minimum: int  # pods that must start together, 1 to `pods`
+    tier: int | None = None  # of the widest switch that it may span, 1 for a leaf; None if it only prefers
+    requests: Mapping[str, str] = field(default_factory=dict)  # of each pod: resource -> quantity, besides GPUs
+    selector: Mapping[str, str] = field(default_factory=dict)  # of nodes: label -> value
+    tolerations: tuple[str, ...] = ()  # keys of taints
     priority: int = 0
-    queue: str = ""
+    queue: str = ""  # "" for that of the namespace
 
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= MOST_PODS or self.gpus < 1:
@@ -93,23 +93,23 @@ def gang_of(text: str, namespace: str, resource: str, *, minimum: int | None = N
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """One node of the plan. switch: its switches from the root down, "" off the map. free_gpus: before the gang."""
+    """One node of the plan."""
 
     node: str
-    switch: str
-    pods: int
-    ranks: tuple[int, ...]
-    gpus: int
-    free_gpus: int
+    switch: str  # its switches from the root down, "" off the map
+    pods: int  # of the gang on this node
+    ranks: tuple[int, ...]  # of these pods, ascending
+    gpus: int  # of these pods together
+    free_gpus: int  # before the gang
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The answer. fits: all its pods would find a place. why: sentences, the verdict first."""
+    """The answer of `explain`."""
 
-    fits: bool
-    landings: tuple[Landing, ...]
-    why: tuple[str, ...]
+    fits: bool  # all pods of the gang would find a place
+    landings: tuple[Landing, ...]  # by rank; also of a part of the gang; () if the planner has no opinion
+    why: tuple[str, ...]  # sentences, the verdict first
 
 
 def explain(

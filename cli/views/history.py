@@ -62,7 +62,7 @@ def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, na
 def rows_of_annotations(raw: Object, kind: str) -> list[HistoryRow]:
     """Return the rows of a job's history that its annotations contain: the last resize, and pauses.
 
-    kind: of the job.
+    Pauses have no time. raw: the job's object. kind: of the job.
     """
     meta = raw.get("metadata") or {}
     notes, about = meta.get("annotations") or {}, f"{kind}/{meta.get('name')}"
@@ -81,7 +81,10 @@ def rows_of_annotations(raw: Object, kind: str) -> list[HistoryRow]:
 
 
 def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
-    """Return the changed decisions on a job in a decision log, and the number of unreadable lines."""
+    """Return the changed decisions on a job in a decision log, in its order, and the number of unreadable lines.
+
+    A decision that repeats the last one on the job is left out. key: of the job.
+    """
     job, rows, unread = str(key), list[HistoryRow](), 0
     before: tuple[str, int] | None = None  # a new file and a new leader tell a decision again
     for line in lines:

@@ -76,7 +76,7 @@ class Listing(Generic[R]):
 def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> str:
     """Return a listing as text, without a newline at the end. output_format: one of FORMS.
 
-    headers: a table begins with a heading.
+    headers: False leaves only the rows of a table, without its heading, its notes and the text for an empty one.
     """
     if output_format in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
@@ -90,7 +90,7 @@ def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> 
 
 
 def encoded(values: Any, output_format: str) -> str:
-    """Write values as JSON or YAML, without the last line's end."""
+    """Return values as JSON or YAML, without a newline at the end. output_format: "json"; any other word is YAML."""
     return json.dumps(values, indent=2) if output_format == "json" else _yaml(values)
 
 

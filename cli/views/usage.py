@@ -192,7 +192,7 @@ class PairRow:
 
 
 def rows_by_user(usage: Usage) -> list[HolderRow]:
-    """Return a row for each of the MAX_OWNERS users with most GPU-hours, and one for all others."""
+    """Return a row for each of the MAX_OWNERS users with most GPU-hours, then one for all others, if there are any."""
     sums = _sum_holders(usage, lambda user, _job, _queue: (user, "", ""))
     if len(sums) <= MAX_OWNERS:
         return sums

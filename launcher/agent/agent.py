@@ -167,7 +167,11 @@ class MemberTasks:
 
 
 class Agent:
-    """One member of a job. run() returns its exit code."""
+    """One member of a job. run() returns its exit code.
+
+    token: of the job. workers: runs the training processes. leadership: starts a coordinator here. seek: the state in
+    which the search for a coordinator begins. where: reads this worker's switch path.
+    """
 
     def __init__(
         self,
@@ -289,7 +293,7 @@ class Agent:
                 raise item
 
     async def _give_up(self, found: GiveUp) -> None:
-        """End without a coordinator."""
+        """Stop the processes and end without a coordinator: exit DRAINED if this member was leaving, else FAILED."""
         await self._workers.stop()
         self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, found.reason, found.detail)
 

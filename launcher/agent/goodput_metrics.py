@@ -62,7 +62,10 @@ class GoodputMetrics:
 
 
 def step_seconds(before: JobTime | None, record: JobTime) -> float:
-    """Return the wall time of a step between two records in seconds, 0 if no step was done between them."""
+    """Return the wall time of a step between two records in seconds.
+
+    0 if no step was done between them, and if the first record is missing (None) or has no step.
+    """
     if before is None or before.step < 0 or record.step <= before.step:
         return 0.0
     return (record.until_ns - before.until_ns) / NS / (record.step - before.step)

@@ -71,10 +71,10 @@ class CannotListen(LauncherError):
 
 
 def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
-    """Return the job's token from its file, without surrounding space; b"" if there is no file.
+    """Return the job's token from its file, without surrounding space; b"" if the settings name no file.
 
-    address: this agent's IP address. Raises BadSettings if the file cannot be read or has a wrong length, and also
-    without a file, unless the address is loopback or --insecure-no-token is given.
+    address: this agent's IP address. Raises BadSettings if the file is missing, cannot be read or has a wrong length.
+    Also raises it if no file is named, unless the address is loopback or --insecure-no-token is given.
     """
     if rendezvous.token_file:
         try:
@@ -99,7 +99,10 @@ def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
 
 
 def listen_at(address: str) -> socket.socket:
-    """Return a listening socket on any free port of this address, for other workers' daemons. Raises CannotListen."""
+    """Return a listening socket on any free port of this address, for other workers' daemons.
+
+    Raises CannotListen if the address is not of this host, or if no port can be used.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -122,9 +125,9 @@ def member_of(
 ) -> Member:
     """Describe this agent as a member. Its id is new, so messages of an earlier agent with this name do not bind it.
 
-    address, port: where this agent listens. processes: number of training processes. path: switches above the host, ()
-    if unknown. daemon_port: of the checkpoint daemon, 0 for none. store_port: the port at which training processes meet
-    if this member has rank 0; 0: a free one is chosen.
+    place: what the settings say of this worker. address, port: where this agent listens. processes: number of training
+    processes. path: switches above the host, () if unknown. daemon_port: of the checkpoint daemon, 0 for none.
+    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen.
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
@@ -156,8 +159,10 @@ async def run_agent(
     training: WorkerBackend | None = None,
     ready: Callable[[Callable[[], None]], None] | None = None,
 ) -> Exit:
-    """Take part in a job until it is over, and return how it ended. Raises BadSettings, CannotListen and LockRefused
-    before anything is started.
+    """Take part in a job until it is over, and return how it ended.
+
+    Raises BadSettings if the token or the devices do not fit the settings, CannotListen if a port cannot be used, and
+    LockRefused if the arbiter cannot be used, all before any process is started.
 
     environ: of the training processes and of this agent. training: runs the processes; None: the agent starts them
     itself. ready: called once with a function that makes this member leave, if signals are handled elsewhere; None:
@@ -349,7 +354,10 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
 
 
 def _device_count(kind: Devices, environ: Mapping[str, str]) -> int:
-    """Count the GPUs of this kind. NVIDIA: the entries of CUDA_VISIBLE_DEVICES, or the device files without it."""
+    """Count the GPUs of this kind: for XPU the render devices of other vendors, else those of NVIDIA.
+
+    These are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files.
+    """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
     nvidia = [name for name in device_files if name.startswith("nvidia")]

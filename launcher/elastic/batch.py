@@ -43,7 +43,11 @@ class ElasticBatch:
             raise BadBatch(f"the micro batch is {self.micro_batch}: 1 or more is needed")
 
     def passes(self, world: int, samples: int | None = None) -> int:
-        """Return the passes that every rank makes for one batch: as many as the rank with the most samples needs."""
+        """Return the passes that every rank makes for one batch: as many as the rank with the most samples needs.
+
+        samples: the size of this batch if it is a short one, None for the global batch. Raises BadBatch for a world
+        below 1, or a size outside 1 to the global batch.
+        """
         largest = -(-self._size(samples) // _checked_world(world))
         return -(-largest // self.micro_batch) if self.micro_batch else 1
 
@@ -53,7 +57,8 @@ class ElasticBatch:
 
         samples: the size of this batch if it is a short one. Rank r takes positions r, r + world, r + 2 world...
         DDP and FSDP average gradients over the ranks with equal weight. With each mean loss times its weight, that
-        average is the gradient of the batch's mean loss, however uneven the shares are.
+        average is the gradient of the batch's mean loss, however uneven the shares are. Raises BadBatch if the rank is
+        not in the world, and as `passes` does.
         """
         size = self._size(samples)
         if not 0 <= rank < _checked_world(world):

@@ -10,10 +10,10 @@ from typing import Any
 
 
 def synced(model: Any, sync: bool) -> AbstractContextManager[None]:
-    """Run one forward and backward pass, after which gradients are averaged (`sync`) or only accumulated.
+    """Return a context for one forward and backward pass that averages gradients (`sync`) or only accumulates them.
 
-    FSDP2 uses set_requires_gradient_sync; DDP and the older FSDP use no_sync. A model without either is alone and
-    averages nothing.
+    FSDP2 uses set_requires_gradient_sync, which takes effect at this call and lasts until the next one. DDP and the
+    older FSDP use no_sync within the context. A model without either is alone and averages nothing.
     """
     if hasattr(model, "set_requires_gradient_sync"):
         model.set_requires_gradient_sync(sync)

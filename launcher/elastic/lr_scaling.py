@@ -27,7 +27,10 @@ class Rule(StrEnum):
 
 
 def scaled(rate: float, *, base: int, now: int, rule: Rule = Rule.SAME) -> float:
-    """Return the rate at size `now` for a rate tuned at size `base`. Both are batches, or both are worlds."""
+    """Return the rate at size `now` for a rate tuned at size `base`. Both are batches, or both are worlds.
+
+    Raises BadRate if one of the sizes is below 1.
+    """
     if base < 1 or now < 1:
         raise BadRate(f"sizes of {base} and {now}: 1 or more is needed")
     factor = {Rule.SAME: 1.0, Rule.LINEAR: now / base, Rule.SQRT: sqrt(now / base)}
@@ -38,8 +41,8 @@ def warmed(rate: float, *, step: int, steps: int, start: float = 0.0) -> float:
     """Return the rate of warmup step `step`, counted from 0, on a straight line that ends at `rate` after `steps`
     steps.
 
-    start: the rate at which the line begins: 0, or the rate before a resize. After the warmup, or with steps = 0, it is
-    `rate`.
+    start: the rate at which the line begins: 0, or the rate before a resize. After the warmup, or with steps = 0, the
+    result is `rate`. Raises BadRate if `step` or `steps` is below 0.
     """
     if step < 0 or steps < 0:
         raise BadRate(f"step {step} of {steps}: 0 or more is needed")
@@ -57,8 +60,8 @@ class Sizes:
 def following(world: int, *, batch: int, rate: float, base_world: int = 1, rule: Rule = Rule.LINEAR) -> Sizes:
     """Return a global batch and a rate that follow the number of processes.
 
-    batch: of one process, the same in every world. rate: tuned in a world of base_world processes.
-    Source: Volcano's guide, VE-20
+    world: their number. batch: of one process, the same in every world. rate: tuned in a world of base_world processes.
+    Raises BadRate if a number is below 1. Source: Volcano's guide, VE-20
     """
     if batch < 1:
         raise BadRate(f"a batch of {batch}: 1 or more is needed")

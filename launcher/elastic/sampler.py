@@ -91,13 +91,17 @@ class ElasticSampler:
         return self.length - self.cursor
 
     def plan(self, batch: ElasticBatch, *, world: int, rank: int, drop_last: bool = False) -> Plan:
-        """Return the rest of the epoch for one rank of a world. drop_last: leave out a short last batch."""
+        """Return the rest of the epoch for one rank of a world. drop_last: leave out a short last batch.
+
+        Raises BadBatch if the rank is not in the world.
+        """
         batch.share(world, rank)  # refuses a rank outside the world now, not at the first batch
         return Plan(self, batch, world, rank, drop_last)
 
     def done(self, samples: int) -> None:
-        """Commit a global batch of `MicroStep.global_samples`. Every rank calls it after the optimizer's step. Raises
-        BadData.
+        """Commit a global batch of `MicroStep.global_samples`. Every rank calls it after the optimizer's step.
+
+        Raises BadData if `samples` is below 1, or more than are left in the epoch.
         """
         if not 1 <= samples <= self.left:
             raise BadData(f"{samples} samples are committed, {self.left} are left in epoch {self.epoch}")
@@ -120,7 +124,10 @@ class ElasticSampler:
         return {"seed": self._key, "epoch": self.epoch, "cursor": self.cursor, "length": self.length}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue from a saved state. Raises OtherData if length, seed or shuffling differ."""
+        """Continue from a saved state.
+
+        Raises OtherData if length, seed or shuffling differ, or if it is no state of a sampler; then nothing changes.
+        """
         if sorted(state) != sorted(STATE) or not all(type(value) is int for value in state.values()):
             raise OtherData(f"the sampler's state is {dict(state)!r}: whole numbers for {', '.join(STATE)} are needed")
         if state["length"] != self.length:

@@ -55,7 +55,7 @@ class Steps:
     def done(self, step: int) -> bool:
         """Report that this step is done. True if it is the last one for now: save and leave the loop, as all ranks do.
 
-        Waits while the other ranks have not yet agreed on the last step.
+        Waits while the other ranks have not yet agreed on the last step. Always False without an agent.
         """
         if self._words is None or self._beats is None:
             return False

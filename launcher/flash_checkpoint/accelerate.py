@@ -66,7 +66,8 @@ class FlashState:
         """Save this step in memory; training may continue when this returns. DISK also writes it to storage in the
         background.
 
-        Raises BadState, NoMemory.
+        Raises TypeError for another storage type, and BadState if the state has a value that cannot be saved. If a rank
+        fails later, as without memory (NoMemory), all ranks raise torch's CheckpointException with its error.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
@@ -83,8 +84,9 @@ class FlashState:
     def load_state(self) -> int | None:
         """Restore everything from the newest step in memory or storage; return that step, or None if nothing is stored.
 
-        Random number generators are restored if the number of ranks is the same. Raises BadCheckpoint, also if a
-        prepared or registered object was not saved, NewerFormat and StorageFailed.
+        Random number generators are restored if the number of ranks is the same. Raises BadCheckpoint if what is stored
+        cannot be read, or lacks a prepared or registered object, NewerFormat if only a newer version can read it, and
+        StorageFailed if storage fails. If a rank cannot read its tensors, all ranks raise torch's CheckpointException.
         """
         loaded = self._parts.load(lambda name: name != _RANDOM)
         if loaded is None:
@@ -108,7 +110,7 @@ class FlashState:
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 

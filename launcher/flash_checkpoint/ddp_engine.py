@@ -36,7 +36,8 @@ class DdpCheckpointer:
     checkpoint_dir: for files without a path, and for notes about all files. local_shard_num, global_shard_num: 1, since
     each rank has the whole state. comm_backend, save_timeout: ignored, since there is only one file. deletion_strategy:
     which files stay, None for all. replica_count: 0 to 4, without effect: every worker's memory has the whole state.
-    environ: of this process. Raises ValueError.
+    environ: of this process. Raises ValueError for a number of shards other than 1, a replica_count outside 0 to 4, a
+    save_timeout that is not above 0, or a strategy for another folder, and TypeError for an unknown strategy.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class DdpCheckpointer:
         state_dict: nested dicts, lists and tuples of tensors and plain values. path: a file for `torch.load(path,
         weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is written only if training
         resumes from this step after a failure. All ranks call it; only local rank 0 of each worker saves. Raises
-        BadState, NoMemory, TypeError for another storage type or state, and ValueError for a step below 0.
+        BadState there if a value cannot be saved, NoMemory if the memory is too small, TypeError for another storage
+        type or state, and ValueError for a step below 0.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
@@ -111,8 +113,10 @@ class DdpCheckpointer:
         """Load the newest state: from memory if all ranks hold it, else from `resume_path`, else from the newest file.
 
         Returns {} if there is none. All ranks call it and get the same step. Every byte is verified.
-        Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next round goes without it.
-        Raises BadCheckpoint if files exist but none can be loaded, and StorageFailed.
+        A single rank whose step in memory is broken goes on to the files. In a larger world BadCheckpoint is raised for
+        such a step; the next round goes without it. Raises BadCheckpoint, too, if `resume_path` is broken, if files
+        exist but none can be loaded, or if the state is no dictionary, and StorageFailed if a chosen file cannot be
+        read.
         """
         state = self._from_memory()
         if state is None and str(resume_path):
@@ -183,7 +187,10 @@ class DdpCheckpointer:
         raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
-        """Wait until the last DISK save is in its file. Raises TimeoutError, and StorageFailed if the write failed."""
+        """Wait until the last DISK save is in its file. Returns at once on ranks that have saved nothing.
+
+        Raises TimeoutError after `timeout` seconds, and StorageFailed if the write failed.
+        """
         if self._memory is not None:
             self._memory.client.wait(timeout)
         if self._last_disk_step in self._failed:

@@ -57,7 +57,7 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
         self._parts, self._root = parts, Path(root)
 
     def create(self, info: Any) -> None:
-        """Begin a checkpoint. info: DeepSpeed's, with its tag."""
+        """Begin a checkpoint, and drop the files of one that was not committed. info: DeepSpeed's, with its tag."""
         self.files = {_TAG: str(getattr(info, "tag", info)), _RANDOM: rng.encode_state(self._parts.rank)}
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -79,7 +79,11 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
         return decode_object(self.files[name], _KINDS)
 
     def commit(self, info: Any) -> bool:
-        """Save the whole checkpoint in memory. Raises BadState, NoMemory."""
+        """Save the whole checkpoint as `self.step`, in memory and, with `self.disk`, in storage. Return True.
+
+        Raises BadState if a value cannot be saved, and torch's CheckpointException if a rank fails later, as without
+        memory.
+        """
         found, self.files = self.files, {}
         self._parts.save(self.step, found, disk=self.disk)
         return True
@@ -131,7 +135,10 @@ class DeepSpeedCheckpointer:
         background.
 
         save_dir: the checkpointer's folder, or "". client_state: plain values and tensors. save_latest: ignored, since
-        the newest step is found without it. Raises BadState, NoMemory.
+        the newest step is found without it. Returns what DeepSpeed's own method returns.
+
+        Raises ValueError for another folder, TypeError for another storage type, and BadState if a value cannot be
+        saved. If a rank fails later, as without memory (NoMemory), all ranks raise torch's CheckpointException.
         """
         self._check_folder(save_dir)
         if not isinstance(storage_type, StorageType):
@@ -146,8 +153,11 @@ class DeepSpeedCheckpointer:
         """Load the newest step into the engine: from memory if all ranks hold it, else from storage.
 
         Returns its path and the client state, or None and None if nothing is stored. how: arguments of DeepSpeed's own
-        load_checkpoint. Random number generators are restored too. Raises BadCheckpoint, also if `tag` is not that of
-        the newest step, NewerFormat and StorageFailed.
+        load_checkpoint. Random number generators are restored too.
+
+        Raises BadCheckpoint if what is stored cannot be read, or if `tag` is not that of the newest step, NewerFormat
+        if only a newer version can read it, StorageFailed if storage fails, and ValueError for another folder. If a
+        rank cannot read its tensors, all ranks raise torch's CheckpointException.
         """
         self._check_folder(load_dir)
         loaded = self._parts.load(lambda name: name != _RANDOM)
@@ -170,7 +180,7 @@ class DeepSpeedCheckpointer:
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 

@@ -103,7 +103,11 @@ class FsdpShardCheckpointer:
         Takes either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded
         tensors. extra_sd: plain values, the same on all ranks. path: a folder in checkpoint_dir, "" for
         <checkpoint_dir>/<step>; it gets a file for each rank and one about all. MEMORY: written only if training
-        resumes from this step after a failure. Raises BadState, NoMemory, TypeError, ValueError.
+        resumes from this step after a failure.
+
+        Raises TypeError for other arguments, ValueError for a step below 0 or a path outside checkpoint_dir, and
+        BadState for a value in extra_sd that cannot be saved. If a rank cannot save its part, as without memory
+        (NoMemory), all ranks raise torch's CheckpointException, which is no Exception, with the error of that rank.
         """
         if isinstance(model, Mapping):
             state_dict, path = model, path or optimizer or ""
@@ -137,7 +141,8 @@ class FsdpShardCheckpointer:
         nothing is stored.
 
         It may serve several loads of that step. All ranks call it and get the same step. Raises BadCheckpoint if steps
-        exist but none can be read, and StorageFailed.
+        exist but none can be read, NewerFormat if only a newer version can read the newest one, and StorageFailed if
+        storage fails.
         """
         world = process_info(str(self.checkpoint_dir), self._environ).world
         return choose_on_rank_0(
@@ -182,8 +187,8 @@ class FsdpShardCheckpointer:
     def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Load the newest step into model and optimizer; return extra_sd, or {} if nothing is stored.
 
-        Raises BadCheckpoint and StorageFailed. All ranks raise torch's CheckpointException if one cannot read its part;
-        the model may then be partly loaded.
+        Raises what `get_storage_reader` raises, and TypeError for other arguments. All ranks raise torch's
+        CheckpointException if one cannot read its part; the model may then be partly loaded.
         """
         reader = self.get_storage_reader()
         if reader is None:
@@ -198,7 +203,7 @@ class FsdpShardCheckpointer:
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
         """
         if self._writer is not None:
             self._writer.wait(timeout)

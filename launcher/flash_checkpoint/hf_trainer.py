@@ -80,8 +80,8 @@ class FlashSaves:
         """Save the current step in memory, in place of transformers' files; every `storage_steps` and the last also to
         storage.
 
-        model: unused, since the Trainer has it. trial: of a hyperparameter search, None for none. Raises BadState,
-        NoMemory.
+        model: unused, since the Trainer has it. trial: of a hyperparameter search, None for none. Raises BadState if a
+        value cannot be saved, and torch's CheckpointException if a rank fails later, as without memory (NoMemory).
         """
         trainer: Any = self
         if trial is None and trainer.hp_search_backend is None:
@@ -122,7 +122,11 @@ class FlashSaves:
         """Train like transformers' Trainer, except that True means the newest step in memory or storage.
 
         resume_from_checkpoint: True to resume from that step, or to start fresh if there is none; a path to resume from
-        transformers' own files. Raises BadCheckpoint, NewerFormat and StorageFailed.
+        transformers' own files. Returns what the Trainer's own method returns.
+
+        With True it raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read
+        it, StorageFailed if storage fails, and torch's CheckpointException if a rank cannot read its tensors. Saves
+        during the training raise errors, too.
         """
         inherited: Any = super()
         if resume_from_checkpoint is not True:

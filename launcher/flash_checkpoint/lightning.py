@@ -66,13 +66,14 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         """Return the value for `ckpt_path` that stands for the newest step; None, for a fresh start, if there is no
         step.
 
-        Raises BadCheckpoint, NewerFormat and StorageFailed.
+        Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
+        StorageFailed if storage fails.
         """
         return self.path if self._parts.any() else None
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 
@@ -95,7 +96,11 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             rng.restore(rng_text, self._parts.rank)
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **more: Any) -> None:
-        """Save after each optimizer step that is due. Raises BadState, NoMemory."""
+        """Save after each optimizer step that is due. If all ranks have to stop after it, make the Trainer stop.
+
+        Raises BadState if a value cannot be saved, and torch's CheckpointException if a rank fails later, as without
+        memory (NoMemory).
+        """
         step = trainer.global_step
         if step == self._last_step:  # gradient accumulation: the same step covers several batches
             return
@@ -107,9 +112,9 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._save(trainer, last or step % (self._storage_steps or 1) == 0)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save the last step to storage, unless it is there already. Raises BadState and NoMemory.
+        """Save the last step to storage, unless it is there already.
 
-        Before the end, nobody knows which step is the last.
+        Before the end, nobody knows which step is the last. Raises the errors of `on_train_batch_end`.
         """
         if self._last_stored_step != trainer.global_step:
             self._save(trainer, True)
@@ -127,9 +132,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._last_stored_step = trainer.global_step
 
     def load(self) -> dict[str, Any]:
-        """Load the newest step in the form of Lightning's own files.
+        """Return the newest step in the form of Lightning's own files.
 
-        Raises BadCheckpoint, NewerFormat and StorageFailed.
+        Raises BadCheckpoint if nothing is stored or it cannot be read, NewerFormat if only a newer version can read it,
+        StorageFailed if storage fails, and torch's CheckpointException if a rank cannot read its tensors.
         """
         loaded = self._parts.load(lambda name: name != _RANDOM)
         if loaded is None:
@@ -155,8 +161,9 @@ class _Files(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._files.save_checkpoint(*arguments, **more)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **more: Any) -> Any:
-        """Load a file, or the newest step for the one path that is not a file. Raises BadCheckpoint, NewerFormat,
-        StorageFailed.
+        """Return the content of a file, or the newest step for the one path that is not a file.
+
+        For that path it raises the errors of `FlashCheckpoint.load`.
         """
         return self._flash.load() if path == self._flash.path else self._files.load_checkpoint(path, *arguments, **more)
 

@@ -119,7 +119,11 @@ class Megatron:
         return parts
 
     def load_optimizers(self, optimizer: Any, scheduler: Any, parts: Mapping[str, object]) -> None:
-        """Load the states of optimizer and scheduler. Raises BadCheckpoint, and BadState as `optimizer_parts` does."""
+        """Load the states of optimizer and scheduler; None for either is skipped.
+
+        Raises BadCheckpoint if a part is missing or has an object of an unlisted kind, and BadState if a distributed
+        optimizer cannot set its own shard.
+        """
         if optimizer is not None:
             optimizer.load_state_dict(decode_object(self._part(parts, "optimizer"), {}))
             shards = [each for each in map(_shard, _single_optimizers(optimizer)) if each is not None]
@@ -277,9 +281,12 @@ def save_checkpoint(
     stored only if training resumes from it after a failure. num_floating_point_operations_so_far: 0 before Megatron
     0.5, which has no count. checkpoint_dir: --save by default. replica_count: workers in a group that keep each other's
     shards in memory, 0 and 1 for none; the same at each save. checkpointing_context, comm_backend: ignored.
-    other_arguments: of Megatron's save_checkpoint; they have no effect. Raises BadState, NoMemory, NotUsable,
-    NotImplementedError for an argument that is not supported, TypeError for an argument that Megatron does not have,
-    and ValueError without a folder.
+    other_arguments: of Megatron's save_checkpoint; they have no effect.
+
+    Raises BadState if a value cannot be saved, NotUsable if Megatron is missing or too old, NotImplementedError for an
+    argument that is not supported, TypeError for one that Megatron does not have and for another storage type, and
+    ValueError without a folder. If a rank fails later, as without memory (NoMemory), all ranks raise torch's
+    CheckpointException, which is no Exception, with the error of that rank.
     """
     _check_arguments(other_arguments, _IGNORED_ARGUMENTS)
     if not isinstance(storage_type, StorageType):
@@ -319,9 +326,12 @@ def load_checkpoint(
     load_arg: name of Megatron's argument that holds the folder, used unless `checkpoint_dir` is given. strict: as in
     `load_state_dict`. replica_count: the same as at the saves. comm_backend: ignored. other_arguments: of Megatron's
     load_checkpoint; they have no effect. The sizes of tensor, pipeline and expert parallelism must equal the save's;
-    with a distributed optimizer, the size of data parallelism too. Raises BadCheckpoint, NewerFormat, StorageFailed,
-    NotUsable, NotImplementedError for an argument that is not supported, TypeError for an argument that Megatron does
-    not have, and ValueError without a folder.
+    with a distributed optimizer, the size of data parallelism too.
+
+    Raises BadCheckpoint if what is stored cannot be read or does not fit, NewerFormat if only a newer version can read
+    it, StorageFailed if storage fails, and NotUsable if Megatron is missing or too old. Raises NotImplementedError for
+    an argument that is not supported, TypeError for one that Megatron does not have, and ValueError without a folder.
+    If a rank cannot read its tensors, all ranks raise torch's CheckpointException.
     """
     _check_arguments(other_arguments, _IGNORED_AT_LOAD)
     megatron = Megatron.of_process()
@@ -361,7 +371,8 @@ def _common_part(parts: Mapping[str, object], megatron: Megatron) -> dict[str, A
 
 def wait_latest_checkpoint(timeout: float = 1800) -> None:
     """Wait until this rank's part of the last saves is in storage, if storage is its target; on rank 0, until the
-    whole step is. Raises TimeoutError after `timeout` seconds.
+    whole step is. A failed write is logged, not raised. timeout: seconds for each folder in use; then TimeoutError is
+    raised.
     """
     for each in _parts.values():
         each.wait(timeout)

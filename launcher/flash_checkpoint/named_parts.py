@@ -158,7 +158,9 @@ class Parts:
 
         Otherwise they are written there only if training resumes from this step after a failure. own: names of parts
         whose tensors may differ between ranks, so that every byte is compared; equal parts are stored once.
-        Raises BadState, NoMemory.
+
+        Raises BadState if a part has a value that cannot be saved. If a rank fails later, as without memory (NoMemory),
+        all ranks raise torch's CheckpointException, which is no Exception, with the error of that rank.
         """
         state: dict[str, torch.Tensor] = {}
         contents: dict[str, str] = {}
@@ -186,8 +188,10 @@ class Parts:
         """Load the newest step: from memory if all ranks hold it, else from storage. None if there is none.
 
         With the same number of ranks, a rank gets the parts that it saved. With another number of ranks, it gets those
-        parts of all ranks for whose name `is_loaded_in_other_world` returns True. Raises BadCheckpoint,
-        NewerFormat and StorageFailed.
+        parts of all ranks for whose name `is_loaded_in_other_world` returns True.
+
+        Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
+        StorageFailed if storage fails. If a rank cannot read its tensors, all ranks raise torch's CheckpointException.
         """
         reader = self._reader()
         if reader is None:
@@ -219,14 +223,19 @@ class Parts:
         )
 
     def any(self) -> bool:
-        """Return True if this rank finds a step in memory or storage. Raises BadCheckpoint, NewerFormat and
-        StorageFailed.
+        """Return True if this rank finds a step in memory or storage.
+
+        Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
+        StorageFailed if storage fails.
         """
         return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. Raises TimeoutError after `timeout` seconds.
+        whole step is. timeout_s: None for no limit.
+
+        A failed write is logged, not raised. Raises TimeoutError after `timeout_s` seconds, and DaemonLost if no daemon
+        can be reached.
         """
         if self._writer is not None:
             self._writer.wait(timeout_s)
@@ -260,7 +269,10 @@ def _content_sum(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -
 def _read_tensors(
     reader: FlashStorageReader, tensor_metadata: Mapping[str, Any], keys: Iterable[str]
 ) -> dict[str, torch.Tensor]:
-    """Read the tensors of these keys. Raises BadCheckpoint for a missing key."""
+    """Read the tensors of these keys. Return them by key, on the CPU.
+
+    Raises BadCheckpoint for a missing key, and torch's CheckpointException if any rank cannot read its tensors.
+    """
     state: dict[str, torch.Tensor] = {}
     for key in keys:
         if key not in tensor_metadata or not hasattr(tensor_metadata[key], "properties"):
@@ -298,7 +310,7 @@ def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:
 
 
 def _decode_index(tensor: torch.Tensor) -> _Index:
-    """Decode the index of a rank: the parts that it saved, with their checksums. Raises BadCheckpoint."""
+    """Decode the index of a rank: the parts that it saved, with checksums. Raises BadCheckpoint for other bytes."""
     try:
         return _decoder.decode(bytes(tensor.numpy()))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

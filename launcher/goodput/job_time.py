@@ -107,14 +107,15 @@ _totals = msgspec.json.Decoder(JobTime)
 
 
 def write_totals(record: JobTime) -> str:
-    """Encode totals as text, at most MAX_TOTALS characters."""
+    """Return totals as text, at most MAX_TOTALS characters, for `read_totals`."""
     return msgspec.json.encode(record).decode()
 
 
 def read_totals(text: str, now_ns: int) -> JobTime | None:
-    """Decode what `write_totals` has written, None for "". now_ns: since 1970. Raises BadTotals.
+    """Decode what `write_totals` has written, None for "". now_ns: since 1970.
 
-    Whoever may write the arbiter's record can write any text, so impossible times are refused too.
+    Raises BadTotals for any other text, and for impossible times, since whoever may write the arbiter's record can
+    write any text. Totals of a version that knows fewer kinds of time are accepted.
     """
     if not text:
         return None

@@ -80,7 +80,7 @@ class Sample:
         return time_s <= self._ordinary_limit_s[left_out]
 
     def _others(self, own: Iterable[float]) -> list[float]:
-        """Return the sorted times of the sample without those in `own`, in seconds."""
+        """Return the sorted times of the sample without those in `own`, in seconds. own: times of the sample."""
         others = self._sorted.copy()
         for time_s in own:
             del others[bisect_left(others, time_s)]

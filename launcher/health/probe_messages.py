@@ -132,8 +132,10 @@ def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
 
 
 def combine_reports(reports: Sequence[Report]) -> Report:
-    """Combine the reports of one member's processes, at least one: the worst values, and the stage and fault of the
-    process that got least far.
+    """Combine the reports of one member's processes, at least one.
+
+    Times, bandwidth and use of the device are the worst of all; a time is None if one process has none. The switchbox
+    links are those of the first process that has some. All else is of the process that got least far.
     """
     last = min(reports, key=lambda report: (list(ProbeStage).index(report.stage), not report.fault))
 

@@ -102,7 +102,7 @@ def _index_key(member: Member) -> Index:
 
 
 def _count_moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
-    """Count the former members, by name, whose group rank has changed."""
+    """Count the former members, by name, whose group rank has changed. before: the last world by group rank."""
     former_rank = {member.name: rank for rank, member in enumerate(before)}
     return sum(former_rank.get(member.name, rank) != rank for rank, member in enumerate(ranked))
 

@@ -238,7 +238,10 @@ def read_machine(root: Path = Path("/"), chosen: str | None = None) -> Machine |
 
 
 def gpus(root: Path = Path("/")) -> tuple[Device, ...]:
-    """List the NVIDIA GPUs of this container by PCI address. The driver may also list other GPUs of the host."""
+    """List the NVIDIA GPUs of this container by PCI address; () without a driver. root: the folder with /proc and /dev.
+
+    The driver may also list other GPUs of the host; those without a device file here are omitted.
+    """
     devices = []
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
         information = dict(line.split(":", 1) for line in _text(folder / "information").splitlines() if ":" in line)

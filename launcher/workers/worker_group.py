@@ -77,10 +77,13 @@ class WorkerBackend(Protocol):
         """
 
     async def ended(self) -> tuple[Exited, ...]:
-        """Wait for the first failure, or for all processes to succeed."""
+        """Wait for the first failure, or for all processes to succeed. Return the ended ones, the first one first."""
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
-        """Stop all training processes; kill those that remain after `grace_s` seconds. None: the default time."""
+        """Stop all training processes; kill those that remain after `grace_s` seconds. None: the default time.
+
+        sig: sent first. Returns the processes of the round that have ended, the first one first.
+        """
 
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
@@ -182,8 +185,10 @@ class WorkerGroup(WorkerBackend):
         return self._backend.importing_s()
 
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
-        """Agree on the step to restore, fetch it into memory, and start all processes of a round. Raises
-        FetchFailed.
+        """Agree on the step to restore, fetch it into memory, and start all processes of a round.
+
+        Raises FetchFailed if a missing shard cannot be fetched, StillRunning while processes of the last round are
+        alive, BadElasticSpec if a process has no device of its own, and OSError if files or processes cannot be made.
         """
         if not self._run_folder:
             self._run_folder = await asyncio.to_thread(
@@ -214,10 +219,10 @@ class WorkerGroup(WorkerBackend):
         self._hang_monitor.begin(RunningWorkers(self._counters, self._backend.pids, formed.first_rank, formed.ranks))
 
     async def _restore_memory(self, formed: Formed) -> None:
-        """Let the daemon prepare the step that the world restores: fetch missing shards into memory. Raises
-        FetchFailed.
+        """Let the daemon prepare the step that the world restores: fetch missing shards into memory.
 
-        After a failed fetch, this member reports FETCH_DISABLED until a fetch is not needed.
+        Raises FetchFailed if one of them cannot be fetched. After a failed fetch, this member reports FETCH_DISABLED
+        until a fetch is not needed.
         """
         restore_place = RestorePlace(
             formed.round,
@@ -294,7 +299,10 @@ class WorkerGroup(WorkerBackend):
         return await self._backend.ended()
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
-        """Signal all training processes, and kill those that remain after `grace_s` seconds. None: the default time."""
+        """Signal all training processes, and kill those that remain after `grace_s` seconds. None: the default time.
+
+        Returns the processes of the round that have ended, the first one first.
+        """
         await self._hang_monitor.end()
         return await self._backend.stop(sig, grace_s)
 
@@ -309,7 +317,10 @@ class WorkerGroup(WorkerBackend):
         return self._counters.rank_zero(self._measured_round)
 
     def stop_at(self, step: int, *, sure: bool) -> int:
-        """Make all processes stop after this step. Return the farthest step that one may have begun."""
+        """Make all processes stop after this step. Return the farthest step that one may have begun.
+
+        -1 before the first round. sure: the step is confirmed; otherwise a process that reaches it waits.
+        """
         self._stop_ordered = True
         return -1 if self._counters is None else self._counters.stop_at(step, sure=sure)
 

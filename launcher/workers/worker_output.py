@@ -118,7 +118,8 @@ def make_run_folder(log_dir: str, run: str) -> str:
 def make_attempt(run_folder: str, restarts: int, processes: int) -> str:
     """Create the empty folders of one attempt, one per process, in place of older ones; return the attempt's folder.
 
-    "" if `run_folder` is "", since no files are kept. restarts: number of the attempt. Raises OSError.
+    "" if `run_folder` is "", since no files are kept. restarts: number of the attempt. Raises OSError if a folder
+    cannot be made.
     """
     if not run_folder:
         return ""
@@ -199,7 +200,7 @@ class Tails:
                 await asyncio.to_thread(self._read, last)
 
     def _read(self, last: bool) -> None:
-        """Read all files once, and repeat what is new. Blocks. last: as in `catch_up`."""
+        """Read all files once, and repeat what is new. Blocks. last: the files are complete."""
         for tail in self._tails:
             tail.read(last)
 
@@ -216,7 +217,7 @@ class Tails:
 
 
 def read_error(file: str) -> bytes:
-    """Return the bytes of an error file, b"" if there is none."""
+    """Return the bytes of an error file, b"" if there is none or it cannot be read. file: "" for none."""
     try:
         return Path(file).read_bytes() if file else b""
     except OSError:

@@ -319,7 +319,7 @@ class WorkerProcesses:
         """Start all processes of a round. Raises StillRunning while one of the last round is alive.
 
         specs: one for each local rank. A process that cannot be started raises nothing: `ended` returns it with an exit
-        code.
+        code. Raises OSError if not even the forkserver that starts fresh interpreters can be started.
         """
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
@@ -380,7 +380,8 @@ class WorkerProcesses:
     async def _spawn(self, specs: Sequence[SpawnSpec]) -> None:
         """Start worker processes with a fresh interpreter each.
 
-        A process that cannot be started is recorded as exited with CANNOT_RUN.
+        A process that cannot be started is recorded as exited with CANNOT_RUN. Raises OSError if the plain forkserver
+        cannot be started.
         """
         if not specs:
             return

@@ -95,7 +95,10 @@ class Exited:
 
 
 def command(spec: SpawnSpec, python: str) -> tuple[str, ...]:
-    """Return the command to execute when nothing is imported ahead. python: the agent's interpreter."""
+    """Return the command that runs this process in a fresh interpreter, or its program.
+
+    python: the agent's interpreter. It runs the process if the spec names none, and always for RUN_PATH.
+    """
     unbuffered = (spec.python or python, "-u")
     match spec.how:
         case CommandKind.BARE:

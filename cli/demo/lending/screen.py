@@ -322,13 +322,16 @@ def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: i
 
 
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
-    """Count the GPUs that each holds."""
+    """Return a bar for each player, in their order: the GPUs that its job holds."""
     amounts = [(player, held_gpus(seats, player.letter)) for player in players]
     return [Bar(player.letter, min(has, player.minimum), max(0, has - player.minimum)) for player, has in amounts]
 
 
 def chart(story: Story, columns: int) -> Chart:
-    """Draw the GPUs of a story over time. From below: what jobs need at least, what is lent, and what is idle."""
+    """Return the GPUs of a story over time. From below: what jobs need at least, what is lent, and what is idle.
+
+    story: with a moment after its begin. columns: characters of a row.
+    """
     times = [moment.at_s for moment in story.moments]
     column_s = times[-1] / columns
     stacks = []
@@ -353,6 +356,6 @@ def _marks(story: Story, column_s: float) -> str:
 
 
 def runs(signs: str) -> list[str]:
-    """Cut the signs wherever they change."""
+    """Return the signs cut wherever they change; [] for no signs."""
     cuts = [0, *(at for at, (a, b) in enumerate(pairwise(signs), 1) if a != b), len(signs)]
     return [signs[a:b] for a, b in pairwise(cuts) if a < b]

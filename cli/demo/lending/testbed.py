@@ -216,5 +216,5 @@ def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
 
 
 def _name(job: str) -> str:
-    """Give the last part of a job's full name, kind/namespace/name."""
+    """Return the last part of a job's full name, kind/namespace/name."""
     return job.rpartition("/")[2]

@@ -105,7 +105,7 @@ class BackgroundAgent:
         return await run_agent(settings, os.environ, log_event, training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
-        """Run a coroutine in the loop."""
+        """Run a coroutine in the loop, and return the future of its result. Called from another thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call_soon(self, function: Callable[[], None]) -> None:
@@ -127,7 +127,8 @@ class BackgroundAgent:
 def settings_of(parameters: Any) -> Settings:
     """Make settings from torch's RendezvousParameters and TURNOUT_* variables of this process.
 
-    TURNOUT_LEASE or TURNOUT_ROUND_DIR choose the arbiter. Raises BadSettings.
+    TURNOUT_LEASE or TURNOUT_ROUND_DIR choose the arbiter; of both, the Lease counts. Raises BadSettings or
+    BadElasticSpec for values out of bounds, and ValueError for a port, or a time in --rdzv-conf, that is no number.
     """
     host, _, port = (
         str(parameters.endpoint or "").rpartition(":")

@@ -45,7 +45,8 @@ def make_traceable() -> None:
 
     Further calls and calls without an agent do nothing. A fork of the forkserver's parent calls it first. A fresh
     Python calls it from startup_hook/sitecustomize.py if it reads PYTHONPATH, else with its first `Steps`. Raises
-    OSError.
+    OSError if the file for the stacks cannot be made or the agent's progress file cannot be opened, and ValueError if
+    that file is too short.
     """
     path = os.environ.get(PROGRESS, "")
     if path:
@@ -57,7 +58,7 @@ def _register_handler(progress: str, pid: int) -> None:
     """Create the file for this process's stacks, and install the signal handler that writes them to it.
 
     If progress is reported, optimizer steps are counted too. progress: path of the progress file, from which the name
-    of the other file is derived. pid: of this process. Raises OSError.
+    of the other file is derived. pid: of this process. Raises what `make_traceable` raises.
     """
     low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # stays open as long as the process

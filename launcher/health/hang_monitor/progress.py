@@ -45,7 +45,8 @@ assert _COUNTS_AT + _COUNTS.size <= FILE_BYTES
 
 class SharedCounters:
     """64-bit words in a file that a training process and its agent share. Each word has one writer, and is written in
-    one store, so a reader never sees a part of it.
+    one store, so a reader never sees a part of it. Raises OSError if the file cannot be opened, and ValueError if it is
+    too short.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -94,7 +95,7 @@ class SharedCounters:
 
 
 def make(path: Path) -> SharedCounters:
-    """Create the file of counters for a process of a new round, in place of an older one."""
+    """Create the file of counters for a process of a new round, in place of an older one, and return the counters."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(b"".join(map(_WORD.pack, _FIRST)).ljust(FILE_BYTES, b"\0"))
@@ -197,7 +198,7 @@ class ProgressReporter:
             self.leave(name)
 
     def enter(self, name: str) -> None:
-        """Begin a phase. Phases may be nested."""
+        """Begin a phase. Phases may be nested. name: of the phase, cut to NAME_BYTES for reports."""
         self._set_phases([*self._phases, name])
 
     def leave(self, name: str) -> None:
@@ -232,7 +233,10 @@ def in_phase(name: str) -> AbstractContextManager[None]:
 
 
 def progress_reporter() -> ProgressReporter | None:
-    """Return this process's progress reporter, or None without an agent."""
+    """Return this process's progress reporter, the same one at each call; None without an agent.
+
+    Raises OSError or ValueError if the agent's file cannot be used.
+    """
     path = os.environ.get(PROGRESS, "")
     return _reporter_of(path, os.getpid()) if path else None
 

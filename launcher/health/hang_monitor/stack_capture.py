@@ -38,9 +38,10 @@ class StackFolder:
         self.path = Path(named) if named else (temporary or Path(tempfile.gettempdir())) / _NAME
 
     def replace_all(self, files: Mapping[int, bytes], world: int) -> None:
-        """Write one file per rank, and remove all files of worlds of other sizes. Raises OSError.
+        """Write one file per rank, and remove all files of worlds of other sizes.
 
-        files: content by rank. world: number of ranks.
+        Files of other ranks of a world of this size stay. files: content by rank. world: number of ranks. Raises
+        OSError if the folder cannot be made, or a file cannot be written or removed.
         """
         self._make()
         for old in self.path.glob("[0-9]*-*.stacktrace"):
@@ -51,7 +52,7 @@ class StackFolder:
     def write(self, files: Mapping[str, bytes]) -> None:
         """Write files, given as content by name, each in one step. Agents of several hosts may write the same name.
 
-        Raises OSError.
+        Raises OSError if the folder cannot be made, or a file cannot be written.
         """
         self._make()
         for name, content in files.items():

@@ -25,7 +25,7 @@ from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, ProbePlan,
 
 
 def room_bytes(folder: str) -> int | None:
-    """Return the free bytes of the file system of this folder; None for "". Raises OSError."""
+    """Return the free bytes of the file system of this folder; None for "". Raises OSError if the folder is missing."""
     if not folder:
         return None
     system = os.statvfs(folder)
@@ -168,7 +168,8 @@ def _wait_for_listener(plan: ProbePlan) -> None:
 class CollectiveProbe:
     """One process of a probe group. The first one holds the store through which they meet.
 
-    Raises ProbeFailed if the first one's host does not answer.
+    Raises ProbeFailed if the first one's host does not answer. All calls raise torch's RuntimeError if the store or a
+    collective fails; `report_broken` and `leave_group` raise nothing.
     """
 
     def __init__(self, plan: ProbePlan) -> None:

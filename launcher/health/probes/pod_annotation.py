@@ -43,15 +43,21 @@ class Pods(Protocol):
     """The part of turnout.kube.client.api_client.Client that this module uses."""
 
     async def patch(self, path: str, body: Any, *, field_manager: str, deadline_s: float) -> bytes:
-        """Patch the pod and return it as JSON. Raises CallError."""
+        """Patch the pod and return it as JSON.
+
+        path: of the pod. body: a merge patch. deadline_s: seconds for the call with its retries. Raises CallError if
+        the API server refuses the patch or does not answer in time.
+        """
 
     async def close(self) -> None:
         """Close its connections."""
 
 
 def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> PodIdentity:
-    """Find this worker's pod by its service account's token, else by POD_NAMESPACE, POD_NAME and POD_UID. Raises
-    BadSettings.
+    """Return this worker's pod by its service account's token, else by POD_NAMESPACE, POD_NAME and POD_UID.
+
+    environ: has these variables; POD_UID may be missing. token: the token's file. Raises BadSettings if neither names
+    the pod, and if the Kubernetes library is not installed.
     """
     if find_spec("kubernetes") is None:
         raise BadSettings("--node-verdicts needs pip install 'turnout[kubernetes]'")

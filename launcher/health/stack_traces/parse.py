@@ -72,8 +72,10 @@ def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
 
 
 def read(raw: bytes) -> RankStacks:
-    """Parse the stacks in one of our files, or in the output of py-spy or faulthandler. Raises BadStacks if it has
-    none.
+    """Parse the stacks in one of our files, or in the output of py-spy or faulthandler.
+
+    raw: the content of a file. Raises BadStacks if it has no stacks, more than MAX_BYTES, or JSON that is none of
+    these.
     """
     if len(raw) > MAX_BYTES:
         raise BadStacks(f"it has {len(raw)} bytes, and no more than {MAX_BYTES} are read")

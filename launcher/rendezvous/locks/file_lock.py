@@ -102,7 +102,7 @@ class SharedDir:
     def prepare(self) -> None:
         """Create the folder if it is missing, make it private, and check that storage supports what a lock needs.
 
-        The parent must exist: a missing mount must not become a folder of this host.
+        The parent must exist, else LockRefused is raised: a missing mount must not become a folder of this host.
         """
         with self._lock_errors():
             try:
@@ -131,7 +131,7 @@ class SharedDir:
         """Return the content of a file, cut to MAX_BYTES + 1; None if it does not exist.
 
         folder: its file descriptor. Raises BadRecord for a file that no member wrote (it is not a regular file, belongs
-        to another user than the folder, or may not be read), and OSError.
+        to another user than the folder, or may not be read), and OSError if storage fails.
         """
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -165,6 +165,7 @@ class SharedDir:
         """Link the private file to a name. Return True if the name now is that file.
 
         Of several members that publish a name at the same time, only one succeeds. Nobody succeeds if the name exists.
+        False also if the private file was removed meanwhile. Raises LockRefused if storage has no hard links.
         """
         try:
             self._link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -282,15 +283,20 @@ class FileLock(RoundLock):
 
     @classmethod
     async def open(cls, folder: Path, run: str, *, call_s: float = CALL_S) -> FileLock:
-        """Return a lock on the folder, after checking that the folder can be used. Raises LockRefused and
-        LockUnreachable.
+        """Return a lock on the folder, after checking that the folder can be used.
+
+        Raises LockRefused if only a person can make it usable, as without a parent folder or hard links, and
+        LockUnreachable if storage fails otherwise, or does not answer within `call_s` seconds.
         """
         arbiter = cls(folder, run, call_s=call_s)
         await arbiter._call(arbiter._folder.prepare)
         return arbiter
 
     async def look(self) -> HeldRound:
-        """Return the round of the newest file."""
+        """Return the round of the newest file; one without a record if there is none, or if it is of another run.
+
+        Raises LockRefused if the folder cannot be used, LockUnreachable if storage fails or does not answer.
+        """
         return self._held_round(await self._call(self._observe_folder))
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
@@ -311,7 +317,8 @@ class FileLock(RoundLock):
         """Rewrite the holder's file, and return the renewed round.
 
         None if the round is lost: a newer round exists, or this round's file is gone or holds another grant. Also None
-        if `held_round` has no record. Raises LockUnreachable.
+        if `held_round` has no record. Raises LockRefused if the folder cannot be used, and LockUnreachable if storage
+        fails or does not answer: then the round may be renewed or not.
         """
         record = held_round.record
         if record is None:
@@ -373,7 +380,8 @@ class FileLock(RoundLock):
 
         record: as this member claimed it; its budget may be newer. number: that in the round file's name, which may
         differ from `record.round`. Returns the folder's new observation; None if the round's file is gone or holds
-        another grant, or if a newer round exists. Raises LockRefused and LockUnreachable.
+        another grant, or if a newer round exists. Raises LockRefused if the folder cannot be used, LockUnreachable if
+        storage fails.
         """
         private = f".holder-{number:010}-{secrets.token_hex(8)}"
         with self._folder.open_folder() as folder:
@@ -450,9 +458,9 @@ class FileLock(RoundLock):
         return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
     def _read(self, folder: int, name: str) -> RoundRecord | None:
-        """Return the record in a round file; None if the file does not exist. Raises BadRecord.
+        """Return the record in a round file; None if the file does not exist.
 
-        folder: its file descriptor. name: of the file.
+        folder: its file descriptor. name: of the file. Raises BadRecord if the file is damaged or no member wrote it.
         """
         content = self._folder.read(folder, name)
         return None if content is None else unseal(content)
@@ -474,12 +482,12 @@ class FileLock(RoundLock):
 
 
 def _round_file(number: int) -> str:
-    """Return the file name of a round, which is also the token of a claim."""
+    """Return the name of the round file with this number, which is also the token of a claim."""
     return f"round-{number:010}.json"
 
 
 def _holder_file(number: int) -> str:
-    """Return the name of the file that the holder of a round rewrites."""
+    """Return the name of the file that the holder of a round rewrites. number: that in the round file's name."""
     return f"holder-{number:010}"
 
 
@@ -489,7 +497,7 @@ def _number_of(token: str) -> int:
 
 
 def _obsolete_files(names: frozenset[str], number: int) -> Sequence[str]:
-    """List the files that nobody needs once round file `number` exists."""
+    """List the files that nobody needs once round file `number` exists, by name. names: of all files in the folder."""
     oldest = {"round-": number - KEPT_ROUNDS + 1, "holder-": number, ".claim-": number + 1, ".holder-": number}
     matches = ((name, _LOCK_FILE.match(name)) for name in sorted(names))
     return [name for name, parts in matches if parts and int(parts[2]) < oldest[parts[1]]]

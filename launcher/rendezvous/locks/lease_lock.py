@@ -45,18 +45,23 @@ class LeaseStore(Protocol):
     """
 
     async def get(self, path: str, *, urgent: bool = False, deadline_s: float = CALL_S) -> bytes:
-        """Return the Lease as JSON. Raises CallError."""
+        """Return the Lease as JSON. Raises NotFound if there is none, and another CallError if the call fails."""
 
     async def create(
         self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
-        """Create the Lease and return it as JSON. Raises CallError."""
+        """Create the Lease and return it as JSON.
+
+        Raises Conflict if it exists, NotFound if its namespace does not, and another CallError if the call fails.
+        """
 
     async def patch(
         self, path: str, body: dict[str, Any], *, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
-        """Patch the Lease and return it as JSON. Raises CallError, and Conflict if its version is not the one in the
-        body.
+        """Patch the Lease and return it as JSON.
+
+        Raises Conflict if its version is not the one in the body, NotFound if there is no Lease, and another CallError
+        if the call fails.
         """
 
     async def close(self) -> None:
@@ -125,7 +130,9 @@ class LeaseLock(RoundLock):
         """Connect to the API server: by the given kubeconfig, else the pod's service account, else the user's
         kubeconfig.
 
-        Raises LockRefused if none can be used.
+        name: "namespace/name" of the Lease; it is not read yet. run: the job's id. context: of the kubeconfig, None for
+        the current one. hold_s: written to the Lease as its duration. Raises LockRefused if no kubeconfig can be used,
+        the name is invalid, or the Kubernetes library is not installed.
         """
 
         def load() -> tuple[Any, type[Exception]]:  # the import takes a second, in which the loop goes on
@@ -200,8 +207,11 @@ class LeaseLock(RoundLock):
         return spec
 
     async def renew(self, held_round: HeldRound) -> HeldRound | None:
-        """Write the record again with a new time. Return the round, None if the Lease is deleted or has another
-        holder.
+        """Write the record again with a new time. Return the round; None if the Lease is deleted or has another grant.
+
+        If only another field of the Lease has changed, the renewal is repeated once. None also if the Lease changes
+        again meanwhile, or if `held_round` has no record. Raises LockRefused if the API server refuses the call, and
+        LockUnreachable if the result is unknown.
         """
         if (record := held_round.record) is None:
             return None
@@ -220,13 +230,13 @@ class LeaseLock(RoundLock):
         await self._client.close()
 
     async def _get(self) -> _Lease | None:
-        """Read the Lease, None if it does not exist. Raises LockRefused and LockUnreachable."""
+        """Read the Lease, None if it does not exist. Raises what `_ask` raises."""
         return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
 
     async def _write(self, record: RoundRecord, version: str, spec: dict[str, Any]) -> _Lease | None:
         """Write the Lease and return it; None if its version is another one. version: the expected one, "" to create.
 
-        Raises LockRefused and LockUnreachable.
+        spec: the fields of its spec to write. Raises what `_ask` raises.
         """
         meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
         if version:
@@ -240,7 +250,8 @@ class LeaseLock(RoundLock):
     async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
         """Await a call to the API server and decode the Lease. None if it does not exist or its version differs.
 
-        verb: "get", "create" or "patch". Raises LockRefused and LockUnreachable.
+        verb: "get", "create" or "patch". Raises LockRefused if the API server refuses the call, also for a missing
+        namespace, and LockUnreachable if there is no valid answer.
         """
         from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
 

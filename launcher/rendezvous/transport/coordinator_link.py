@@ -112,8 +112,11 @@ class CoordinatorClient(FrameConnection):
         self._is_loss_reported = False
 
     def on_frame(self, body: bytes) -> None:
-        """Handle a frame from the coordinator: the handshake, then messages for `on_message`. Raises BadFrame and
-        NotProven.
+        """Handle a frame from the coordinator: the handshake, then messages for `on_message`.
+
+        Heartbeats without totals of the job's time, and new intervals, are not passed on. A frame that arrives after
+        this process was suspended for too long is dropped. Raises BadFrame for an invalid message, or one
+        that does not fit the handshake, and NotProven if the sender has not proved that it knows the token.
         """
         self._heard_s = self._loop.time()
         if self._abort_if_suspended():

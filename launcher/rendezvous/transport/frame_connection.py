@@ -154,8 +154,10 @@ class FrameConnection(asyncio.Protocol):
 
 
 async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Read the body of the next frame. Raises BadFrame for more than `max_bytes`, OSError, and IncompleteReadError at
-    the end of the stream.
+    """Read the body of the next frame.
+
+    Raises BadFrame for a body of more than `max_bytes`, IncompleteReadError if the stream ends before or in the frame,
+    and OSError if the connection fails.
     """
     header = await reader.readexactly(PREFIX_BYTES)
     return await reader.readexactly(body_bytes(header, max_bytes))

@@ -99,8 +99,9 @@ class Leadership:
     async def lead(self, search: Search) -> tuple[bool, Address | None]:
         """Become the coordinator if this is allowed, by claiming the next round from the arbiter if there is one.
 
-        Returns (True, None), or (False, address of the round's holder, None if unknown). Raises LockUnreachable and
-        LockRefused.
+        Returns (True, None), also if this member leads already; else (False, address of the round's holder), with None
+        for an unknown address. search: what the member knows of the last world. Raises LockUnreachable if the arbiter
+        does not answer, and LockRefused if it cannot be used, or if nobody may succeed the lost coordinator.
         """
         if self.coordinator is not None:
             return True, None
@@ -112,7 +113,7 @@ class Leadership:
         return True, None
 
     async def _claim_round(self, arbiter: RoundLock, search: Search) -> tuple[bool, Address | None]:
-        """Claim the next round from the arbiter and lead it. Returns and raises as `lead` does."""
+        """Claim the next round from the arbiter and lead it. Return and raise the same as `lead`."""
         held_round, budget, totals = await arbiter.look(), self.budget(), self.job_time()
         before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if (record := held_round.record) is not None:

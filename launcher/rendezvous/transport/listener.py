@@ -174,7 +174,10 @@ class Listener:
         self._acceptor: Acceptor | None = None
 
     async def open(self, address: str, port: int) -> int:
-        """Listen on this address, an IP literal, and port, 0 for any. Returns the port. Raises OSError."""
+        """Listen on this address, an IP literal, and port, 0 for any. Return the port.
+
+        Raises OSError if the address is not of this host, or the port is in use or not permitted.
+        """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listens = socket.create_server((address, port), family=family, backlog=BACKLOG)
         self._acceptor = Acceptor(self._listens, lambda: MemberConnection(self))
@@ -233,7 +236,11 @@ class Listener:
         self._waiting.discard(peer)
 
     async def close(self) -> None:
-        """Stop listening. Accepted peers stay connected."""
+        """Stop listening, and cut off the peers that wait for a coordinator or have not proved that they know the
+        token.
+
+        Peers that a coordinator has admitted stay connected.
+        """
         if self._acceptor is not None and self._listens is not None:
             self._acceptor.close()
             self._listens.close()
