@@ -37,7 +37,7 @@ class GangSets:
     def oldest(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
         """Return the gangs of a set, the oldest first, at most MAX_TOGETHER; [] for an unknown set.
 
-        gangs: all gangs of the cluster. The result is cached until a gang of the set changes.
+        gangs: all gangs of the cluster. The list is cached until a gang of the set changes: do not change it.
         """
         key = namespace, name
         if key not in self._oldest:

@@ -47,7 +47,7 @@ class LabelDomains:
     row_domains: NDArray[np.int32]  # by row: the number of its domain; -1 for a row in no domain
 
     def number_of(self, rows: Sequence[int]) -> int:
-        """Return the number of the domain that holds some rows, at least one; -1 where no domain holds all of them."""
+        """Return the number of the domain that contains all of `rows`; -1 if no domain does. rows: at least one."""
         numbers = set(self.row_domains[list(rows)].tolist())
         return numbers.pop() if len(numbers) == 1 else -1
 
@@ -95,7 +95,9 @@ class Levels:
     def tier_of(self, level: Level) -> int | None:
         """Return the tier of a level: 0 for one host, 1 for a leaf.
 
-        None if the level is neither a number, nor a known word, nor a label that any mapped node has.
+        A number is returned as it is, even above the tiers of the map. A label that a mapped node has comes before a
+        word of the same text; the tier of a word is at most that of the map. None for any other level, and without a
+        map for every level but a number and the host name.
         """
         if isinstance(level, int):
             return level
@@ -108,7 +110,8 @@ class Levels:
         """Return a mask of the rows of mapped nodes that lack the label of at least one of these levels; None if no
         node lacks one.
 
-        Levels that are numbers or host names have no such rows.
+        Numbers, the host name, and labels that no mapped node has are ignored. The mask may be cached: do not change
+        it.
         """
         found: NDArray[np.bool_] | None = None
         for level in levels:
@@ -123,7 +126,8 @@ class Levels:
         """Return the domains of the levels that are node labels with domains wider than a switch; None if no level is
         such.
 
-        With several such levels, a domain is the set of rows with equal values of all of them.
+        With several such levels, a domain is the set of rows with equal values of all of them. The result may be
+        cached: do not change it.
         """
         found: list[LabelDomains] = []
         for level in levels:

@@ -31,7 +31,8 @@ ABSENT_S = 60.0  # how long a gang that moves may be without pods: its controlle
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
     """Return True if pods may be evicted for a gang: it could start, lacks only room, and all of it can be nominated.
 
-    The members of a started gang lose their gates instead, so that the scheduler preempts for them.
+    False if a waiting member must not preempt (preemptionPolicy Never), or a member has a place in the plan. The
+    members of a started gang lose their gates instead, so that the scheduler preempts for them.
     """
     lacks_room = gated_gang.shortfall is not None and gated_gang.shortfall.reason is EventReason.NO_ROOM
     if gated_gang.has_started or gated_gang.hosts or not lacks_room:

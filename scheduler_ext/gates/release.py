@@ -276,8 +276,9 @@ def silence_s(lease: Lease | None, wall_s: float) -> float:
 def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
     """Return whether a process places gated pods, by the nominator's Lease.
 
-    lease: None if it does not exist. bound_s: the seconds without a renewal after which no process places them. wall_s:
-    seconds since 1970.
+    PLACED while the last renewal is at most _TERMS terms of the Lease old; a term counts as 1 s to _MAX_TERM_S. Then
+    SILENT, and GONE once it is older than `bound_s`. lease: None if it does not exist: GONE, unless bound_s is
+    infinite. bound_s: seconds. wall_s: seconds since 1970.
     """
     silent_s = silence_s(lease, wall_s)
     term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))

@@ -41,8 +41,9 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
     """Narrow the nodes of a pod to the planned node, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
-    does not decide on. A single name that is the pod's nomination is kept only if it is the planned node. now_s: by the
-    monotonic clock.
+    does not decide on, and without a map unless a level is required. If the planned node is not in `names`, another of
+    them may be chosen; for a gang with a required level the pod is refused instead. A single name that is the pod's
+    nomination is kept only if it is the planned node. now_s: by the monotonic clock.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -197,7 +198,10 @@ class GangState(Enum):
 
 
 def gang_states(plans: Plans) -> Mapping[GangState, int]:
-    """Return the number of gangs in each state; each state is a key. Pods without a gang are not counted."""
+    """Return state -> number of gangs in it; each state is a key.
+
+    Not counted are pods without a gang, and gangs whose members are all being deleted.
+    """
     partial = {gang.key for gang in partial_gangs(plans)}
     counts = dict.fromkeys(GangState, 0)
     for key, gang in plans.view.gangs.items():

@@ -85,7 +85,7 @@ def nominate(
 
 
 def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
-    """Return the patches that clear all our nominations."""
+    """Return a patch that clears our nomination for each of the members that waits and has one, in their order."""
     return [_nomination(m, "", NominationReason.CLEARED) for m in members if m.nominated_by_us and m.is_waiting]
 
 

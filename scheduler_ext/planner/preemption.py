@@ -78,7 +78,7 @@ def cheapest_hosts(
     wants: the request of one pod, each amount above 0. free: host -> free amounts of the same resources. victims: pods
     that may leave. losses: of each gang of a victim. moves: counted down; None for MAX_MOVES. For few gangs every
     combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
-    is near the least.
+    is near the least. The hosts of the result may hold more than `need` pods together; hosts without room are absent.
     """
     search = _VictimSearch(need, wants, free, victims, losses, moves or MoveBudget())
     everybody = np.ones(len(search.gang), np.bool_)
@@ -450,7 +450,8 @@ def _victims_by_row(
 def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
     """Return the loss of a gang that stops, and how many pods it can lose before it stops.
 
-    Pods without a min, or of an unknown gang, can all be lost singly. wall_s: seconds since 1970.
+    The loss counts all its members with a node. Pods of a gang without a min can all be lost singly, and so can pods of
+    an unknown gang, whose own loss is 0. wall_s: seconds since 1970.
     """
     gang = view.gangs.get(key)
     if gang is None:

@@ -130,7 +130,10 @@ class Evictor:
         self._evicted_uids.clear()
 
     def forget(self, key: GangKey) -> None:
-        """Release the hosts that are reserved for a gang's preemption, because the gang starts or is deleted."""
+        """Release the hosts that are reserved for a gang's preemption, and forget its pauses and its last refusal.
+
+        Called when the gang starts or is deleted. Does nothing for a gang without a preemption.
+        """
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
         self._reservations.release(key, ReservationReason.PREEMPTION)
