@@ -62,7 +62,10 @@ def hosts_without_node_name(all_places: Sequence[NodeSpec]) -> list[str]:
 
 
 def map_text(all_places: Iterable[NodeSpec]) -> str:
-    """Return the map of generated nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node."""
+    """Return the map of nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node.
+
+    asw, psw: the last and the last but one switch of the path, of which each node must have two.
+    """
     return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in all_places)
 
 

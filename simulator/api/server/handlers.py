@@ -139,7 +139,7 @@ def _as_row(kind: ResourceKind) -> Callable[[Stored], bytes]:
 
 
 def first_namespaces(store: Store) -> None:
-    """Create the namespaces that every cluster has."""
+    """Create the four namespaces that every cluster has. Raises ApiRefusal (409) if the store has one of them."""
     for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
         store.create(NAMESPACES, "", {"metadata": {"name": name}})
 
@@ -171,7 +171,8 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
     """Return the JSON of a request's body.
 
     anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
-    types, 400 for a body that is not JSON, or no object where one is needed.
+    types, 400 for a body that is not JSON, or no object where one is needed. Raises web.HTTPRequestEntityTooLarge for
+    more than MAX_BODY_BYTES.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
@@ -320,7 +321,11 @@ def new_token() -> str:
 
 
 def only_with(token: str) -> Middleware:
-    """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401."""
+    """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401.
+
+    A request counts as one of a web page if it has an Origin header, or asks for another host than 127.0.0.1 or
+    localhost.
+    """
     before = prefix(token)
 
     @web.middleware

@@ -99,9 +99,11 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return the pod with the priority of its PriorityClass, or of the global default class.
+    """Return a copy of the pod with the priority of its PriorityClass, or of the global default class.
 
-    Unchanged if there is neither. classes: all PriorityClasses. Raises ApiRefusal (403) for an unknown class.
+    Of several default classes the lowest counts. The two system classes are known without an object. The priority stays
+    as it is if the pod names no class and there is no default. classes: all PriorityClasses. Raises ApiRefusal (403)
+    for an unknown class.
     """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
@@ -129,7 +131,8 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
     budgets: all of the namespace. Nothing is checked for a pod that is pending, has ended or is being deleted. Raises
-    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod.
+    ApiRefusal: 429 if a budget forbids the eviction of a ready pod, 500 if two budgets select the pod. A pod that is
+    not ready may leave whatever its budget states.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return

@@ -93,7 +93,7 @@ def is_indexed(job: Object) -> bool:
 
 
 def index_of(pod: Object) -> int:
-    """Return a pod's index; -1 when it has none."""
+    """Return a pod's index; -1 if its annotation is missing or no number."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
     return int(text) if text.isdigit() else -1
 

@@ -353,7 +353,10 @@ class WaitReasonWriter:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
     async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
-        """Write why a pod waits: its condition PodScheduled, and an Event. Raises ApiError, aiohttp.ClientError."""
+        """Write why a pod waits: its condition PodScheduled, then an Event. Raises the errors of ApiClient.call.
+
+        Without the condition no Event is written. uid, namespace, name: of the pod.
+        """
         at = rfc3339(time.time())
         condition = {
             "type": "PodScheduled",
@@ -439,7 +442,7 @@ class ObjectCache:
         return obj
 
     def get(self, plural: str, uid: str) -> Object | None:
-        """Return one object, or None."""
+        """Return the last known state of an object; None if it is unknown or deleted."""
         return self._objects.get(plural, {}).get(uid)
 
     def all(self, plural: str) -> Iterator[Object]:
@@ -459,7 +462,10 @@ class ObjectCache:
         return sorted(owned_objects, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
-        """Return what all nodes together have free, in thousandths."""
+        """Return resource -> what all nodes together have free, in thousandths; negative if pods request more.
+
+        The mapping is the cache's own: do not change it.
+        """
         return self._requested
 
     def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:

@@ -42,7 +42,8 @@ class PodLogs:
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
         """Return the log of a container; None if the pod is not one of the runner's.
 
-        previous: the run before this one.
+        previous: True for the run before the last one. The `path` of the log is None if there was no such run,
+        or its output is removed. Raises KeyError for a container that the pod does not have.
         """
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None
