@@ -190,7 +190,8 @@ async def local_cluster(
 async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
     """Join an API server that runs already, as local_cluster() starts one, until the block ends.
 
-    It may be a real API server. Its nodes, kubelet and scheduler are added by the caller as with local_cluster().
+    It may be a real API server. Nothing is asked of it here, so a wrong address shows at the first call. Its nodes,
+    kubelet and scheduler are added by the caller as with local_cluster().
     """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
     async with Connections() as connections, _session(connections) as session, background() as parts:

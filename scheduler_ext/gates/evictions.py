@@ -144,7 +144,7 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
 
     None for a pod without a gang, and if the gang has its min, has no member that runs, has no plan, or has a plan
-    without a refusal. now_s: by the monotonic clock.
+    without a refusal, or if only members that the planner does not place have a host. now_s: by the monotonic clock.
     """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
@@ -221,8 +221,8 @@ def end_of_reservation(
     when its holder no longer exists. A holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its
     controller makes new pods.
 
-    gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long the holder has not existed,
-    in seconds; 0 while it exists. wall_s: seconds since 1970.
+    gang: the holder; None while it has no member, even if its PodGroup exists. absent_s: for how long the holder has
+    not existed, in seconds; 0 while it exists. wall_s: seconds since 1970.
     """
     if gang is None:
         # All pods of a gang that moves may be deleted before its controller makes new ones.

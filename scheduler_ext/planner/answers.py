@@ -466,6 +466,8 @@ def answer_preempt(
 ) -> Mapping[str, Victims]:
     """Return the entries of `victims` whose node may be used for a preemption. An empty answer stops the preemption.
 
+    All entries if the planner has no opinion about the pod, or there is no map.
+
     victims: node -> the pods that would leave. wall_s: seconds since 1970, for the run time of other pods; 0 counts the
     same run time for all. now_s: by the monotonic clock.
     """

@@ -391,9 +391,10 @@ def _hosts_beside_neighbours(
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring or mesh.
 
-    One entry for each such pod, which is subtracted from `room`. [] if the gang does not wish it, fills holes, has
-    groups or runs of ranks, or if no member holds a host or is in `nominated`. nominated: uid -> host of members that
-    have a place in the batch already. ranks: uid -> rank. merits: arrays that decide between equally good hosts.
+    One entry for each such pod, which is subtracted from `room`. [] if the request has given it up
+    (`beside_neighbours`), if the gang fills holes or has runs of ranks, if the batch is of a group, or if no member
+    holds a host or is in `nominated`. nominated: uid -> host of members that have a place in the batch already. ranks:
+    uid -> rank. merits: arrays that decide between equally good hosts.
     """
     gang = request.gang
     if not request.beside_neighbours or gang.fills_holes or gang.layers or batch.gang_group is not None:

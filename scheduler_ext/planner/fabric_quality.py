@@ -101,7 +101,10 @@ def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
 
 
 def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them."""
+    """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them.
+
+    The counts are 0 for a resource that no node has.
+    """
     shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
     admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
     column = np.flatnonzero(snapshot.pod_amounts(shape))

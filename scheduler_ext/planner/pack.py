@@ -204,9 +204,9 @@ def share_domain(
 ) -> Rows | None:
     """Return how many pods of the first of two shapes each host takes, so that all pods of both shapes fit.
 
-    None if no such numbers exist, for another number of shapes, and for a domain that is too large to try every way.
-    counts: pods of each shape. rooms: for each shape, the pods that each host takes. span: host ids [first, end) of the
-    domain.
+    None if no such numbers exist, for another number of shapes, for a domain that is too large to try every way, and if
+    a host takes more than MAX_PODS_PER_HOST pods of the first shape. counts: pods of each shape. rooms: for each shape,
+    the pods that each host takes. span: host ids [first, end) of the domain.
     """
     first, end = span
     if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
@@ -277,9 +277,9 @@ def share_hosts(
 ) -> list[Rows] | None:
     """Return for each of several shapes how many pods each host takes at most, so that all pods of all shapes fit.
 
-    None if no such numbers exist, or if the search would take more than `max_steps`. The search is exact: it tries
-    every number of pods of each shape on each host of the domain. counts: pods of each shape. span: host ids [first,
-    end) of the domain. spend: called with the steps of work.
+    None if no such numbers exist, if there are more than MAX_WAYS ways to fill a host, or if the search would take more
+    than `max_steps`. Otherwise the search is exact: it tries every number of pods of each shape on each host of the
+    domain. counts: pods of each shape. span: host ids [first, end) of the domain. spend: called with the steps of work.
     """
     first, end = span
     order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last

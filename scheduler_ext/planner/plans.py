@@ -110,9 +110,9 @@ class Plans:
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
         """Return the plan of one gang, planned after all gangs ahead of it.
 
-        None for an unknown gang, and for one that needs no plan now: no member waits for a place, or it could not
-        start. If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the
-        plans made so far. now_s: by the monotonic clock.
+        None for an unknown gang, for a pod without a gang, and for a gang that needs no plan now: no member waits for a
+        place, it could not start, or it is incomplete and such gangs are held. If too many gangs are ahead, the work of
+        one question ends first, and the gang is planned beside the plans made so far. now_s: by the monotonic clock.
         """
         self.sync(now_s)
         gang = self.view.gangs.get(key)
@@ -511,7 +511,7 @@ class Plans:
     def _drop_plan(self, key: GangKey) -> bool:
         """Remove a gang's plan and release its room.
 
-        Returns True if the plan reserved any room; False also without a plan.
+        Returns True if the plan reserved any room. Raises KeyError if the gang has no plan.
         """
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))

@@ -60,9 +60,10 @@ class Review:
 
 
 def decode_review(body: bytes) -> Review:
-    """Decode an AdmissionReview. Raises BadRequest if it is too large, or has no uid and so cannot be answered.
+    """Decode an AdmissionReview. The pod is None if the request does not create a pod, or the pod cannot be read.
 
-    The pod is None if the request does not create a pod, or the pod cannot be read.
+    Raises BadRequest if the body is too large, is no AdmissionReview, or has no uid of 1 to _MAX_UID_CHARACTERS
+    characters and so cannot be answered.
     """
     check_size(body, "an AdmissionReview")
     try:

@@ -83,7 +83,10 @@ class Store:
         return self._journals.setdefault(kind.resource, WatchHistory(self._kept_changes))
 
     def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
-        """Return one object. Raises ApiRefusal (404)."""
+        """Return one object, which nobody may change. Raises ApiRefusal (404) if there is none.
+
+        namespace: "" for a cluster-scoped kind.
+        """
         stored = self._objects_of(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
@@ -179,7 +182,8 @@ class Store:
     ) -> Stored:
         """Replace an object, or with part "status" only its status. Return the stored state.
 
-        Without `part`, the stored status stays if the kind has a status subresource. With part "status", `obj` also
+        Without `part`, the stored status stays if the kind has a status subresource. Part "scale" only names the
+        subresource in managedFields: `obj` is the whole object. With part "status", `obj` also
         replaces labels, annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for
         managedFields. An update without a change writes nothing. If the object is being deleted and has no finalizer
         and no grace period left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409

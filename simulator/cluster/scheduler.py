@@ -208,7 +208,8 @@ class Cursor:
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     """Return how many feasible nodes are enough, out of `nodes`.
 
-    percentage: percentageOfNodesToScore, 0 for the adaptive default. At least _MIN_TO_FIND nodes are enough.
+    It is a percentage of the nodes, but at least _MIN_TO_FIND; all nodes if there are fewer. percentage:
+    percentageOfNodesToScore, 0 for the adaptive default.
     """
     if nodes < _MIN_TO_FIND:
         return nodes

@@ -177,7 +177,10 @@ def phase(lifecycle: PodLifecycle) -> str:
 
 
 def is_ready(lifecycle: PodLifecycle) -> bool:
-    """Return True if every container that should be running runs, and its readiness probe has succeeded."""
+    """Return True if every main container and sidecar runs, and its readiness probe has succeeded.
+
+    False once the pod's deletion has begun.
+    """
     return lifecycle.deletion_began_s is None and all(
         each.state is ContainerState.RUNNING and each.ready
         for each in lifecycle.of(ContainerRole.MAIN, ContainerRole.SIDECAR)

@@ -77,7 +77,7 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     """Return a volume of a pod with the files that it shows.
 
     volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Raises CannotStart if
-    an object or key is missing, or if the type of the volume is not supported.
+    an object or key is missing, if a path leads out of the volume, or if the type of the volume is not supported.
     """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:

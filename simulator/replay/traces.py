@@ -116,7 +116,8 @@ def _curve(table: Table, gpus: int) -> Table:
 def draw_trace(jobs: int, gpus: int, load: float, rng: Random) -> tuple[TraceRow, ...]:
     """Draw a random stream of jobs: days and nights, many short and few long jobs.
 
-    jobs: their number. gpus: of the cluster. load: the share of the cluster's GPU time that the jobs need, > 0.
+    jobs: their number. gpus: of the cluster, >= 1. load: the share of the cluster's GPU time that the jobs need, > 0.
+    The rows are in the order of their submission; equal states of `rng` give equal rows.
     """
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]

@@ -76,7 +76,7 @@ class Handlers:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:
-        """Return a request as a call of verbs.py. Reads the body. Raises ApiRefusal for a body that cannot be read."""
+        """Return a request as a call of verbs.py. Reads the body. Raises the errors of body_of()."""
         body: Any = None
         form = request.content_type
         if request.method == "PATCH":
@@ -111,7 +111,9 @@ class Handlers:
         return as_json(success(), 201)
 
     async def _inject_fault(self, request: web.Request, target: Target) -> None:
-        """Delay a request, or raise ApiRefusal, if a fault is injected for its verb and kind."""
+        """Delay a request, then raise ApiRefusal, as the injected fault for its verb and kind says; nothing without
+        one.
+        """
         fault = self._faults.next(_verb(request, target), target.kind.plural)
         if fault is None:
             return

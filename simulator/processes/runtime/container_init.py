@@ -240,7 +240,7 @@ class Root:
     def _place_for(self, target: str, is_file: bool = False) -> str:
         """Return the path on this machine of a folder or file to mount over. It is created if it is missing.
 
-        target: the path in the container. is_file: create a file, not a folder.
+        target: the path in the container. is_file: create a file, not a folder. Raises OSError if it cannot be created.
         """
         place = self.root + target
         if os.path.exists(place):

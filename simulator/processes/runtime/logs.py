@@ -61,7 +61,8 @@ HOST = "127.0.0.1"
 async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
     """Serve the logs of pods with TLS on a free loopback port until the block ends, and yield the port.
 
-    authority: the CA that must have signed a caller's certificate. certificate, key: of this server.
+    authority: the CA that must have signed a caller's certificate. certificate, key: of this server. All are PEM files;
+    raises OSError (ssl.SSLError) for a file that cannot be used.
     """
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority))
     trust.load_cert_chain(certificate, key)

@@ -84,8 +84,9 @@ class Objects:
     async def _token(self, pod: Object, token_file: TokenFile) -> bytes:
         """Return the text of a new token of the pod's service account, bound to the pod.
 
-        The account is `default` if the pod names none. Raises CannotStart if the API server refuses it. token_file: the
-        lifetime in seconds and the audience that the volume asks for.
+        The account is `default` if the pod names none. token_file: the lifetime in seconds and the audience that the
+        volume asks for. Raises CannotStart if the API server refuses it, and aiohttp.ClientError or TimeoutError if it
+        does not answer.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
