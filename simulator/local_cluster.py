@@ -97,7 +97,7 @@ class LocalCluster:
 
         gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
         an ExceptionGroup with the errors of ApiClient.call, also if only one node cannot be created; other nodes may
-        have been created.
+        have been created. places: the nodes; their addresses are stored before they are created.
         """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)

@@ -122,7 +122,8 @@ class CompositeGroups:
         tree.
 
         If the tree has a fault, the terms of the ancestors do not count, and the fault is among the ignored terms. If
-        only an ancestor is still missing, the terms of the known ancestors count.
+        only an ancestor is still missing, the terms of the known ancestors count. sizing: what the PodGroup itself
+        states.
         """
         if not (parent := self._parents.get(key)):
             return sizing
@@ -202,7 +203,8 @@ class CompositeGroups:
 def _chain(composites: Mapping[_Name, _Composite], namespace: str, parent: str) -> _Chain:
     """Return the known ancestors of a PodGroup. parent: the name of its own parent.
 
-    The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known.
+    The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known. composites:
+    all that are known.
     """
     ancestors: list[Ancestor] = []
     while parent:

@@ -57,7 +57,7 @@ def domains_of_label(fabric: Fabric, level: str, tier: int, values: Mapping[int,
     `tier`.
 
     tier: as tier_of_label() returns it, not None. values: host id -> label value, for hosts of the map that have a
-    node. Hosts with None are in no domain.
+    node. Hosts with None are in no domain. level: the key of the label.
     """
     hosts_by_value: dict[str, list[int]] = {}
     for host, value in values.items():
@@ -145,7 +145,7 @@ class Levels:
     def _look_up(self, level: str) -> None:
         """Compute and store the tier of a node label, unless it is stored for the nodes as they are now.
 
-        At most MAX_LEVELS are stored; the oldest is dropped first.
+        At most MAX_LEVELS are stored; the oldest is dropped first. level: the key of a label, or a word.
         """
         if self._offer_version != self._snapshot.offer_version:
             self._offer_version = self._snapshot.offer_version
@@ -167,7 +167,7 @@ class Levels:
         the label.
 
         A word such as `leaf` gives its own tier then. Also stores which rows lack the label, and domains wider than a
-        switch.
+        switch. level: the key of a label, or a word.
         """
         self._unlabelled_rows[level] = None
         if self._fabric is None:

@@ -112,7 +112,7 @@ def _selects(selector: object, pod: Pod) -> bool:
 def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have.
 
-    have: the pod's labels.
+    have: the pod's labels. expression: one entry of matchExpressions, of any content.
     """
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):
@@ -245,7 +245,8 @@ def error_text(error: KubeError) -> str:
 def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
     """Return why the planner has no opinion about a pod, as a metric label; "" if it has one.
 
-    belongs: the gang and wish that the pod states.
+    belongs: the gang and wish that the pod states. shape: of the pod. gpu_resources: names of the resources that count
+    as a GPU.
     """
     if _has_claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # the node object does not show the devices of a claim

@@ -177,7 +177,8 @@ class RejectedHosts:
 
         missing: marks of the rows that have room and were not offered. A row counts as rejected once it is missing in
         two calls that are at least CONFIRM_S apart. A rejected row that is not in `missing` of such a later call counts
-        as rejected no longer. The returned marks are the stored ones. now_s: by the monotonic clock.
+        as rejected no longer. The returned marks are the stored ones. now_s: by the monotonic clock. shape: of the pod
+        that was asked about.
         """
         observation = self._observations.pop((key, shape), None)
         if observation is None:
@@ -194,7 +195,7 @@ class RejectedHosts:
     def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
         """Note that the scheduler offers these rows, so they are not rejected.
 
-        Return True if one of them counted as rejected before.
+        Return True if one of them counted as rejected before. shape: of the pod that was asked about.
         """
         observation = self._observations.get((key, shape))
         if observation is None:
@@ -213,6 +214,7 @@ class RejectedHosts:
         """Forget pairs of gang and shape without a call of `note_missing` for FORGET_S.
 
         Returns the gangs of the forgotten pairs that had rejected hosts; a gang with several such shapes occurs again.
+        now_s: by the clock of `note_missing`.
         """
         old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
         return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]

@@ -501,7 +501,10 @@ class AssumedPods:
         return entry[0] if entry else ""
 
     def expire(self, now_s: float) -> list[str]:
-        """Drop the assumptions whose time is over, and return the uids of their pods, the oldest first."""
+        """Drop the assumptions whose time is over, and return the uids of their pods, the oldest first.
+
+        now_s: by the clock of `assume`.
+        """
         expired = []
         for uid, (_, until_s) in self._assumed.items():
             if until_s > now_s:

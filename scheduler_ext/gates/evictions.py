@@ -167,7 +167,8 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair |
     """Choose the members that are evicted for the remedy that the gang's owner named.
 
     A gang is moved only if all of it fits on free room while its present pods still run, so it never loses its places
-    without new ones. None if the remedy is to wait, or if it is to move and no such room exists.
+    without new ones. None if the remedy is to wait, or if it is to move and no such room exists. stuck_gang: how the
+    gang is stuck, for the owner.
     """
     remedy = gang.repair.remedy
     moved = remedy is Remedy.MOVE

@@ -106,7 +106,8 @@ def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
 def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
     """Return the refusal that names a missing PodGroup or owner, if only it states how many members must start.
 
-    Also while the PodGroup is awaited. None if the size is known.
+    Also while the PodGroup is awaited. None if the size is known. awaits_pod_group: True while the PodGroup of the gang
+    is awaited.
     """
     if gang.lacks_pod_group or awaits_pod_group:
         what = f"its PodGroup {gang.key.name}"

@@ -43,7 +43,8 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
     names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
     does not decide on, and without a map unless a level is required. If the planned node is not in `names`, another of
     them may be chosen; for a gang with a required level the pod is refused instead. A single name that is the pod's
-    nomination is kept only if it is the planned node. now_s: by the monotonic clock.
+    nomination is kept only if it is the planned node. now_s: by the monotonic clock. rules: `hold_incomplete` refuses
+    members of an incomplete gang.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -116,7 +117,8 @@ def scores_of(
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
     without a gang only its own place has a score. [] if there is no map, if the planner has no opinion about the pod,
-    or if no named node has a score. now_s: by the monotonic clock.
+    or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules: with
+    `leaf_only` only nodes under the leaves of the gang have a score.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -252,7 +254,7 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     free.
 
     If it fits on no named node, the scheduler chooses among the named nodes that are not reserved for others. now_s: by
-    the monotonic clock.
+    the monotonic clock. names: the nodes of the request.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -268,6 +270,8 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
     """Return the named nodes that are not reserved for another gang; no opinion if none is reserved, a refusal if all
     are.
+
+    names: the nodes of the request; kept in their order.
     """
     reserved = plans.reservations.nodes_against(gang.key, gang.priority)
     nodes = [name for name in names if name not in reserved] if reserved else names
@@ -429,7 +433,7 @@ MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
     """Answer about all nodes: without a refusal if the pod can go to some node, or the planner has no opinion.
 
-    Never raises. now_s: by the monotonic clock.
+    Never raises. now_s: by the monotonic clock. rules: as for answer_filter().
     """
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
@@ -456,7 +460,7 @@ def answer_prioritize(
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
     [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. Never raises.
-    now_s: by the monotonic clock.
+    now_s: by the monotonic clock. rules, now_s: as for scores_of().
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 

@@ -222,7 +222,7 @@ def finished_plan(
 ) -> GangPlan:
     """Return the plan of all members that found a place.
 
-    ranks: uid -> rank. bases: role -> rank of its index 0.
+    ranks: uid -> rank. bases: role -> rank of its index 0. progress: the members that hold a host or found a place.
     """
     hosts = progress.hosts
     return GangPlan(
@@ -359,6 +359,8 @@ def _shape_request(
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:
     """Set `room` to 0 where a group may not go: outside its span or level, and in domains that an exclusive group
     shares with none.
+
+    room: by host id, changed in place. progress: the places of other groups so far.
     """
     group = batch.gang_group
     if batch.span is not None:

@@ -63,7 +63,7 @@ def nominate(
     Never raises.
 
     keys: gangs to look at; unknown ones are skipped. since_s: uid -> when our nomination was first shown on the pod, or
-    last expired, by the clock of `now_s` (monotonic).
+    last expired, by the clock of `now_s` (monotonic). choices: which schedulers' pods are nominated, and for how long.
     """
     view = plans.view
     nominations: list[tuple[int, str, Nomination]] = []

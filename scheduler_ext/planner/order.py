@@ -183,6 +183,8 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
 def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatUnits) -> list[OrderedSeat]:
     """Return a plan's seats in order, each with its place in the order of all gangs: needed for the min, above it, or
     growth.
+
+    units: seats of units that running members have begun come first.
     """
     above = (int(SeatClass.WAITING), position.first_needed_key[1], True, *position.first_needed_key[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
@@ -300,7 +302,10 @@ def rows_outside_shared_domain(
 def _merged_request(
     view: ClusterView, merged: Gang, together: Sequence[Gang], plans: Mapping[GangKey, GangPlan]
 ) -> GangRequest:
-    """Return the request for all gangs of a set. plans: of the other gangs, whose planned members count as placed."""
+    """Return the request for all gangs of a set. plans: of the other gangs, whose planned members count as placed.
+
+    merged: all gangs of the set as one gang. together: the gangs.
+    """
     request = build_request(view, merged, ())
     planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
     seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)

@@ -161,7 +161,7 @@ def domains_of_level(
     """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
 
     placed_hosts: hosts of placed members; the domain contains them. room: pods that each host takes. Nothing if the
-    placed members are not in one domain.
+    placed members are not in one domain. tier: of the level; a tier above the map counts as its highest.
     """
     if anchors_refusal(fabric, tier, placed_hosts) is not None:
         return
@@ -339,7 +339,7 @@ def _choose_fillings(ways: Sequence[HostFilling], counts: Sequence[int], hosts: 
     """Return one way for each host so that all pods fit; None if that is not possible.
 
     counts: pods of each shape. hosts: number of hosts. The table holds, for each number of pods of the first shapes
-    placed so far, the most room of the last shape.
+    placed so far, the most room of the last shape. ways: the ways to fill a host.
     """
     table = np.full([count + 1 for count in counts[:-1]], _NONE, np.int64)
     table[(0,) * table.ndim] = 0

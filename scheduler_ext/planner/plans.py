@@ -555,7 +555,7 @@ class Plans:
     def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
         """Remove the lost seats and their units from a gang's plan. Seats of its min that are not lost stay.
 
-        lost: uids, and ranks of open seats.
+        lost: uids, and ranks of open seats. stored: the plan.
         """
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))

@@ -118,7 +118,8 @@ def _refuse_odd_hosts(
 
     A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
     may find no room for the pod beside it. hosts: uid -> host of the members that found a place. None if there are no
-    more such hosts than the remainder needs, or than running members alone have caused.
+    more such hosts than the remainder needs, or than running members alone have caused. open_seats: places of members
+    that do not exist yet.
     """
     multiple = request.gang.multiple
     if multiple == 1:

@@ -250,7 +250,10 @@ def _choose_label_domain(
 
 
 def _domain_kept_for(view: ClusterView, gang: Gang, rows: slice | NDArray[np.intp], place: str) -> KeptDomain:
-    """Return a domain that is kept for a gang. place: where it is, for a sentence."""
+    """Return a domain that is kept for a gang. place: where it is, for a sentence.
+
+    rows: of the domain.
+    """
     hosts = view.fabric.hosts
     nodes = hosts[rows] if isinstance(rows, slice) else tuple(hosts[row] for row in rows.tolist())
     return KeptDomain(

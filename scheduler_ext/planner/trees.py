@@ -108,6 +108,7 @@ class SharedDomains:
         """Return why a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree waits; "" if it may be planned.
 
         It follows once enough of the set below each of its ancestors can start: so it has a domain to follow.
+        can_start: returns True for a gang that has started or has a place.
         """
         view = self._view
         if not gang.ancestors or gang.key in view.composites.tree(gang.key.namespace, gang.ancestors[0].name):

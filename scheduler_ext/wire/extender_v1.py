@@ -33,7 +33,7 @@ def check_size(raw: bytes, what: str) -> None:
     message.
 
     Values are counted by the characters before and between them. Such characters inside strings count too, so the count
-    is never too low.
+    is never too low. raw: the JSON, which is not decoded.
     """
     if len(raw) > MAX_BYTES:
         raise BadRequest(f"{what} has {len(raw)} bytes: at most {MAX_BYTES} bytes are read")
@@ -342,7 +342,10 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
 
 
 def _requested_names(args: NodeArgs, named: Collection[str]) -> Collection[str]:
-    """Return those of some names that the request also holds."""
+    """Return those of some names that the request also holds.
+
+    args: the request. named: the names; with at most MAX_LOOKUPS names their order stays.
+    """
     if len(named) <= MAX_LOOKUPS:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)

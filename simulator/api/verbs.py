@@ -78,7 +78,8 @@ def handle(store: Store, call: Call) -> ApiAnswer:
 def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
     """Return the predicate of the objects that a list or a watch selects, by its selectors and its namespace.
 
-    query: of the URL. Raises ApiRefusal (400) for a malformed selector.
+    query: of the URL. Raises ApiRefusal (400) for a malformed selector. target: its namespace counts, its name does
+    not.
     """
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
@@ -245,7 +246,10 @@ def _list_metadata(page: StorePage) -> dict[str, Any]:
 
 
 def _read_token(text: str) -> tuple[int, Key]:
-    """Return (version of the list, key after which the list continues) of a continue token. Raises ApiRefusal (400)."""
+    """Return (version of the list, key after which the list continues) of a continue token. Raises ApiRefusal (400).
+
+    text: as _list_metadata() writes it.
+    """
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
         return int(version), (str(namespace), str(name))

@@ -99,7 +99,10 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
 
 
 def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
-    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch. stamp: now, RFC 3339."""
+    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch. stamp: now, RFC 3339.
+
+    image: its name. host_ip: of the node.
+    """
     waiting = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull image "{image}": not found'}}
     status = status_in(pod, PodState.PULLING, stamp, host_ip=host_ip)
     containers = [_container_status(each, False, 0, waiting) for each in pod["spec"]["containers"]]

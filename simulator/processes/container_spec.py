@@ -233,7 +233,8 @@ def contents(source: Object) -> dict[str, bytes]:
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
     """Return one volume mount with variables expanded in its subPath.
 
-    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume.
+    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume. env: the values for
+    $(NAME) in subPathExpr.
     """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):

@@ -90,7 +90,10 @@ class Labels:
 
 
 def submissions_of(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
-    """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0."""
+    """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0.
+
+    labels: the shares and curves to draw. rng: equal states give equal submissions.
+    """
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
     return tuple(_to_submission(row, began_s, labels, rng) for row in ordered)

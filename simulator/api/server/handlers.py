@@ -34,7 +34,8 @@ def application(
 ) -> web.Application:
     """Return the aiohttp application that serves a store.
 
-    token: which every caller has to send. pod_logs: the output of pods; None for none.
+    token: which every caller has to send. pod_logs: the output of pods; None for none. watches: serves the watches.
+    faults: the faults to inject.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)

@@ -137,7 +137,10 @@ class WatchServer:
 
 
 def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> bytes:
-    """Return the line of a BOOKMARK event. version: resourceVersion of the store."""
+    """Return the line of a BOOKMARK event. version: resourceVersion of the store.
+
+    annotations: of its object; {} for none.
+    """
     meta: dict[str, object] = {"resourceVersion": str(version)}
     if annotations:
         meta["annotations"] = annotations

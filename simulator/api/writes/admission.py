@@ -81,7 +81,8 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
     """Check the metadata of an update against the stored metadata.
 
     Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
-    for a missing version of a kind that requires one.
+    for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of both; a name or uid that
+    `new_meta` lacks is not checked.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:
@@ -205,7 +206,10 @@ def _desired_healthy(budget: Object, expected: int) -> int:
 
 
 def _count(value: Any, of: int) -> int:
-    """Return a number of pods: as it is, or a percentage of `of`, rounded up."""
+    """Return a number of pods: as it is, or a percentage of `of`, rounded up.
+
+    value: a number, or a text such as "50%". Raises ValueError for another text.
+    """
     if isinstance(value, str) and value.endswith("%"):
         return math.ceil(int(value[:-1]) * of / 100)
     return int(value)

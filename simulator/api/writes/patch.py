@@ -221,7 +221,8 @@ def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas, and with the uid and version, of a Scale. Absent replicas are 0.
 
     Without a version in the Scale the object's is removed, so that the update is not checked against one. Raises
-    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale.
+    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale. scale: of autoscaling/v1, as
+    decoded JSON.
     """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -250,7 +251,10 @@ def _with_value(obj: Object, path: tuple[str, ...], value: Any) -> Object:
 
 
 def _selector(value: Any) -> str:
-    """Return a selector as text: as it is, or made of its matchLabels."""
+    """Return a selector as text: as it is, or made of its matchLabels.
+
+    "" for another value. value: a text or a LabelSelector.
+    """
     if isinstance(value, str):
         return value
     labels = value_at(value, "matchLabels") if isinstance(value, dict) else None
@@ -315,7 +319,10 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _decode_paths(fields: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each field in the managedFields format, below `path`."""
+    """Yield the path of each field in the managedFields format, below `path`.
+
+    fields: decoded JSON.
+    """
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))
         if inside:

@@ -182,7 +182,7 @@ def _split_surplus(job: Object, states: _PodStates) -> tuple[list[Object], list[
     """Return (active pods that stay, active pods to delete, the highest index first).
 
     Pods are deleted if their index is out of range, occurs twice or has succeeded, or if there are more than
-    parallelism.
+    parallelism. Without indexes, bound pods stay first, then by name.
     """
     spec = job["spec"]
     if not is_indexed(job):

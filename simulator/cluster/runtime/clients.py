@@ -220,7 +220,10 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
 
 
 def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
-    """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1."""
+    """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1.
+
+    raw: the body of the reply.
+    """
     if verb is ExtenderVerb.PRIORITIZE:
         return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)

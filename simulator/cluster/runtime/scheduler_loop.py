@@ -130,7 +130,8 @@ class Scheduler:
     def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
         """Store an observed PodGroup's minMember, and let waiting pods be tried again.
 
-        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED.
+        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED. dialect: of the
+        PodGroup. raw: its JSON.
         """
         group = msgspec.json.decode(raw)
         minimum = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
@@ -325,7 +326,7 @@ class WaitReasonWriter:
     def put(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
         """Queue the reason why a pod waits, in place of an earlier reason. Do nothing if it was queued or written last.
 
-        uid, namespace, name: of the pod.
+        uid, namespace, name: of the pod. outcome: a reason with the same message as the last one is the same.
         """
         if self._last_written.get(uid) != outcome.message:
             self._last_written[uid] = outcome.message
@@ -411,7 +412,10 @@ class ObjectCache:
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
-        """Add an object, and return True. Return False if a newer version is known, or if the object was deleted."""
+        """Add an object, and return True. Return False if its version or a newer one is known, or if it was deleted.
+
+        plural: the kind, as in _PATHS of controllers.py. obj: with uid and resourceVersion.
+        """
         meta = obj["metadata"]
         uid, objects = meta["uid"], self._objects.setdefault(plural, {})
         known = objects.get(uid)

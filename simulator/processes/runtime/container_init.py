@@ -229,7 +229,8 @@ class Root:
     def _bind(self, source: str, target: str, read_only: bool) -> None:
         """Mount a file or folder of the host at a path of the container, which is created if it is missing.
 
-        Raises OSError if the path cannot be created, or the kernel refuses a mount.
+        Raises OSError if the path cannot be created, or the kernel refuses a mount. source: the path on this machine.
+        target: the path in the container. read_only: True to forbid writes.
         """
         place = self._place_for(target, is_file=not os.path.isdir(source))
         _mount(source, place, flags=MS_BIND | MS_REC)

@@ -243,7 +243,7 @@ class RunningPod:
     def _termination_message(self, name: str, code: int) -> str:
         """Return the termination message of a container, "" for none.
 
-        With FallbackToLogsOnError a failed container without a message gets the end of its log.
+        With FallbackToLogsOnError a failed container without a message gets the end of its log. code: its exit code.
         """
         words = self.folder.last_words(name)
         policy = self._container(name).get("terminationMessagePolicy")
