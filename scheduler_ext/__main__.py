@@ -117,7 +117,8 @@ def _listen(settings: Settings) -> Listen:
 def _write(settings: Settings, port: int) -> None:
     """Write the port and a line feed to the port file, whole or not at all.
 
-    Does nothing without a port file. Raises OSError.
+    Does nothing without a port file. Raises OSError if the file, or its neighbour with the ending `.part`, cannot be
+    written.
     """
     if settings.port_file is not None:
         part = settings.port_file.with_suffix(".part")

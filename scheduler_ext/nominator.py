@@ -115,7 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always and write while leading, until a signal to end. Raises errors of `Client.open`, BadCertificate."""
+    """Watch always and write while leading, until a signal to end.
+
+    Raises the errors of `Client.open`, OSError if a port cannot be opened, and BadCertificate if the webhook's
+    certificate cannot be used.
+    """
     clock, metrics = RealClock(), Metrics("nominator")
     series = NominatorMetrics(metrics.registry)
     async with await Client.open(settings.kubeconfig, settings.context) as client:

@@ -96,7 +96,8 @@ class LocalCluster:
         """Create nodes at the API that our kubelet serves.
 
         gpus: of each node. kubelet: host and port at which an API server reaches the kubelet, ("", 0) for none. Raises
-        ApiError.
+        an ExceptionGroup with the errors of ApiClient.call, also if only one node cannot be created; other nodes may
+        have been created. places: the nodes; their addresses are stored before they are created.
         """
         stamp = rfc3339(time.time())
         room = asyncio.Semaphore(_AT_ONCE)
@@ -129,7 +130,8 @@ class LocalCluster:
     async def run_jobs(self, retry_s: tuple[float, float] = RETRY_S) -> None:
         """Start the controllers of batch Jobs and Volcano Jobs, and create Volcano's default queue.
 
-        retry_s: of batch Jobs, (first, longest) pause after a failure, in seconds. Raises ApiError.
+        retry_s: of batch Jobs, (first, longest) pause after a failure, in seconds. Raises the errors of ApiClient.call
+        if the queue cannot be created, also if it exists; then no controller is started.
         """
         head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
         queue = {**head, "spec": {"weight": 1, "reclaimable": True}, "status": {"state": "Open"}}
@@ -188,7 +190,8 @@ async def local_cluster(
 async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
     """Join an API server that runs already, as local_cluster() starts one, until the block ends.
 
-    It may be a real API server. Its nodes, kubelet and scheduler are added by the caller as with local_cluster().
+    It may be a real API server. Nothing is asked of it here, so a wrong address shows at the first call. Its nodes,
+    kubelet and scheduler are added by the caller as with local_cluster().
     """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
     async with Connections() as connections, _session(connections) as session, background() as parts:

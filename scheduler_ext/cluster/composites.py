@@ -87,13 +87,19 @@ class CompositeGroups:
         return self._changed_below(name)
 
     def drop(self, namespace: str, name: str) -> Collection[GangKey]:
-        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed."""
+        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed; also for an unknown
+        one.
+        """
         self._unlink((namespace, name))
         self._composites.pop((namespace, name), None)
         return self._changed_below((namespace, name))
 
     def put_gang(self, key: GangKey, parent: str, created: str, uid: str) -> None:
-        """Add or update a PodGroup. parent: name of its CompositePodGroup; "" for one in no tree. created: RFC 3339."""
+        """Add or update a PodGroup, and remove it from another tree.
+
+        parent: name of its CompositePodGroup; "" for one in no tree, which is not stored. created: RFC 3339; with `uid`
+        the age of the PodGroup among those of its tree.
+        """
         if self._parents.get(key, "") != parent:
             self.drop_gang(key)
         if parent:
@@ -116,7 +122,8 @@ class CompositeGroups:
         tree.
 
         If the tree has a fault, the terms of the ancestors do not count, and the fault is among the ignored terms. If
-        only an ancestor is still missing, the terms of the known ancestors count.
+        only an ancestor is still missing, the terms of the known ancestors count. sizing: what the PodGroup itself
+        states.
         """
         if not (parent := self._parents.get(key)):
             return sizing
@@ -135,9 +142,10 @@ class CompositeGroups:
         return replace(sizing, wish=wish, lacks_parent=chain.lacks_parent)
 
     def tree(self, namespace: str, root: str) -> Collection[GangKey]:
-        """Return the PodGroups of a tree, the oldest first, at most MAX_TREE_GANGS; cached until the tree changes.
+        """Return the PodGroups of a tree, the oldest first, at most MAX_TREE_GANGS.
 
-        root: name of the outermost CompositePodGroup; an unknown name gives an empty result.
+        root: name of the outermost CompositePodGroup; a name without PodGroups below gives an empty result. The result
+        is a view of a cached table, which is replaced when a group of the namespace changes.
         """
         trees = self._trees.setdefault(namespace, {})
         if root not in trees:
@@ -151,7 +159,10 @@ class CompositeGroups:
         return len(self.tree(namespace, root)) == MAX_TREE_GANGS  # a tree of exactly so many costs only some work
 
     def min_groups(self, namespace: str, name: str) -> int:
-        """Return how many child groups of a CompositePodGroup start together; 0 if each starts by itself."""
+        """Return how many child groups of a CompositePodGroup start together.
+
+        0 if each starts by itself, and for an unknown group.
+        """
         composite = self._composites.get((namespace, name))
         return 0 if composite is None else composite.terms.min_groups
 
@@ -192,7 +203,8 @@ class CompositeGroups:
 def _chain(composites: Mapping[_Name, _Composite], namespace: str, parent: str) -> _Chain:
     """Return the known ancestors of a PodGroup. parent: the name of its own parent.
 
-    The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known.
+    The chain has a fault if it is a circle, has more than MAX_DEPTH levels, or an ancestor is not known. composites:
+    all that are known.
     """
     ancestors: list[Ancestor] = []
     while parent:

@@ -173,7 +173,7 @@ class Gang:
             self._cached_summary = None
 
     def leave(self, uid: str) -> bool:
-        """Remove a member. Returns False if no member has this uid."""
+        """Remove a member. Return True if it was one; False, with nothing changed, if no member has this uid."""
         self._cached_summary = self._cached_living = None
         return self.members.pop(uid, None) is not None
 
@@ -202,7 +202,7 @@ class Gang:
 
     @property
     def stated_terms(self) -> object:
-        """The statements of its PodGroup, owner and pods: a plan is valid while they do not change."""
+        """A value of all that its PodGroup, owner and pods state: a plan is valid while the value stays equal."""
         sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
         nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
         with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
@@ -256,7 +256,7 @@ class Gang:
     def names_missing_pod_group(self) -> bool:
         """True if the pods name a PodGroup that is not known. It may have terms that the pods do not state.
 
-        Also true if the PodGroup names a CompositePodGroup that is not known.
+        Also true if the PodGroup is known, and it or a CompositePodGroup above it names a parent that is not known.
         """
         return self._summary.names_pod_group if self.sizing is None else self.sizing.lacks_parent
 
@@ -274,8 +274,8 @@ class Gang:
     def min_pods(self) -> int:
         """The number of members that must start together: the PodGroup's min, else the pods' own statement.
 
-        When nothing is stated, all must start together. Plain pods of a Job or StatefulSet are an exception: they start
-        one by one, unless the gang must stay within a tier, or in layers or groups.
+        When nothing is stated, it is `total`: all must start together. Plain pods of a Job or StatefulSet are an
+        exception: they start one by one (0), unless the gang must stay within a tier, or in layers or groups.
         """
         if self.sizing is not None and self.sizing.min_pods:
             return self.sizing.min_pods
@@ -384,7 +384,7 @@ class Gang:
 
     @property
     def together_size(self) -> int:
-        """The number of gangs that share that name, if a member states it; else 0."""
+        """The largest number of gangs of that name that its PodGroup or a member states; 0 if none states it."""
         return self.terms.sets.together_size
 
     @property
@@ -399,12 +399,18 @@ class Gang:
 
     @property
     def exclusive_set(self) -> str:
-        """The name of the set whose gangs share no domain: stated by a member, else its JobSet or LeaderWorkerSet."""
+        """The name of the set whose gangs share no domain: the first that its PodGroup or a member states.
+
+        If none states it, the JobSet or LeaderWorkerSet that contains the gang; "" for none.
+        """
         return self.terms.sets.exclusive_set or self.parent_set
 
     @property
     def exclusive_tier(self) -> int | None:
-        """The tier of the domains that the gang shares with no other gang of its set; None if it shares domains."""
+        """The widest tier of whose domains the gang shares none with another gang of its set.
+
+        None if no exclusive level is stated, or the gang is in no set. An unknown level counts as a leaf.
+        """
         if not self.exclusive_set:
             return None
         return max((self.known_tier(level) for level in self.terms.sets.exclusive_levels), default=None)
@@ -418,7 +424,10 @@ class Gang:
 
     @property
     def repair(self) -> Repair:
-        """The remedy for the gang once it is below its min and finds no room for the rest."""
+        """The remedy for the gang once it is below its min and finds no room for the rest.
+
+        Of the repairs that its members state, the most patient; WAIT if none states one.
+        """
         return most_patient(m.membership.repair for m in self.members.values() if m.membership.repair is not None)
 
     @property
@@ -437,8 +446,10 @@ class Gang:
         return self.places_all_members or bool(self.layers)
 
     def ignored_terms(self) -> list[str]:
-        """Return a sentence for each term of the gang's wishes that is not kept, without duplicates; [] if all are
-        kept.
+        """Return a sentence for each term of the gang's wishes that is not kept, without duplicates; [] for none.
+
+        These are terms that a wish lists as ignored, levels that nothing here knows, and parts that contradict the rest
+        of the wish or the gang's size. A term that gives way to another source is not among them (`ignored_wishes.py`).
         """
         found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
@@ -468,8 +479,8 @@ class Gang:
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
         """Return False if the mesh has another number of ranks than the gang has accelerators.
 
-        True if no number of members is announced, or the members have different numbers of accelerators. axes: (axis,
-        ranks along it).
+        True also if no number of members is announced, if the members that have accelerators have different numbers of
+        them, or if none has any. axes: (axis, ranks along it).
         """
         gpus = {member.gpus for member in self.members.values() if member.gpus}
         return (
@@ -502,19 +513,23 @@ class Gang:
 
     @property
     def max_pods(self) -> int:
-        """The number of members to which the gang may grow."""
+        """The largest number of members to which the gang may grow, by its pods; at least `total`."""
         return max(self.total, self._summary.max_pods)
 
     @property
     def priority(self) -> int:
-        """The priority of the least important member: a quota on a class counts pods, so one pod lifts no others."""
+        """The lowest priority of its members; members that are being deleted do not count. 0 if no other is left.
+
+        A quota on a class counts pods, so one pod lifts no others.
+        """
         return min((m.priority for m in self.members.values() if not m.terminating), default=0)
 
     @property
     def age(self) -> tuple[str, int, str]:
         """The sort key of gangs by age: (created, version, uid).
 
-        created and uid are those of the object that states the gang's size, if it is known; else of the oldest member.
+        created and uid are those of the object that states the gang's size, if it is known; else of the oldest member,
+        "" and "" for a gang without members.
         """
         if self.sizing is not None:
             return self.sizing.created, self.version, self.sizing.uid

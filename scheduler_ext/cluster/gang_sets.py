@@ -21,7 +21,10 @@ class GangSets:
         self._oldest: dict[_SetName, list[Gang]] = {}  # the oldest gangs of a set, until one of its gangs changes
 
     def update(self, key: GangKey, gang: Gang | None) -> None:
-        """Store to which set a changed gang belongs. gang: None for a deleted gang, which is removed from its set."""
+        """Store to which set a changed gang belongs, and forget the cached order of its old and its new set.
+
+        gang: None for a deleted gang, which is removed from its set, as is a gang that names no set any more.
+        """
         name = (key.namespace, gang.together_name) if gang is not None and gang.together_name else None
         before = self._set_of.pop(key, None)
         if before is not None:
@@ -37,7 +40,7 @@ class GangSets:
     def oldest(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
         """Return the gangs of a set, the oldest first, at most MAX_TOGETHER; [] for an unknown set.
 
-        gangs: all gangs of the cluster. The result is cached until a gang of the set changes.
+        gangs: all gangs of the cluster. The list is cached until a gang of the set changes: do not change it.
         """
         key = namespace, name
         if key not in self._oldest:

@@ -19,7 +19,12 @@ _WHY = {
 
 
 def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
-    """Yield a sentence for each term of a member's wish, and of its gang, that is not kept; nothing if all are kept."""
+    """Yield a sentence for each term of a member's wish, and of its gang's wishes, that is not kept; nothing if all are
+    kept.
+
+    For a member whose GPUs the extender does not count (resource claims, or requests of the whole pod), one sentence
+    about its own wish is all.
+    """
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish
     if wish.source and member.no_opinion_reason in _WHY:

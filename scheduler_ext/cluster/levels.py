@@ -47,7 +47,7 @@ class LabelDomains:
     row_domains: NDArray[np.int32]  # by row: the number of its domain; -1 for a row in no domain
 
     def number_of(self, rows: Sequence[int]) -> int:
-        """Return the number of the domain that holds some rows, at least one; -1 where no domain holds all of them."""
+        """Return the number of the domain that contains all of `rows`; -1 if no domain does. rows: at least one."""
         numbers = set(self.row_domains[list(rows)].tolist())
         return numbers.pop() if len(numbers) == 1 else -1
 
@@ -57,7 +57,7 @@ def domains_of_label(fabric: Fabric, level: str, tier: int, values: Mapping[int,
     `tier`.
 
     tier: as tier_of_label() returns it, not None. values: host id -> label value, for hosts of the map that have a
-    node. Hosts with None are in no domain.
+    node. Hosts with None are in no domain. level: the key of the label.
     """
     hosts_by_value: dict[str, list[int]] = {}
     for host, value in values.items():
@@ -95,7 +95,9 @@ class Levels:
     def tier_of(self, level: Level) -> int | None:
         """Return the tier of a level: 0 for one host, 1 for a leaf.
 
-        None if the level is neither a number, nor a known word, nor a label that any mapped node has.
+        A number is returned as it is, even above the tiers of the map. A label that a mapped node has comes before a
+        word of the same text; the tier of a word is at most that of the map. None for any other level, and without a
+        map for every level but a number and the host name.
         """
         if isinstance(level, int):
             return level
@@ -108,7 +110,8 @@ class Levels:
         """Return a mask of the rows of mapped nodes that lack the label of at least one of these levels; None if no
         node lacks one.
 
-        Levels that are numbers or host names have no such rows.
+        Numbers, the host name, and labels that no mapped node has are ignored. The mask may be cached: do not change
+        it.
         """
         found: NDArray[np.bool_] | None = None
         for level in levels:
@@ -123,7 +126,8 @@ class Levels:
         """Return the domains of the levels that are node labels with domains wider than a switch; None if no level is
         such.
 
-        With several such levels, a domain is the set of rows with equal values of all of them.
+        With several such levels, a domain is the set of rows with equal values of all of them. The result may be
+        cached: do not change it.
         """
         found: list[LabelDomains] = []
         for level in levels:
@@ -141,7 +145,7 @@ class Levels:
     def _look_up(self, level: str) -> None:
         """Compute and store the tier of a node label, unless it is stored for the nodes as they are now.
 
-        At most MAX_LEVELS are stored; the oldest is dropped first.
+        At most MAX_LEVELS are stored; the oldest is dropped first. level: the key of a label, or a word.
         """
         if self._offer_version != self._snapshot.offer_version:
             self._offer_version = self._snapshot.offer_version
@@ -163,7 +167,7 @@ class Levels:
         the label.
 
         A word such as `leaf` gives its own tier then. Also stores which rows lack the label, and domains wider than a
-        switch.
+        switch. level: the key of a label, or a word.
         """
         self._unlabelled_rows[level] = None
         if self._fabric is None:

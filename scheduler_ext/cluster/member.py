@@ -33,8 +33,10 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
     """Return a pod's required anti-affinity to pods like itself as pseudo host ports, so that free room is counted
     correctly.
 
-    Only terms by host name whose selector matches the pod itself, and that have at most _MAX_SELECTOR_CHARACTERS. () if
-    there are none. Two pods with the same entry cannot share a host, as with a host port.
+    One pair (text, 0) for each term by host name whose selector matches the pod itself, without duplicates, sorted; ()
+    if there are none. Two pods with the same pair cannot share a host, as with a host port. Left out are terms after
+    the first _MAX_TERMS, terms of more than _MAX_SELECTOR_CHARACTERS, and terms that may not be about the pod's own
+    namespace.
     """
     affinity = pod.spec.affinity
     rules = (affinity.pod_anti_affinity if affinity else None) or {}
@@ -51,7 +53,8 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
 def max_per_host(pod: Pod) -> int | None:
     """Return how many pods of its kind a host may hold while another host holds none; None for no limit.
 
-    The smallest maxSkew of the hard spread constraints by host name whose selector matches the pod itself.
+    The smallest maxSkew of the hard spread constraints by host name whose selector matches the pod itself. Of the
+    constraints only the first _MAX_TERMS are read, and an invalid maxSkew is ignored.
     """
     skews = [
         rule["maxSkew"]
@@ -66,7 +69,10 @@ def max_per_host(pod: Pod) -> int | None:
 
 
 def add_anti_affinity(shape: PodShape, pod: Pod) -> PodShape:
-    """Return a pod's shape with its anti-affinity."""
+    """Return a shape with the pseudo host ports of `anti_affinity_ports` added; the shape itself if there are none.
+
+    shape: of the pod, without its anti-affinity. Equal results are one shared object.
+    """
     rules = anti_affinity_ports(pod)
     return _with_ports(shape, rules) if rules else shape
 
@@ -106,7 +112,7 @@ def _selects(selector: object, pod: Pod) -> bool:
 def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have.
 
-    have: the pod's labels.
+    have: the pod's labels. expression: one entry of matchExpressions, of any content.
     """
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):
@@ -185,9 +191,10 @@ class GangMember:
 
 
 def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> GangMember | None:
-    """Read a pod; None if it is finished and takes no room. Raises BadQuantity or TooComplex if it cannot be read.
+    """Read a pod; None if it is finished (Succeeded or Failed) and takes no room.
 
-    gpu_resources: names of the resources that count as a GPU.
+    gpu_resources: names of the resources that count as a GPU. Raises BadQuantity or TooComplex if the pod's requests or
+    affinity cannot be read. Bad gang annotations raise nothing: they are in `membership.faults`.
     """
     if pod.status.phase in _FINISHED:
         return None
@@ -219,7 +226,10 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
 
 
 def _controller_of(pod: Pod) -> Controller | None:
-    """Return the controller of a pod; None if it has none, or if a field is longer than MAX_NAME_CHARACTERS."""
+    """Return the controller of a pod, an object that equal controllers share.
+
+    None if the pod has none, or if a field of the reference is longer than MAX_NAME_CHARACTERS.
+    """
     owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
     if owner is None:
         return None
@@ -228,14 +238,15 @@ def _controller_of(pod: Pod) -> Controller | None:
 
 
 def error_text(error: KubeError) -> str:
-    """Return the sentence for a pod that cannot be read, short enough for a log line or an Event."""
+    """Return the first 200 characters of the message of an error, for a log line or an Event."""
     return str(error)[:200]
 
 
 def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
     """Return why the planner has no opinion about a pod, as a metric label; "" if it has one.
 
-    belongs: the gang and wish that the pod states.
+    belongs: the gang and wish that the pod states. shape: of the pod. gpu_resources: names of the resources that count
+    as a GPU.
     """
     if _has_claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # the node object does not show the devices of a claim

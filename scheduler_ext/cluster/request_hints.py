@@ -85,9 +85,12 @@ class PodGroupWaits:
         self._waiting: dict[str, dict[GangKey, float]] = {}  # namespace -> gang -> until when it waits, in that order
 
     def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
-        """Return whether a gang waits for its PodGroup, at most POD_GROUP_WAIT_S.
+        """Return whether a gang waits for its PodGroup.
 
-        The first call for such a gang starts the wait. now_s: by the monotonic clock.
+        KNOWN if no PodGroup that it names is missing. Else the first call for the gang starts a wait of
+        POD_GROUP_WAIT_S: AWAITED during it, NEVER_CAME after it. NEVER_CAME at once if MAX_WAITING_GANGS gangs of the
+        namespace wait. A gang waits once: it does not wait again if its PodGroup is deleted later. now_s: by the
+        monotonic clock.
         """
         if not gang.names_missing_pod_group:
             self._waiting.get(gang.key.namespace, {}).pop(gang.key, None)
@@ -97,7 +100,11 @@ class PodGroupWaits:
         return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
 
     def waits_s(self, key: GangKey, now_s: float) -> float:
-        """Return the seconds since a gang's wait for its PodGroup began; 0 for a gang that never waited."""
+        """Return the seconds since a gang's wait for its PodGroup began, also after the wait; 0 if it never began.
+
+        At least POD_GROUP_WAIT_S for a gang that could not wait, because too many gangs waited. now_s: by the monotonic
+        clock.
+        """
         return now_s - self._since_s.get(key, now_s)
 
     def _begin(self, key: GangKey, now_s: float) -> None:
@@ -117,7 +124,9 @@ class PodGroupWaits:
         waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
-        """Drop the waits of gangs that do not exist any more. gangs: all gangs that exist.
+        """Drop the waits of gangs that do not exist any more, and free the places of waits that are over.
+
+        gangs: all gangs that exist.
 
         A deleted gang still counts against MAX_WAITING_GANGS until its wait would end, so deleting pods frees no place
         early. now_s: by the monotonic clock.
@@ -153,7 +162,10 @@ class RejectedHosts:
         self._observations: dict[tuple[GangKey, PodShape], _Observation] = {}
 
     def rows_by_shape(self, key: GangKey) -> Mapping[PodShape, Marks]:
-        """Return shape -> marks of the rows that count as rejected for a gang. Shapes without such rows are absent."""
+        """Return shape -> marks of the rows that count as rejected for a gang. Shapes without such rows are absent.
+
+        The marks are the stored ones: do not change them.
+        """
         return {
             shape: observation.rejected
             for (gang, shape), observation in self._observations.items()
@@ -163,8 +175,10 @@ class RejectedHosts:
     def note_missing(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
         """Note which rows the scheduler did not offer, and return the marks of the rows that count as rejected.
 
-        missing: marks of the rows that have room and were not offered. A row counts as rejected if it is missing in two
-        calls that are at least CONFIRM_S apart. now_s: by the monotonic clock.
+        missing: marks of the rows that have room and were not offered. A row counts as rejected once it is missing in
+        two calls that are at least CONFIRM_S apart. A rejected row that is not in `missing` of such a later call counts
+        as rejected no longer. The returned marks are the stored ones. now_s: by the monotonic clock. shape: of the pod
+        that was asked about.
         """
         observation = self._observations.pop((key, shape), None)
         if observation is None:
@@ -181,7 +195,7 @@ class RejectedHosts:
     def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
         """Note that the scheduler offers these rows, so they are not rejected.
 
-        True if one of them counted as rejected before.
+        Return True if one of them counted as rejected before. shape: of the pod that was asked about.
         """
         observation = self._observations.get((key, shape))
         if observation is None:
@@ -199,7 +213,8 @@ class RejectedHosts:
     def expire(self, now_s: float) -> list[GangKey]:
         """Forget pairs of gang and shape without a call of `note_missing` for FORGET_S.
 
-        Returns the gangs that had rejected hosts.
+        Returns the gangs of the forgotten pairs that had rejected hosts; a gang with several such shapes occurs again.
+        now_s: by the clock of `note_missing`.
         """
         old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
         return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]

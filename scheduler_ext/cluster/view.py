@@ -56,7 +56,7 @@ class GangChanges:
             uids.add(uid)
 
     def placed_uids(self, key: GangKey) -> set[str] | None:
-        """Return the uids of the members whose place is all that has changed in a gang.
+        """Return the uids of the members whose place is all that has changed in a gang: the stored set itself.
 
         None if the gang has changed in another way, too, or not at all.
         """
@@ -109,9 +109,10 @@ class ClusterView:
     def put_pod(self, pod: Pod) -> KubeError | None:
         """Add or update a pod, and mark its gang as changed. A pod that reads as before changes nothing.
 
-        A pod that is finished or cannot be read is removed instead.
+        A pod that is finished or cannot be read is removed instead. A pod without a gang on which the extender has no
+        opinion is stored and takes room, but joins no gang.
 
-        Returns the error for a pod that cannot be read, else None.
+        Return the error for a pod that cannot be read, which is also counted in `unreadable_pods`; else None.
         """
         try:
             member = member_of(pod, self._gpu_resources)
@@ -137,7 +138,7 @@ class ClusterView:
         return None
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a pod and release its room. Does nothing for an unknown uid."""
+        """Remove a pod, release its room, and mark its gang as changed. Does nothing for an unknown uid."""
         self.assumed_pods.forget(uid)
         self.unconfirmed_nominations.pop(uid, None)
         self.snapshot.release(uid)
@@ -193,11 +194,13 @@ class ClusterView:
         self._set_sizing(key, None)
 
     def put_composite(self, group: PodGroup) -> None:
-        """Add or update a CompositePodGroup."""
+        """Add or update a CompositePodGroup, and store the new terms of the PodGroups below it."""
         self._update_trees(self.composites.put(group))
 
     def drop_composite(self, namespace: str, name: str) -> None:
-        """Remove a CompositePodGroup."""
+        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it. Does nothing for an unknown
+        one.
+        """
         self._update_trees(self.composites.drop(namespace, name))
 
     def _update_trees(self, keys: Collection[GangKey]) -> None:
@@ -227,7 +230,7 @@ class ClusterView:
         self._set_sizing(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
 
     def drop_owner(self, kind: str, namespace: str, name: str) -> None:
-        """Remove a Job or StatefulSet."""
+        """Remove a Job or StatefulSet, so that its number of pods is not known. kind: "Job" or "StatefulSet"."""
         self._set_sizing(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
 
     def put_node(self, node: Node) -> None:
@@ -285,22 +288,26 @@ class ClusterView:
         self.changed_gangs.add_placed(member.membership.key, member.uid)
 
     def forget_assumed(self, member: GangMember) -> None:
-        """Release the node to which a pod was assumed to go, because the scheduler does not offer that node."""
+        """Drop the assumption where a pod goes, because the scheduler does not offer that node. Marks its gang as
+        changed.
+
+        The node that `node_of` gives without the assumption is charged with the pod; for "" its room is released.
+        """
         self.assumed_pods.forget(member.uid)
         self._charge(member)
         self.changed_gangs.add(member.membership.key)
 
     def host_of(self, member: GangMember) -> int | None:
-        """Return the host id that a member holds: bound, assumed, or nominated by another program.
+        """Return the host id of the node on which a member takes room (`node_of`).
 
-        None if it holds none, or if its node is not in the tables.
+        None if it takes none, or if that node is not in the tables.
         """
         return self.snapshot.row_of.get(self.node_of(member))
 
     def our_nomination(self, member: GangMember) -> str:
-        """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet.
+        """Return the node for which our nominator nominated a member, even if the watch does not show it yet.
 
-        "" if it nominated none, or has cleared the nomination.
+        "" if it nominated none, or has cleared the nomination. A bound member may still have a nomination.
         """
         return self.unconfirmed_nominations.get(member.uid, member.nominated if member.nominated_by_us else "")
 
@@ -324,8 +331,9 @@ class ClusterView:
     def missing_pods(self, gang: Gang) -> int:
         """Count the members that do not exist yet and for which room is reserved.
 
-        The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So no room is
-        reserved for pods that never come or have ended.
+        The count is 0 once no new member has come for PATIENCE_S, MAX_PATIENCE_S after the gang was first incomplete,
+        and once the gang was complete. So no room is reserved for pods that never come or have ended. The workers of a
+        LeaderWorkerSet are waited for longer (MAX_LEADER_WAIT_S).
         """
         return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
 
@@ -459,10 +467,9 @@ class ClusterView:
 
 
 def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
-    """Return the fabric with the hosts named like their nodes. by_key: name or InternalIP of a host -> name of its
-    node.
+    """Return a copy of the fabric with the hosts named like their nodes. A host without a node keeps its name.
 
-    A host without a node keeps its name.
+    by_key: name or InternalIP of a host -> name of its node.
     """
     hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
     return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
@@ -494,7 +501,10 @@ class AssumedPods:
         return entry[0] if entry else ""
 
     def expire(self, now_s: float) -> list[str]:
-        """Drop the assumptions whose time is over, and return the uids of their pods, the oldest first."""
+        """Drop the assumptions whose time is over, and return the uids of their pods, the oldest first.
+
+        now_s: by the clock of `assume`.
+        """
         expired = []
         for uid, (_, until_s) in self._assumed.items():
             if until_s > now_s:

@@ -31,7 +31,8 @@ ABSENT_S = 60.0  # how long a gang that moves may be without pods: its controlle
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
     """Return True if pods may be evicted for a gang: it could start, lacks only room, and all of it can be nominated.
 
-    The members of a started gang lose their gates instead, so that the scheduler preempts for them.
+    False if a waiting member must not preempt (preemptionPolicy Never), or a member has a place in the plan. The
+    members of a started gang lose their gates instead, so that the scheduler preempts for them.
     """
     lacks_room = gated_gang.shortfall is not None and gated_gang.shortfall.reason is EventReason.NO_ROOM
     if gated_gang.has_started or gated_gang.hosts or not lacks_room:
@@ -143,7 +144,7 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck: some members run, fewer than its min, and its plan finds no host for the rest.
 
     None for a pod without a gang, and if the gang has its min, has no member that runs, has no plan, or has a plan
-    without a refusal. now_s: by the monotonic clock.
+    without a refusal, or if only members that the planner does not place have a host. now_s: by the monotonic clock.
     """
     running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
@@ -166,7 +167,8 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair |
     """Choose the members that are evicted for the remedy that the gang's owner named.
 
     A gang is moved only if all of it fits on free room while its present pods still run, so it never loses its places
-    without new ones. None if the remedy is to wait, or if it is to move and no such room exists.
+    without new ones. None if the remedy is to wait, or if it is to move and no such room exists. stuck_gang: how the
+    gang is stuck, for the owner.
     """
     remedy = gang.repair.remedy
     moved = remedy is Remedy.MOVE
@@ -220,8 +222,8 @@ def end_of_reservation(
     when its holder no longer exists. A holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its
     controller makes new pods.
 
-    gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long the holder has not existed,
-    in seconds; 0 while it exists. wall_s: seconds since 1970.
+    gang: the holder; None while it has no member, even if its PodGroup exists. absent_s: for how long the holder has
+    not existed, in seconds; 0 while it exists. wall_s: seconds since 1970.
     """
     if gang is None:
         # All pods of a gang that moves may be deleted before its controller makes new ones.

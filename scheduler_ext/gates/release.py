@@ -106,7 +106,8 @@ def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
 def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
     """Return the refusal that names a missing PodGroup or owner, if only it states how many members must start.
 
-    Also while the PodGroup is awaited. None if the size is known.
+    Also while the PodGroup is awaited. None if the size is known. awaits_pod_group: True while the PodGroup of the gang
+    is awaited.
     """
     if gang.lacks_pod_group or awaits_pod_group:
         what = f"its PodGroup {gang.key.name}"
@@ -276,8 +277,9 @@ def silence_s(lease: Lease | None, wall_s: float) -> float:
 def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
     """Return whether a process places gated pods, by the nominator's Lease.
 
-    lease: None if it does not exist. bound_s: the seconds without a renewal after which no process places them. wall_s:
-    seconds since 1970.
+    PLACED while the last renewal is at most _TERMS terms of the Lease old; a term counts as 1 s to _MAX_TERM_S. Then
+    SILENT, and GONE once it is older than `bound_s`. lease: None if it does not exist: GONE, unless bound_s is
+    infinite. bound_s: seconds. wall_s: seconds since 1970.
     """
     silent_s = silence_s(lease, wall_s)
     term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))

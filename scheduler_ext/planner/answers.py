@@ -41,8 +41,10 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
     """Narrow the nodes of a pod to the planned node, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
-    does not decide on. A single name that is the pod's nomination is kept only if it is the planned node. now_s: by the
-    monotonic clock.
+    does not decide on, and without a map unless a level is required. If the planned node is not in `names`, another of
+    them may be chosen; for a gang with a required level the pod is refused instead. A single name that is the pod's
+    nomination is kept only if it is the planned node. now_s: by the monotonic clock. rules: `hold_incomplete` refuses
+    members of an incomplete gang.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -115,7 +117,8 @@ def scores_of(
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
     without a gang only its own place has a score. [] if there is no map, if the planner has no opinion about the pod,
-    or if no named node has a score. now_s: by the monotonic clock.
+    or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules: with
+    `leaf_only` only nodes under the leaves of the gang have a score.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -197,7 +200,10 @@ class GangState(Enum):
 
 
 def gang_states(plans: Plans) -> Mapping[GangState, int]:
-    """Return the number of gangs in each state; each state is a key. Pods without a gang are not counted."""
+    """Return state -> number of gangs in it; each state is a key.
+
+    Not counted are pods without a gang, and gangs whose members are all being deleted.
+    """
     partial = {gang.key for gang in partial_gangs(plans)}
     counts = dict.fromkeys(GangState, 0)
     for key, gang in plans.view.gangs.items():
@@ -248,7 +254,7 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     free.
 
     If it fits on no named node, the scheduler chooses among the named nodes that are not reserved for others. now_s: by
-    the monotonic clock.
+    the monotonic clock. names: the nodes of the request.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -264,6 +270,8 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
     """Return the named nodes that are not reserved for another gang; no opinion if none is reserved, a refusal if all
     are.
+
+    names: the nodes of the request; kept in their order.
     """
     reserved = plans.reservations.nodes_against(gang.key, gang.priority)
     nodes = [name for name in names if name not in reserved] if reserved else names
@@ -425,7 +433,7 @@ MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
     """Answer about all nodes: without a refusal if the pod can go to some node, or the planner has no opinion.
 
-    Never raises. now_s: by the monotonic clock.
+    Never raises. now_s: by the monotonic clock. rules: as for answer_filter().
     """
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
@@ -452,7 +460,7 @@ def answer_prioritize(
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
     [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. Never raises.
-    now_s: by the monotonic clock.
+    now_s: by the monotonic clock. rules, now_s: as for scores_of().
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
@@ -461,6 +469,8 @@ def answer_preempt(
     plans: Plans, member: GangMember, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
     """Return the entries of `victims` whose node may be used for a preemption. An empty answer stops the preemption.
+
+    All entries if the planner has no opinion about the pod, or there is no map.
 
     victims: node -> the pods that would leave. wall_s: seconds since 1970, for the run time of other pods; 0 counts the
     same run time for all. now_s: by the monotonic clock.

@@ -222,7 +222,7 @@ def finished_plan(
 ) -> GangPlan:
     """Return the plan of all members that found a place.
 
-    ranks: uid -> rank. bases: role -> rank of its index 0.
+    ranks: uid -> rank. bases: role -> rank of its index 0. progress: the members that hold a host or found a place.
     """
     hosts = progress.hosts
     return GangPlan(
@@ -359,6 +359,8 @@ def _shape_request(
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:
     """Set `room` to 0 where a group may not go: outside its span or level, and in domains that an exclusive group
     shares with none.
+
+    room: by host id, changed in place. progress: the places of other groups so far.
     """
     group = batch.gang_group
     if batch.span is not None:
@@ -391,9 +393,10 @@ def _hosts_beside_neighbours(
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring or mesh.
 
-    One entry for each such pod, which is subtracted from `room`. [] if the gang does not wish it, fills holes, has
-    groups or runs of ranks, or if no member holds a host or is in `nominated`. nominated: uid -> host of members that
-    have a place in the batch already. ranks: uid -> rank. merits: arrays that decide between equally good hosts.
+    One entry for each such pod, which is subtracted from `room`. [] if the request has given it up
+    (`beside_neighbours`), if the gang fills holes or has runs of ranks, if the batch is of a group, or if no member
+    holds a host or is in `nominated`. nominated: uid -> host of members that have a place in the batch already. ranks:
+    uid -> rank. merits: arrays that decide between equally good hosts.
     """
     gang = request.gang
     if not request.beside_neighbours or gang.fills_holes or gang.layers or batch.gang_group is not None:

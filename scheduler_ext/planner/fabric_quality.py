@@ -22,8 +22,9 @@ EXCESS_CLASSES = ("0", "1", "2", "3+")  # classes of excess leaves
 def excess_leaves(view: ClusterView) -> Mapping[GangKey, int]:
     """Return gang -> leaves that its bound pods use more than needed, >= 0.
 
-    Needed is the number of leaves that would hold as many pods of each shape if all nodes were empty. A gang with a
-    bound pod off the map is absent, and so is a pod without a gang.
+    For each shape, the fewest leaves that would hold its bound pods if all nodes were empty are counted; the largest
+    count is needed. Pods that are being deleted do not count. Absent are gangs without a bound pod, gangs with a bound
+    pod off the map, and pods without a gang.
     """
     found: dict[GangKey, int] = {}
     fabric, fewest = view.fabric, _FewestLeaves(view)
@@ -41,12 +42,12 @@ def excess_leaves(view: ClusterView) -> Mapping[GangKey, int]:
 
 
 def excess_class(leaves: int) -> str:
-    """Return the class of a number of excess leaves."""
+    """Return the class of EXCESS_CLASSES of a number of excess leaves. leaves: >= 0; from 3 on the class is "3+"."""
     return EXCESS_CLASSES[min(leaves, len(EXCESS_CLASSES) - 1)]
 
 
 def gangs_by_excess(excess: Iterable[int]) -> Mapping[str, int]:
-    """Return the number of gangs in each class of excess leaves."""
+    """Return class -> number of gangs in it; each of EXCESS_CLASSES is a key. excess: excess leaves of each gang."""
     return {**dict.fromkeys(EXCESS_CLASSES, 0), **Counter(map(excess_class, excess))}
 
 
@@ -74,7 +75,8 @@ def largest_gang_gpus(view: ClusterView, gpu_resources: Collection[str]) -> Mapp
     map.
 
     A host counts if no pod uses its GPUs and it admits pods that tolerate the taint of their own GPU resource. The
-    tiers end with the first at which all mapped hosts are under one switch.
+    tiers end with the first at which all mapped hosts are under one switch. gpu_resources: names of the resources that
+    count as a GPU; a host's GPUs of all of them are added.
     """
     fabric, hosts = view.fabric, np.zeros(len(view.fabric.hosts), np.int64)
     for resource in gpu_resources:
@@ -88,7 +90,10 @@ def largest_gang_gpus(view: ClusterView, gpu_resources: Collection[str]) -> Mapp
 
 
 def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
-    """Return the number of nodes that offer GPUs and are not on the map."""
+    """Return the number of nodes that offer GPUs and are not on the map.
+
+    gpu_resources: names of the resources that count as a GPU.
+    """
     offers = np.zeros(len(view.fabric.hosts), np.bool_)
     for resource in gpu_resources:
         offers |= _gpu_columns(view, resource)[0] > 0
@@ -96,7 +101,10 @@ def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
 
 
 def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them."""
+    """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them.
+
+    The counts are 0 for a resource that no node has.
+    """
     shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
     admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
     column = np.flatnonzero(snapshot.pod_amounts(shape))

@@ -63,7 +63,7 @@ def nominate(
     Never raises.
 
     keys: gangs to look at; unknown ones are skipped. since_s: uid -> when our nomination was first shown on the pod, or
-    last expired, by the clock of `now_s` (monotonic).
+    last expired, by the clock of `now_s` (monotonic). choices: which schedulers' pods are nominated, and for how long.
     """
     view = plans.view
     nominations: list[tuple[int, str, Nomination]] = []
@@ -85,7 +85,7 @@ def nominate(
 
 
 def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
-    """Return the patches that clear all our nominations."""
+    """Return a patch that clears our nomination for each of the members that waits and has one, in their order."""
     return [_nomination(m, "", NominationReason.CLEARED) for m in members if m.nominated_by_us and m.is_waiting]
 
 

@@ -184,6 +184,8 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
 def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatUnits) -> list[OrderedSeat]:
     """Return a plan's seats in order, each with its place in the order of all gangs: needed for the min, above it, or
     growth.
+
+    units: seats of units that running members have begun come first.
     """
     above = (int(SeatClass.WAITING), position.first_needed_key[1], True, *position.first_needed_key[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
@@ -202,7 +204,8 @@ def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatU
 def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return all gangs of a gang's set, itself included, the oldest first; [] if it is in no set.
 
-    [] also for a gang that comes after MAX_TOGETHER others: it is placed without them.
+    [] also for a gang that comes after MAX_TOGETHER others of its name, or after MAX_TREE_GANGS others of its tree: it
+    is placed without them. The list may be cached: do not change it.
     """
     name = gang.together_name
     if not name:
@@ -224,7 +227,8 @@ def waiting_partners(
     """Return gang -> why it cannot start, for gangs of a set: too many others have no place or do not exist; {} if all
     can start.
 
-    together: the gangs of the set. plan_of: returns the current plan of a gang.
+    In a tree, gangs that can start are absent; in another set, all gangs wait for the same reason. together: the gangs
+    of the set. plan_of: returns the current plan of a gang.
     """
     if together and together[0].ancestors:
         return held_back(view, together, partial(can_start, view, plan_of))
@@ -233,16 +237,20 @@ def waiting_partners(
 
 
 def can_start(view: ClusterView, plan_of: Callable[[GangKey], GangPlan | None], gang: Gang) -> bool:
-    """Return True if a gang has started, or has a plan with places."""
+    """Return True if a gang has started, or its plan has a place for a waiting member.
+
+    plan_of: returns the current plan of a gang. Open seats alone do not count.
+    """
     plan = plan_of(gang.key)
     return has_started(view, gang) or (plan is not None and bool(plan.hosts))
 
 
 def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
-    """Return why the gangs of a set cannot start: one of them has no place or does not exist; "" if they can start.
+    """Return why the gangs of a set cannot start: one of them has no place or does not exist, or fewer than announced
+    exist.
 
-    together: the gangs of the set. plan_of: returns the current plan of a gang. The set contains the gangs that
-    koordinator's groups list, and as many gangs as our own annotation states.
+    "" if they can start, and for no gangs. together: the gangs of the set. plan_of: returns the current plan of a gang.
+    The set contains the gangs that koordinator's groups list, and as many gangs as our own annotation states.
     """
     if not together:
         return ""
@@ -256,7 +264,10 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
 
 
 def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
-    """Return the plan of a gang that fits but must wait for another gang."""
+    """Return a plan without places, with the refusal NO_ROOM, for a gang that must wait for another gang.
+
+    why: the detail of the refusal.
+    """
     return GangPlan(key, refusal=Refusal(RefusalReason.NO_ROOM, why))
 
 
@@ -292,7 +303,10 @@ def rows_outside_shared_domain(
 def _merged_request(
     view: ClusterView, merged: Gang, together: Sequence[Gang], plans: Mapping[GangKey, GangPlan]
 ) -> GangRequest:
-    """Return the request for all gangs of a set. plans: of the other gangs, whose planned members count as placed."""
+    """Return the request for all gangs of a set. plans: of the other gangs, whose planned members count as placed.
+
+    merged: all gangs of the set as one gang. together: the gangs.
+    """
     request = build_request(view, merged, ())
     planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
     seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)

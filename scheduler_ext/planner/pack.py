@@ -161,7 +161,7 @@ def domains_of_level(
     """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
 
     placed_hosts: hosts of placed members; the domain contains them. room: pods that each host takes. Nothing if the
-    placed members are not in one domain.
+    placed members are not in one domain. tier: of the level; a tier above the map counts as its highest.
     """
     if anchors_refusal(fabric, tier, placed_hosts) is not None:
         return
@@ -204,9 +204,9 @@ def share_domain(
 ) -> Rows | None:
     """Return how many pods of the first of two shapes each host takes, so that all pods of both shapes fit.
 
-    None if no such numbers exist, for another number of shapes, and for a domain that is too large to try every way.
-    counts: pods of each shape. rooms: for each shape, the pods that each host takes. span: host ids [first, end) of the
-    domain.
+    None if no such numbers exist, for another number of shapes, for a domain that is too large to try every way, and if
+    a host takes more than MAX_PODS_PER_HOST pods of the first shape. counts: pods of each shape. rooms: for each shape,
+    the pods that each host takes. span: host ids [first, end) of the domain.
     """
     first, end = span
     if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
@@ -277,9 +277,9 @@ def share_hosts(
 ) -> list[Rows] | None:
     """Return for each of several shapes how many pods each host takes at most, so that all pods of all shapes fit.
 
-    None if no such numbers exist, or if the search would take more than `max_steps`. The search is exact: it tries
-    every number of pods of each shape on each host of the domain. counts: pods of each shape. span: host ids [first,
-    end) of the domain. spend: called with the steps of work.
+    None if no such numbers exist, if there are more than MAX_WAYS ways to fill a host, or if the search would take more
+    than `max_steps`. Otherwise the search is exact: it tries every number of pods of each shape on each host of the
+    domain. counts: pods of each shape. span: host ids [first, end) of the domain. spend: called with the steps of work.
     """
     first, end = span
     order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last
@@ -339,7 +339,7 @@ def _choose_fillings(ways: Sequence[HostFilling], counts: Sequence[int], hosts: 
     """Return one way for each host so that all pods fit; None if that is not possible.
 
     counts: pods of each shape. hosts: number of hosts. The table holds, for each number of pods of the first shapes
-    placed so far, the most room of the last shape.
+    placed so far, the most room of the last shape. ways: the ways to fill a host.
     """
     table = np.full([count + 1 for count in counts[:-1]], _NONE, np.int64)
     table[(0,) * table.ndim] = 0

@@ -33,8 +33,9 @@ GangOnRows = tuple[int, PodsOnRows]  # the loss of a gang that stops, and its po
 def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: float) -> GangPlan:
     """Return the plan that the gang would get if pods of a lower priority than `member` left. The plan is not stored.
 
-    Of the domains of the lowest tier that could hold the gang, the domain with the least loss for other gangs is
-    chosen. The plan has a refusal if the gang does not fit even then. wall_s: seconds since 1970.
+    If all waiting members have one shape, of the domains of the lowest tier that could hold the gang the domain with
+    the least loss for other gangs is chosen. For other gangs, and where that gives no plan, as few gangs as possible
+    stop (`spare_gangs`). The plan has a refusal if the gang does not fit even then. wall_s: seconds since 1970.
     """
     view, work = plans.view, Work()
 

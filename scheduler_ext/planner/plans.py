@@ -80,8 +80,11 @@ class Plans:
         hold_incomplete: bool = False,
         strict_queues: frozenset[str] = frozenset(),
     ) -> None:
-        """Start without plans. hold_incomplete: no plan for a gang below its min. strict_queues: names of queues of
-        strict order.
+        """Start without plans.
+
+        rule: whether all tiers or only the leaf count as nearness. hold_incomplete: True to make no plan for a gang
+        below its min whose missing members are not expected. strict_queues: names of queues of strict order, each
+        `queue` or `namespace/queue`.
         """
         self.view = view
         self.distance_rule = rule
@@ -107,9 +110,9 @@ class Plans:
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
         """Return the plan of one gang, planned after all gangs ahead of it.
 
-        None for an unknown gang, and for one that needs no plan now: no member waits for a place, or it could not
-        start. If too many gangs are ahead, the work of one question ends first, and the gang is planned beside the
-        plans made so far. now_s: by the monotonic clock.
+        None for an unknown gang, for a pod without a gang, and for a gang that needs no plan now: no member waits for a
+        place, it could not start, or it is incomplete and such gangs are held. If too many gangs are ahead, the work of
+        one question ends first, and the gang is planned beside the plans made so far. now_s: by the monotonic clock.
         """
         self.sync(now_s)
         gang = self.view.gangs.get(key)
@@ -135,13 +138,19 @@ class Plans:
         return stored.position if stored is not None else None
 
     def plan_all(self, now_s: float) -> list[GangPlan]:
-        """Make every missing plan and return all plans in order. The work is not limited."""
+        """Make every missing plan and return all plans in the order of their gangs. The work is not limited.
+
+        now_s: by the monotonic clock.
+        """
         self.sync(now_s)
         self._plan_until(None, Work(ALL_STEPS))
         return self.current_plans()
 
     def plan_some(self, now_s: float) -> bool:
-        """Plan with the steps that one question may use. Return True if gangs without a plan are left."""
+        """Plan with the steps that one question may use. Return True if gangs that are to be planned are left.
+
+        now_s: by the monotonic clock.
+        """
         self.sync(now_s)
         self._plan_until(None, self._work())
         return bool(self._unplanned)
@@ -354,7 +363,10 @@ class Plans:
     # Planning.
 
     def replan(self, key: GangKey) -> None:
-        """Withdraw a gang's plan. The next question plans the gang again from the places of its members."""
+        """Withdraw a gang's plan. The next question plans the gang again from the places of its members.
+
+        A gang without a plan is planned at the next question, too. Does nothing for an unknown gang.
+        """
         if key in self.view.gangs:
             if self._plans.get(key) is not None:
                 self._withdraw(key)
@@ -505,7 +517,7 @@ class Plans:
     def _drop_plan(self, key: GangKey) -> bool:
         """Remove a gang's plan and release its room.
 
-        Returns True if the plan reserved any room; False also without a plan.
+        Returns True if the plan reserved any room. Raises KeyError if the gang has no plan.
         """
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
@@ -549,7 +561,7 @@ class Plans:
     def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
         """Remove the lost seats and their units from a gang's plan. Seats of its min that are not lost stay.
 
-        lost: uids, and ranks of open seats.
+        lost: uids, and ranks of open seats. stored: the plan.
         """
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))

@@ -78,7 +78,7 @@ def cheapest_hosts(
     wants: the request of one pod, each amount above 0. free: host -> free amounts of the same resources. victims: pods
     that may leave. losses: of each gang of a victim. moves: counted down; None for MAX_MOVES. For few gangs every
     combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
-    is near the least.
+    is near the least. The hosts of the result may hold more than `need` pods together; hosts without room are absent.
     """
     search = _VictimSearch(need, wants, free, victims, losses, moves or MoveBudget())
     everybody = np.ones(len(search.gang), np.bool_)
@@ -190,7 +190,7 @@ class _VictimSearch:
         """Return (set after the move with the least loss per pod, set after the cheapest move that is enough or None).
 
         None if no move makes room, or no moves are left. fit: pods that fit now. spare: row of a gang that loses no
-        further pod; -1 for none.
+        further pod; -1 for none. removed: the set.
         """
         before, best, last = self.price(removed), None, None
         best_key, last_price = (0.0, 0), 0
@@ -213,6 +213,8 @@ class _VictimSearch:
     def _moves_from(self, removed: Mask) -> Iterator[Mask]:
         """Yield the moves from a set: all further pods of each gang, and for each host the pods that make room for one
         more pod.
+
+        removed: the set; a move contains none of its victims.
         """
         for gang in np.unique(self.gang[~removed]).tolist():
             yield (self.gang == gang) & ~removed
@@ -366,7 +368,7 @@ def _cheapest_domain(
     """Return the cost of the cheapest of the candidate domains; None if these victims are enough in no domain.
 
     need, room: in multiples of `multiple` pods. candidates: spans of host ids [first, end). victims: by row. losses: of
-    each gang of a victim.
+    each gang of a victim. budget: is counted down; once it is spent, the best domain found so far counts.
     """
     columns, wants = _requested_resources(view, member.shape, multiple)
     best, best_pods, now = None, 0, view.snapshot.room(member.shape) // multiple
@@ -450,7 +452,8 @@ def _victims_by_row(
 def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
     """Return the loss of a gang that stops, and how many pods it can lose before it stops.
 
-    Pods without a min, or of an unknown gang, can all be lost singly. wall_s: seconds since 1970.
+    The loss counts all its members with a node. Pods of a gang without a min can all be lost singly, and so can pods of
+    an unknown gang, whose own loss is 0. wall_s: seconds since 1970.
     """
     gang = view.gangs.get(key)
     if gang is None:

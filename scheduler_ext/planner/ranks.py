@@ -89,8 +89,8 @@ def hosts_beside_neighbours(
 
     ranks: of the pods to place. absent: other ranks without a place. host_of_rank: rank -> host of placed members.
     tier: widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: decide between equal rows.
-    Subtracts the pods from `room`. [] if no pod finds such a host, for tier 0, and if placed members are off the map,
-    or in no common domain of the tier.
+    Subtracts the pods from `room`. [] without placed members, if no pod finds such a host, for tier 0, and if placed
+    members are off the map, or in no common domain of the tier.
     """
     anchors = sorted(set(host_of_rank.values()))
     if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
@@ -176,7 +176,10 @@ def _hosts_of_ranks(
 
 
 def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
-    """Return the traffic between the pods of a gang that is a mesh; None for another gang."""
+    """Return the traffic between the pods of a gang; None if it has no mesh, or its pods do not fill the mesh.
+
+    batch: for the ranks of one pod.
+    """
     if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_per_pod):
         return None
     return pod_traffic(gang.mesh, batch.ranks_per_pod)

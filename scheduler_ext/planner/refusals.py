@@ -94,7 +94,7 @@ def _refuse_cut_runs(
 
     The packing counts pods and does not know which run a pod is in. If the switch of a begun run has no room for the
     rest of the run, its pods have to wait. hosts: uid -> host of the members that found a place. ranks: uid -> rank.
-    None if no run is cut.
+    None if no run is cut, if running members alone have cut it, or for a gang with groups.
     """
     if request.gang.group_rules:
         return None
@@ -117,8 +117,9 @@ def _refuse_odd_hosts(
     """Refuse places with more hosts on which the number of pods is no multiple than the remainder of all pods needs.
 
     A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
-    may find no room for the pod beside it. hosts: uid -> host of the members that found a place. None if no host is
-    odd.
+    may find no room for the pod beside it. hosts: uid -> host of the members that found a place. None if there are no
+    more such hosts than the remainder needs, or than running members alone have caused. open_seats: places of members
+    that do not exist yet.
     """
     multiple = request.gang.multiple
     if multiple == 1:

@@ -135,7 +135,8 @@ class GangPlan:
 def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
     """Return a plan without some seats.
 
-    lost: uids of members, and ranks of open seats.
+    lost: uids of members, and ranks of open seats; others are ignored. `used_hosts`, `tier`, `bases` and the refusal
+    stay as they were.
     """
     remaining_hosts = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
@@ -158,8 +159,10 @@ def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
 def is_planned(member: GangMember, gang: Gang) -> bool:
     """Return True if the plan of its gang decides where this member goes.
 
-    In a gang with accelerators, a member without an accelerator is planned only if it has a wish or the gang has a
-    required level.
+    In a gang with accelerators, a member without an accelerator is planned only if it has a wish, or if the gang or a
+    group of it has a required level. Of members with a `no_opinion_reason` two kinds may be planned: LeftAlone in a
+    gang that must stay within a level, and NoGpu in a gang with accelerators where the gang or a group has a required
+    level.
     """
     return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
 

@@ -43,9 +43,10 @@ class Reservations:
         return self._by_holder.get(holder)
 
     def put(self, reservation: Reservation) -> bool:
-        """Store a reservation in place of an earlier one of its holder. True if nodes or priority changed.
+        """Store a reservation in place of an earlier one of its holder.
 
-        False if nodes and priority are unchanged, and if there are MAX_RESERVATIONS already: then it is not stored.
+        Return True if its nodes or priority are new. False if they are as before, so that at most the rest was stored.
+        False also if the holder has none and MAX_RESERVATIONS others exist: then it is not stored.
         """
         holder, before = reservation.holder, self._by_holder.get(reservation.holder)
         if before == reservation or (before is None and len(self._by_holder) >= MAX_RESERVATIONS):
@@ -75,13 +76,13 @@ class Reservations:
         self._rows.clear()
 
     def against(self, key: GangKey, priority: int) -> Reservation | None:
-        """Return the reservation of the most nodes that excludes a gang; None if there is none."""
+        """Return the reservation of the most nodes that excludes a gang; None for none. priority: of the gang."""
         return max(
             (each for each in self if each.excludes(key, priority)), key=lambda each: len(each.nodes), default=None
         )
 
     def nodes_against(self, key: GangKey, priority: int) -> set[str]:
-        """Return the names of the nodes that are reserved against a gang."""
+        """Return the names of all nodes that are reserved against a gang; empty for none. priority: of the gang."""
         return {node for each in self if each.excludes(key, priority) for node in each.nodes}
 
     def rows_against(self, gang: Gang, row_of: Mapping[str, int], rows: int) -> NDArray[np.bool_] | None:
@@ -109,7 +110,10 @@ class Reservations:
 
 
 def add_reservation(reservation: Reservation | None, gang: Gang, detail: str) -> str:
-    """Add to the detail of a gang's refusal for whom nodes are reserved."""
+    """Return the detail of a gang's refusal, followed by "; " and for whom nodes are reserved.
+
+    reservation: that excludes the gang; None returns `detail` unchanged.
+    """
     return detail if reservation is None else f"{detail}; {reservation.text_for(gang.key.namespace)}"
 
 
@@ -169,7 +173,7 @@ class StrictOrder:
     def choose_again(self, view: ClusterView) -> bool:
         """Choose every domain again if nodes have changed.
 
-        True if any domain is another one now or is not kept any more.
+        Return True if any domain is another one now or is not kept any more.
         """
         if self._offer_version == view.snapshot.offer_version:
             return False
@@ -184,7 +188,7 @@ class StrictOrder:
         return self._domains != before
 
     def release(self, key: GangKey) -> bool:
-        """Release the domain of a gang. True if there was one."""
+        """Release the domain that is kept for a gang. Return True if there was one."""
         queues = [queue for queue, domain in self._domains.items() if domain.reservation.holder == key]
         for queue in queues:
             del self._domains[queue]
@@ -246,7 +250,10 @@ def _choose_label_domain(
 
 
 def _domain_kept_for(view: ClusterView, gang: Gang, rows: slice | NDArray[np.intp], place: str) -> KeptDomain:
-    """Return a domain that is kept for a gang. place: where it is, for a sentence."""
+    """Return a domain that is kept for a gang. place: where it is, for a sentence.
+
+    rows: of the domain.
+    """
     hosts = view.fabric.hosts
     nodes = hosts[rows] if isinstance(rows, slice) else tuple(hosts[row] for row in rows.tolist())
     return KeptDomain(

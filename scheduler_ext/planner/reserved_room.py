@@ -151,7 +151,7 @@ class StandingPlans:
         return self._gangs_by_row.keys()
 
     def seats_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
-        """Return the seats on a row with their gangs, the last in order first."""
+        """Return (seat, its gang) for each seat on a row, the last in order first; [] for a row without seats."""
         seats = [
             (seat, key) for key in self._gangs_by_row.get(row, ()) for seat in self._by_gang[key].seats_by_row[row]
         ]
@@ -180,11 +180,11 @@ class StandingPlans:
         return found
 
     def is_overdrawn(self, row: int) -> bool:
-        """Return True if a row has less free room than is reserved on it."""
+        """Return True if more of a resource is reserved on a row than is free, or a host port is reserved twice."""
         return self._room.is_overdrawn(row)
 
     def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
-        """Return the shapes for which a row has no room at all."""
+        """Return those of the shapes of which a row holds no pod, even without the standing plans."""
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: SeatOrder, with_growth_seats: bool = True) -> list[PodOnRow]:
@@ -282,10 +282,10 @@ class ReservedRoom:
         return sizes
 
     def _use(self, ignored_pods: PodsOnRows, extra_pods: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return (the rows on which room is reserved, the reserved amounts by such row and resource).
+        """Return (the rows on which room is reserved, ascending, the reserved amounts by such row and resource).
 
-        ignored_pods: reserved pods that are left out. extra_pods: further pods that are included, which are not
-        reserved.
+        Without such rows the second array means nothing. ignored_pods: reserved pods that are left out. extra_pods:
+        further pods that are included, which are not reserved.
         """
         rows = np.flatnonzero(self._pods)
         if extra_pods:
@@ -347,7 +347,7 @@ class ReservedRoom:
 
 
 def restrict_to_rows(room: Rows, rows: Iterable[int]) -> Rows:
-    """Return the room limited to some rows; all other rows get 0."""
+    """Return a copy of the room in which all rows but `rows` have 0."""
     allowed = np.zeros_like(room)
     allowed[np.fromiter(rows, np.intp)] = MAX_ROOM
     return np.minimum(room, allowed)

@@ -278,8 +278,9 @@ def search_places(
 ) -> GangPlan | None:
     """Search a plan that keeps every hard term, and return it; None if there is none.
 
-    None, too, if the gang needs no further pod, if more than MAX_PODS pods are to be placed, or if the steps are spent.
-    A gang of one shape without runs of ranks, groups or multiples is not searched: placing batch after batch is enough
+    None, too, if neither the gang's min nor a min of a role needs a further pod, if more than MAX_PODS pods are to be
+    placed, or if the steps are spent. Domains with more than MAX_HOSTS usable hosts are not searched. A gang of one
+    shape without runs of ranks, groups or multiples is not searched: placing batch after batch is enough
     for it. batches: as split_into_batches() returns them. room_of: the room that the gang may use. work: limits the
     steps, and counts them.
     """

@@ -32,7 +32,7 @@ def place_beside_plans(
     """Place a gang in the room beside the standing plans, and return its plan, which is not stored.
 
     without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that count
-    as placed. work: counts the steps, and limits them.
+    as placed. work: counts the steps, and limits them. standing_plans: are not changed.
     """
     request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
     return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)

@@ -31,7 +31,7 @@ _CHILD, _KIND = "child", "kind"  # marks of members while a domain is chosen for
 def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return the gangs that are one set with a gang of a tree, itself included, the oldest first.
 
-    [] for a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree.
+    [] for a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree. gang: with `ancestors`.
     """
     namespace, root = gang.key.namespace, gang.ancestors[0].name
     return _oldest_gangs(view, gang) if gang.key in view.composites.tree(namespace, root) else []
@@ -44,7 +44,7 @@ def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[GangKey, str]:
-    """Return gang -> why it may not start: too few groups of one of its ancestors can start.
+    """Return gang -> why it may not start: too few groups of one of its ancestors can start, the outermost such one.
 
     Gangs that may start are absent.
 
@@ -108,6 +108,7 @@ class SharedDomains:
         """Return why a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree waits; "" if it may be planned.
 
         It follows once enough of the set below each of its ancestors can start: so it has a domain to follow.
+        can_start: returns True for a gang that has started or has a place.
         """
         view = self._view
         if not gang.ancestors or gang.key in view.composites.tree(gang.key.namespace, gang.ancestors[0].name):

@@ -59,7 +59,8 @@ def _needed_victims(
 ) -> set[str]:
     """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
 
-    by_gang: the pods that may leave, the most expensive gang first. leaving_uids: pods that leave in any case.
+    by_gang: the pods that may leave, the most expensive gang first. leaving_uids: pods that leave in any case. ledger:
+    the room that the new pods need.
     """
     leaving = set(leaving_uids)
     victim_uids = {m.uid for members in by_gang.values() for m in members}
@@ -131,7 +132,7 @@ def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[G
 def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
     """Return True if a gang has fewer running members than its min once these pods have left.
 
-    False for an unknown gang.
+    False for an unknown gang. removed_uids: the pods that leave.
     """
     gang = view.gangs.get(key)
     if gang is None:

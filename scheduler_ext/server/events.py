@@ -28,7 +28,9 @@ class DecisionEvents:
     """
 
     def __init__(self, events: EventRecorder, configmap: str, clock: Clock) -> None:
-        """Prepare the queue; nothing is written before `run`. events: the recorder that sends them."""
+        """Prepare the queue; nothing is written before `run`. events: the recorder that sends them. configmap:
+        namespace/name.
+        """
         namespace, _, name = configmap.partition("/")
         self._map = ObjectRef("ConfigMap", "v1", namespace, name, "")
         self._events, self._clock = events, clock

@@ -115,7 +115,8 @@ class Extender:
         """Return (name, score 1..10), the best first; nodes with score 0 are left out.
 
         [] for a pod that cannot be read or whose PodGroup is awaited, without a map, and if the planner has no opinion.
-        If the best node has score 10, the pod is assumed to go there, because filter may not have been called.
+        If the best node has score 10, the pod is assumed to go there, because filter may not have been called. names:
+        the nodes of the request.
         """
         member = self._member(pod)
         if member is None or self._awaits_pod_group(member):
@@ -337,7 +338,8 @@ class Extender:
     def _report_missing_pod_group(self, member: GangMember, state: PodGroupState, refusal: Refusal) -> None:
         """Report once that a gang waits for its PodGroup, and once that it is placed without its PodGroup.
 
-        A wait of less than POD_GROUP_NOTICE_S is not reported.
+        A wait of less than POD_GROUP_NOTICE_S is not reported. state: AWAITED or NEVER_CAME. refusal: its detail is the
+        text.
         """
         key = member.membership.key
         is_early = state is PodGroupState.AWAITED and self.watches.pod_group_wait_s(key) < POD_GROUP_NOTICE_S
@@ -383,7 +385,10 @@ class Extender:
 
 
 def _missing_pod_group(view: ClusterView, member: GangMember, state: PodGroupState) -> Refusal:
-    """Return the refusal of a pod that waits for its PodGroup or for one above it, or that is placed without it."""
+    """Return the refusal of a pod that waits for its PodGroup or for one above it, or that is placed without it.
+
+    state: AWAITED or NEVER_CAME.
+    """
     gang, name = view.gangs.get(member.membership.key), member.membership.key.name
     is_awaited = state is PodGroupState.AWAITED
     then = f"it is awaited for {POD_GROUP_WAIT_S:g} s" if is_awaited else "the gang is placed by what its pods state"

@@ -122,7 +122,8 @@ class VerbHandler:
         """Read the body within its bounds of time and bytes, and answer.
 
         start_s: when the request came, by the server's clock; a request older than the limit gets a neutral answer.
-        Raises _Refused: 408 for a slow body, 400 for a body that broke off, 413, and 503 when busy.
+        Raises _Refused: 408 for a slow body, 400 for a body that broke off, 413, and 503 when busy. verb: decides the
+        largest body.
         """
         await self._take_place()
         self._metrics.in_flight.inc()

@@ -227,7 +227,7 @@ class Metrics:
         self.registry.register(ClientMetrics(self._component, requests, watches, clock))
 
     def page(self) -> bytes:
-        """Return the scrape in Prometheus' text format."""
+        """Return all series of the registry in Prometheus' text format, with the values of now."""
         return generate_latest(self.registry)
 
 

@@ -47,7 +47,10 @@ class Certificates:
     """The context in use, which follows the files. Raises BadCertificate if the first pair is bad."""
 
     def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
-        """Load the certificate, and show when it ends as a metric. Raises BadCertificate."""
+        """Load the certificate, and show when it ends as a metric.
+
+        Raises BadCertificate if a file cannot be read or used. An expired certificate is accepted here.
+        """
         self._files, self._metrics = files, metrics
         self._files_digest = _digest(files)
         self.context = make_context(files)
@@ -192,7 +195,11 @@ class Listen:
 
 
 class Listeners:
-    """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
+    """The open ports, within `async with`.
+
+    `async with` raises OSError if a port cannot be opened, and BadCertificate if a file of the certificate cannot be
+    used.
+    """
 
     def __init__(
         self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: ConnectionLimits | None = None
@@ -207,12 +214,12 @@ class Listeners:
 
     @property
     def port(self) -> int:
-        """The port of the verbs."""
+        """The port of the verbs. Only within `async with`: else it raises IndexError."""
         return int(self._sockets[0].getsockname()[1])
 
     @property
     def health_port(self) -> int:
-        """The port of probes and metrics."""
+        """The port of probes and metrics. Only within `async with`: else it raises IndexError."""
         return int(self._sockets[1].getsockname()[1])
 
     async def __aenter__(self) -> Listeners:
@@ -260,7 +267,11 @@ class Listeners:
 
 
 class WebhookPort:
-    """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
+    """The open port of the webhook alone, within `async with`.
+
+    `async with` raises OSError if the port cannot be opened, and BadCertificate if a file of the certificate cannot be
+    used.
+    """
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
         """Prepare the port; `async with` opens it. host, port: to listen on; port 0 takes a free one."""

@@ -26,15 +26,21 @@ class ExtenderVerbs(Protocol):
     """The interface for the HTTP handlers. Its methods never wait: one request sees one state of the cluster."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Return which of the named nodes the pod may go to, and why not to the others."""
+        """Return which of the named nodes the pod may go to, and why not to the others.
+
+        names: nodes that passed every earlier filter.
+        """
         ...
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the named nodes 1..10. Nodes that would get 0 are left out."""
+        """Return pairs (name, score 1..10) of named nodes, the best first. Nodes that would get 0 are left out."""
         ...
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
-        """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
+        """Return node -> victims for those of the nodes on which a preemption helps the pod; {} stops the preemption.
+
+        victims: node -> the pods that would leave.
+        """
         ...
 
     def refusal_of_pod(self, pod: Pod) -> Answer:
@@ -306,5 +312,5 @@ class Dispatcher:
 
 
 def refuse(status: int, why: str, outcome: Outcome) -> Reply:
-    """Build an error reply with a short text of our own."""
+    """Build an error reply. status: of HTTP. why: a text of our own, cut at MAX_MESSAGE_BYTES."""
     return Reply(status, extender_v1.encode_error(why), outcome)

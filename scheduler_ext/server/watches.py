@@ -74,7 +74,10 @@ class WatchState:
         self._pod_followers.append((put, drop))
 
     def put_pod(self, pod: Pod) -> None:
-        """Add or update a pod in the view, then call the followers."""
+        """Add or update a pod in the view, then call the followers, also for a pod that cannot be read.
+
+        The view removes such a pod and counts it; the error is not reported here.
+        """
         self.plans.view.put_pod(pod)
         for put, _ in self._pod_followers:
             put(pod)
@@ -117,7 +120,7 @@ class WatchState:
         return self._pod_group_waits.state_of(gang, self._clock.monotonic())
 
     def pod_group_wait_s(self, key: GangKey) -> float:
-        """Return the seconds since the wait for a gang's PodGroup began; 0 for a gang that never waited."""
+        """Return the seconds since the wait for a gang's PodGroup began, also after the wait; 0 if it never began."""
         return self._pod_group_waits.waits_s(key, self._clock.monotonic())
 
     def forget_deleted_gangs(self) -> None:

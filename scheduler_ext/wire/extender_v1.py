@@ -33,7 +33,7 @@ def check_size(raw: bytes, what: str) -> None:
     message.
 
     Values are counted by the characters before and between them. Such characters inside strings count too, so the count
-    is never too low.
+    is never too low. raw: the JSON, which is not decoded.
     """
     if len(raw) > MAX_BYTES:
         raise BadRequest(f"{what} has {len(raw)} bytes: at most {MAX_BYTES} bytes are read")
@@ -129,7 +129,11 @@ _PLACE = re.compile(r"at `([^`]*)`")
 
 
 def decode_args(body: bytes) -> NodeArgs:
-    """Decode the body of filter or prioritize. Raises BadRequest, which names the fault and quotes nothing."""
+    """Decode the body of filter or prioritize. If both NodeNames and Nodes are given, NodeNames counts.
+
+    Raises BadRequest, which names the fault and quotes nothing: for a body that is no such request, that has neither
+    list, a pod too large for `check_size`, or more than MAX_NAMES NodeNames. The number of Nodes is not limited.
+    """
     fields = _outer_fields(body)
     pod = _pod(fields)
     if (given := fields.get("nodenames")) is not None:
@@ -147,9 +151,10 @@ def decode_args(body: bytes) -> NodeArgs:
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """Decode the body of preempt, with whole pods or with uids only.
+    """Decode the body of preempt, with uids only or with whole pods; if both are given, the uids count.
 
-    Raises BadRequest, which names the fault and quotes nothing.
+    Raises BadRequest, which names the fault and quotes nothing: for a body that is no such request, that has no
+    victims in either form, or a pod too large for `check_size`.
     """
     fields = _outer_fields(body)
     pod = _pod(fields)
@@ -188,8 +193,10 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
 def failures(answer: Answer, names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return (name -> text for nodes on which a preemption may help, name -> text for nodes where nothing helps).
 
-    names: the nodes of the request. For a long request not every node is explained: kube-scheduler counts a node in
-    neither mapping as one where nothing helps.
+    answer: with an opinion. names: the nodes of the request. Nodes that the answer keeps may be among them. Without a
+    refusal both are empty if any node is kept; else nothing helps, because the pod is planned elsewhere. An answer with
+    `refused_s` has its time in the text, and nothing helps. For a long request not every node is explained:
+    kube-scheduler counts a node in neither mapping as one where nothing helps.
     """
     if answer.refusal is None:
         return {}, {} if answer.nodes else dict.fromkeys(names[:MAX_EXPLAINED_NAMES], "planned elsewhere")
@@ -245,8 +252,9 @@ def encode_error(reason: str) -> bytes:
 
 
 def clip(text: str, limit_bytes: int) -> str:
-    """Return a message that takes at most `limit_bytes` in JSON, without quotes, backslashes and unprintable
-    characters.
+    """Return the beginning of a message that takes at most `limit_bytes` bytes between the quotes of a JSON string.
+
+    A double quote becomes a single one, a backslash a slash, and an unprintable character a question mark.
     """
     plain = text.replace('"', "'").replace("\\", "/").encode("utf-8", "replace")
     if len(plain) > limit_bytes:
@@ -319,7 +327,7 @@ def _lower_case_fields(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec
 def _victims(raw: msgspec.Raw, what: str) -> Victims:
     """Decode the victims on one node: pod uids, and how many disruption budgets they violate (0 if not stated).
 
-    what: their place, for messages. Raises BadRequest.
+    what: their place, for messages. Raises BadRequest if a value has the wrong type, or the count is negative.
     """
     fields = _lower_case_fields(raw, what)
     violations = _decode(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
@@ -334,7 +342,10 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
 
 
 def _requested_names(args: NodeArgs, named: Collection[str]) -> Collection[str]:
-    """Return those of some names that the request also holds."""
+    """Return those of some names that the request also holds.
+
+    args: the request. named: the names; with at most MAX_LOOKUPS names their order stays.
+    """
     if len(named) <= MAX_LOOKUPS:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)

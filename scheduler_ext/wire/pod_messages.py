@@ -60,9 +60,10 @@ class Review:
 
 
 def decode_review(body: bytes) -> Review:
-    """Decode an AdmissionReview. Raises BadRequest if it is too large, or has no uid and so cannot be answered.
+    """Decode an AdmissionReview. The pod is None if the request does not create a pod, or the pod cannot be read.
 
-    The pod is None if the request does not create a pod, or the pod cannot be read.
+    Raises BadRequest if the body is too large, is no AdmissionReview, or has no uid of 1 to _MAX_UID_CHARACTERS
+    characters and so cannot be answered.
     """
     check_size(body, "an AdmissionReview")
     try:
@@ -136,15 +137,19 @@ _FIELD = "metadata.name"  # the only field of node affinity; the scheduler then 
 
 
 def nomination_patch(nomination: Nominate) -> dict[str, Any]:
-    """Return the merge patch of a pod's status."""
+    """Return the merge patch of a pod's status that writes its nominated node, or clears it for node "".
+
+    It is valid for the pod's uid and, if known, its resourceVersion.
+    """
     return {"metadata": _meta(nomination.pod), "status": {"nominatedNodeName": nomination.node or None}}
 
 
 def lift_patch(lift: Lift) -> dict[str, Any]:
     """Return the merge patch that removes our gate and leaves the gates of others.
 
-    A pod with `only_this_node` may run on that node only, besides the terms of its own affinity. The API server allows
-    a gated pod to be narrowed, never widened.
+    With `only_this_node` and a node, the pod may run on that node only, besides the terms of its own affinity. The API
+    server allows a gated pod to be narrowed, never widened. The patch is valid for the pod's uid and, if known, its
+    resourceVersion.
     """
     left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.other_gates] or None
     spec: dict[str, Any] = {"schedulingGates": left}
@@ -158,7 +163,7 @@ def lift_patch(lift: Lift) -> dict[str, Any]:
 
 
 def eviction_body(eviction: Evict) -> dict[str, Any]:
-    """Return the body of an eviction, which disruption budgets may refuse."""
+    """Return the body of an eviction of the pod with this uid only. Disruption budgets may refuse it."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

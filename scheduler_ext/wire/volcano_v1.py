@@ -70,7 +70,7 @@ _enqueueable_body = msgspec.json.Decoder(_EnqueueableBody)
 
 
 def decode_predicate(body: bytes) -> VolcanoRequest:
-    """Decode a PredicateRequest. Raises BadRequest, which quotes nothing of the body."""
+    """Decode a PredicateRequest. Raises BadRequest if the body is none, or its pod cannot be decoded."""
     request = _decode(_predicate_body, body)
     return VolcanoRequest(request.task.pod, (request.node.name,))
 
@@ -84,7 +84,10 @@ def decode_prioritize(body: bytes) -> VolcanoRequest:
 
 
 def decode_job(body: bytes) -> tuple[str, str]:
-    """Return namespace and name of the PodGroup in a JobEnqueueableRequest. Raises BadRequest."""
+    """Return (namespace, name) of the PodGroup in a JobEnqueueableRequest.
+
+    Raises BadRequest if the body is none, or if the UID of its job is not `namespace/name`.
+    """
     namespace, slash, name = _decode(_enqueueable_body, body).job.uid.partition("/")
     if not (namespace and slash and name):
         raise BadRequest("the job's UID is not namespace/name")
@@ -115,7 +118,10 @@ def encode_vote(answer: Answer) -> bytes:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Decode a request of Volcano's extender plugin. Raises BadRequest."""
+    """Decode a request of Volcano's extender plugin.
+
+    Raises BadRequest, which quotes nothing of the body, if it is not JSON, or a field is missing or of the wrong type.
+    """
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError):  # malformed, of wrong types, or not UTF-8

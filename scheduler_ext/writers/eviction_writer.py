@@ -64,7 +64,7 @@ async def evict_each(calls: Calls, victims: Iterable[Evict]) -> AsyncIterator[Ev
     """Yield the result of each eviction, in order. The first REFUSED or FAILED result is the last one.
 
     Without the Lease it ends without a result for the rest. A pod that is gone, or whose name another pod has, yields
-    ALREADY_DELETED, and the next one follows.
+    ALREADY_DELETED, and the next one follows. calls: refused without the Lease.
     """
     for each in victims:
         try:
@@ -130,7 +130,10 @@ class Evictor:
         self._evicted_uids.clear()
 
     def forget(self, key: GangKey) -> None:
-        """Release the hosts that are reserved for a gang's preemption, because the gang starts or is deleted."""
+        """Release the hosts that are reserved for a gang's preemption, and forget its pauses and its last refusal.
+
+        Called when the gang starts or is deleted. Does nothing for a gang without a preemption.
+        """
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
         self._reservations.release(key, ReservationReason.PREEMPTION)
@@ -320,7 +323,8 @@ class Repairer:
         """Evict the pods of a gang one after the other. If the gang moves, its new nodes are reserved first.
 
         Nothing is evicted if that reservation cannot be published. If the first attempt evicts no pod, the reservation
-        is released. slots: limits the gangs whose pods are evicted in parallel.
+        is released. slots: limits the gangs whose pods are evicted in parallel. repair: the members to evict, and the
+        nodes to which the gang moves.
         """
         key, is_first_attempt = gang.key, gang.key not in self._pauses
         async with slots:

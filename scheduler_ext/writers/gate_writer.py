@@ -127,7 +127,8 @@ class GateWriter:
     def _note_ungated(self, pod: Pod) -> None:
         """Note that a pod does not carry our gate any more, or is unknown to the view.
 
-        Counts its binding if we lifted the gate.
+        If we lifted its gate and the pod is bound or unknown, the lift is forgotten, and a binding is counted. The gang
+        of a known pod that had the gate is marked as due.
         """
         uid = pod.metadata.uid
         known, lift, member = self._gated_pods.pop(uid, None), self._lifts.get(uid), self._view.pods.get(uid)
@@ -316,7 +317,11 @@ class GateWriter:
             self._notify(Notice(reason, first.namespace, first.name, first.uid, wait.detail[:500]))
 
     def _gate_waits(self) -> Iterator[GateWait]:
-        """Yield each gated pod as a wait of its gang. A follower does not know why gangs wait, and yields nothing."""
+        """Yield each gated pod as a wait of its gang, or of the pod alone.
+
+        Left out are pods that the view does not know or that have no creation time. A follower does not know why gangs
+        wait, and yields nothing.
+        """
         now_s = self._clock.wall()
         for uid, pod in self._gated_pods.items() if self._leads else ():
             member, created_s = self._view.pods.get(uid), unix_s(pod.created)
@@ -350,7 +355,10 @@ class GateWriter:
                 self._wake.set()
 
     async def _send(self, key: GangKey, writes: Writes) -> bool:
-        """Send the writes of a gang, in parallel unless they are evictions. True if all were accepted."""
+        """Send the writes of a gang, in parallel unless they are evictions. Return True if all were accepted.
+
+        For evictions the result of Evictor.evict(); False without an evictor.
+        """
         evictions = tuple(each for each in writes if isinstance(each, Evict))
         if evictions:
             return self._evictor is not None and await self._evictor.evict(key, evictions)

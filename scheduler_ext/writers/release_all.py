@@ -61,7 +61,8 @@ async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: fl
     """Lift our gate from every waiting pod, and return which were lifted and why others were not.
 
     namespace: "" for all. older_s: pods created less than so many seconds ago stay gated. wall_s: seconds since 1970.
-    Raises CallError if pods cannot be listed.
+    A gate that cannot be lifted is in `failures`. Raises CallError if pods cannot be listed, and msgspec.DecodeError if
+    a list cannot be decoded; then no gate is lifted.
     """
     gated_pods = [gated async for _, gated in list_gated_pods(pods, namespace, older_s, wall_s)]
     room = asyncio.Semaphore(MAX_PATCHES)
@@ -83,8 +84,9 @@ async def list_gated_pods(
 ) -> AsyncIterator[tuple[Pod, GatedPod]]:
     """Yield (pod, its gate state) for the waiting pods behind our gate that are old enough.
 
-    namespace: "" for all. older_s: the lowest age, in seconds. wall_s: seconds since 1970. Raises CallError if pods
-    cannot be listed.
+    namespace: "" for all. older_s: the lowest age, in seconds; a pod without a creation time counts as old enough.
+    wall_s: seconds since 1970. Raises CallError if pods cannot be listed, and msgspec.DecodeError if a list cannot be
+    decoded.
     """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
@@ -158,8 +160,9 @@ async def release_unplaced(
     each gang gets an Event. Nothing is done if a process places pods.
 
     lease: namespace/name. namespace: of the pods, "" for all. older_s: seconds; also the least age of a pod whose gate
-    is lifted. instance: the name of this process, in Events. docs: the address of the docs site, "" for none. Raises
-    CallError.
+    is lifted. instance: the name of this process, in Events. docs: the address of the docs site, "" for none. A missing
+    or unreadable Lease counts as silent for ever. Raises CallError if the Lease cannot be read for another reason, or
+    if pods cannot be listed. A gate that cannot be lifted raises nothing: it is in the result.
     """
     wall_s = clock.wall()
     found = placer_state(await _read_lease(pods, lease), older_s, wall_s)
@@ -182,7 +185,7 @@ async def release_unplaced(
 async def _read_lease(calls: PodCalls, lease: str) -> Lease | None:
     """Return the Lease; None if it does not exist or cannot be decoded. lease: namespace/name.
 
-    Raises other CallErrors.
+    Raises CallError if the call fails for another reason.
     """
     namespace, _, name = lease.partition("/")
     try:

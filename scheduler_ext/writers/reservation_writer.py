@@ -85,7 +85,7 @@ class ReservationWriter:
         return sum(1 for each in self._active.values() if (each.holder.namespace, each.reason) == (namespace, reason))
 
     def end_of(self, holder: GangKey, reason: ReservationReason) -> float | None:
-        """Return when the reservation of a gang for this reason ends, in seconds since 1970; None if it has none."""
+        """Return when the reservation of a gang ends, in seconds since 1970; None if it has none for this reason."""
         reservation = self._active.get(holder)
         return reservation.until_s if reservation is not None and reservation.reason is reason else None
 

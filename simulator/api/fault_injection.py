@@ -47,7 +47,7 @@ class FaultRules:
         """Add a rule from decoded JSON, an object with the fields of FaultRule.
 
         A rule with neither a code nor a delay is not stored. The caller carries out `drop`. Raises ApiRefusal (400) for
-        unknown fields and values that are out of bounds.
+        unknown fields and values that are out of bounds, and TypeError for a value of another type.
         """
         known = set(FaultRule.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
@@ -69,7 +69,8 @@ class FaultRules:
     def next(self, verb: str, resource: str) -> FaultRule | None:
         """Return the first rule that matches a request, and count it down; None if no rule matches.
 
-        verb, resource: of the request. A rule whose count reaches 0 is removed.
+        verb: of the request, such as list. resource: the plural of its kind, without the group. A rule whose count
+        reaches 0 is removed.
         """
         for fault in self._rules:
             if fault.verb in ("", verb) and fault.resource in ("", resource):

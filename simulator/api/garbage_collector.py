@@ -97,9 +97,9 @@ def _empty_namespace(store: Store, namespace: Stored) -> int:
 
 
 def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Remove the references to an owner from its dependents, and the finalizer from the owner, which is then deleted.
+    """Remove the references to an owner from its dependents, and the finalizer from the owner.
 
-    Return the number of changes.
+    The owner is then deleted, unless it has another finalizer. Return the number of changes.
     """
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):

@@ -8,7 +8,7 @@ NAME = "turnout-local"  # of its cluster, user and context
 
 
 def prefix(token: str) -> str:
-    """Return the path that stands before every other where the token is shown in it."""
+    """Return the prefix of a URL's path by which a caller shows this token; the path proper follows it."""
     return f"/token/{token}"
 
 

@@ -83,7 +83,10 @@ class Store:
         return self._journals.setdefault(kind.resource, WatchHistory(self._kept_changes))
 
     def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
-        """Return one object. Raises ApiRefusal (404)."""
+        """Return one object, which nobody may change. Raises ApiRefusal (404) if there is none.
+
+        namespace: "" for a cluster-scoped kind.
+        """
         stored = self._objects_of(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
@@ -179,7 +182,8 @@ class Store:
     ) -> Stored:
         """Replace an object, or with part "status" only its status. Return the stored state.
 
-        Without `part`, the stored status stays if the kind has a status subresource. With part "status", `obj` also
+        Without `part`, the stored status stays if the kind has a status subresource. Part "scale" only names the
+        subresource in managedFields: `obj` is the whole object. With part "status", `obj` also
         replaces labels, annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for
         managedFields. An update without a change writes nothing. If the object is being deleted and has no finalizer
         and no grace period left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409
@@ -217,8 +221,8 @@ class Store:
     def patch_metadata(self, kind: ResourceKind, stored: Stored, change: dict[str, Any]) -> Stored:
         """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
 
-        change: the new values of fields; other fields stay. Without finalizers, an object that is being deleted is
-        removed.
+        change: the new values of fields; other fields stay, and an empty list or map is left out. An object that is
+        being deleted and has no finalizer and no grace period left is removed.
         """
         new = {**stored.obj, "metadata": without_empty_fields({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
@@ -249,9 +253,11 @@ class Store:
     def delete(
         self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Stored:
-        """Delete an object, or begin its deletion if finalizers or a grace period delay it. Return its last state.
+        """Delete an object, or mark it for deletion if finalizers or a grace period delay it. Return its new state, or
+        its last state if it is removed.
 
-        Raises ApiRefusal: 404, 409 if it does not meet the preconditions.
+        A namespace is only marked; finish_deletion() removes it. An object that is marked already is returned as it is
+        if nothing changes. Raises ApiRefusal: 404, 409 if it does not meet the preconditions.
         """
         old = self.get(kind, namespace, name)
         deletion.check_preconditions(kind, old.obj, options)
@@ -272,7 +278,7 @@ class Store:
         return self._store_state(kind, marked_obj, old)
 
     def contents(self, namespace: str) -> list[tuple[ResourceKind, Key]]:
-        """Return the keys of everything in a namespace."""
+        """Return (kind, key) of every object in a namespace, in no particular order."""
         return [(kind, key) for kind in self.catalogue.kinds() for key in self._objects_of(kind) if key[0] == namespace]
 
     def finish_deletion(self, kind: ResourceKind, stored: Stored) -> None:
@@ -513,7 +519,7 @@ class WatchHistory:
     def after(self, version: int) -> int:
         """Return the position of the first change after `version`.
 
-        Raises ApiRefusal (410) if that change is forgotten.
+        Raises ApiRefusal (410) if a change after `version` may be forgotten.
         """
         if version < self._forgotten:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")

@@ -53,7 +53,11 @@ class ApiAnswer:
 
 
 def handle(store: Store, call: Call) -> ApiAnswer:
-    """Carry out any request except watches and logs, and return its answer. Raises ApiRefusal."""
+    """Carry out any request except watches and logs, and return its answer.
+
+    Raises ApiRefusal: 501 for a dry run, 405 for a method that the path does not have, and the refusals of the verb
+    (those of Store, of selectors and of patches).
+    """
     if call.method != "GET" and call.query.get("dryRun"):
         raise ApiRefusal("NotImplemented", "the embedded API does not support dry runs")
     match call.method:
@@ -74,7 +78,8 @@ def handle(store: Store, call: Call) -> ApiAnswer:
 def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
     """Return the predicate of the objects that a list or a watch selects, by its selectors and its namespace.
 
-    query: of the URL. Raises ApiRefusal (400) for a malformed selector.
+    query: of the URL. Raises ApiRefusal (400) for a malformed selector. target: its namespace counts, its name does
+    not.
     """
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
@@ -83,7 +88,11 @@ def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
 
 
 def _get(store: Store, call: Call) -> ApiAnswer:
-    """Return an object, its scale, or a page of a list; a Table if kubectl asks for one. Raises ApiRefusal."""
+    """Return an object, its scale, or a page of a list; a Table of the object or page if kubectl asks for one.
+
+    A limit that is no number counts as none. Raises ApiRefusal: 404 for a missing object, 400 for a malformed selector
+    or continue token, 410 if the version of a continued list is forgotten.
+    """
     target, query = call.target, call.query
     kind = target.kind
     if target.name:
@@ -103,7 +112,11 @@ def _get(store: Store, call: Call) -> ApiAnswer:
 
 
 def _post(store: Store, call: Call) -> ApiAnswer:
-    """Create an object (201), or for the subresources binding and eviction bind or evict a pod. Raises ApiRefusal."""
+    """Create an object (201), or for the subresources binding and eviction bind or evict a pod (201).
+
+    Raises ApiRefusal: 405 for a path of another object or subresource, 400 without a namespace, 500 for a binding
+    without a node, and the refusals of Store.create, bind and evict.
+    """
     target, body = call.target, call.body
     where = (target.kind, target.namespace, target.name)
     match target.subresource:
@@ -147,9 +160,10 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
 
 
 def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
-    """Store an updated object, status or scale, and return the answer. Raises ApiRefusal.
+    """Store an updated object, status or scale, and return the stored state as the answer; for a scale its Scale.
 
-    call: the request. new: the new object, as decoded JSON; for the subresource scale a Scale.
+    call: the request. new: the new object, as decoded JSON; for the subresource scale a Scale. Raises ApiRefusal: those
+    of Store.update, and for a scale 404 or 422 (with_replicas).
     """
     target = call.target
     where = (target.kind, target.namespace, target.name)
@@ -160,9 +174,11 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
 
 
 def _delete(store: Store, call: Call) -> ApiAnswer:
-    """Delete an object, or all objects that the selectors choose. Return the object, a success or the list.
+    """Delete an object, or all objects that the selectors choose.
 
-    Raises ApiRefusal.
+    Return the object if its kind is graceful or it is only marked for deletion, else a success; for several objects the
+    list of their states before. Raises ApiRefusal: those of delete_options() and Store.delete, and 400 for a malformed
+    selector. Objects of a list before the one that is refused stay deleted.
     """
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))
@@ -230,7 +246,10 @@ def _list_metadata(page: StorePage) -> dict[str, Any]:
 
 
 def _read_token(text: str) -> tuple[int, Key]:
-    """Return (version of the list, key after which the list continues) of a continue token. Raises ApiRefusal (400)."""
+    """Return (version of the list, key after which the list continues) of a continue token. Raises ApiRefusal (400).
+
+    text: as _list_metadata() writes it.
+    """
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
         return int(version), (str(namespace), str(name))

@@ -44,7 +44,7 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
     """Return a pod as a scheduler reads it.
 
     spread: the labels by which its Service or set selects pods; None if nothing selects it. Raises BadQuantity or
-    TooComplex.
+    TooComplex if its requests or affinity cannot be read.
     """
     filled = msgspec.structs.replace(
         pod,
@@ -101,7 +101,10 @@ class NodeInfo:
         return (self.node.metadata.labels or {}).get(key)
 
     def add(self, pod_info: PodInfo, sign: int = 1) -> None:
-        """Charge a pod to this node. sign: -1 to release the room of a charged pod instead."""
+        """Charge a pod to this node. sign: 1, or -1 to release the room of a charged pod instead.
+
+        Raises KeyError, after the sums are changed, if a pod that is released was not charged.
+        """
         for resource, quantity in pod_info.shape.requests:
             self.requested[resource] = self.requested.get(resource, 0) + sign * quantity
         for at in (0, 1):
@@ -140,7 +143,7 @@ class Cluster:
         self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
-        """Add or update a node; the pods on it stay."""
+        """Add or update a node; the pods on it stay. Raises BadQuantity for an amount that cannot be read."""
         offers = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
         node_info = self.node_infos.get(node.metadata.name)
         if node_info is None:
@@ -157,7 +160,10 @@ class Cluster:
         self._order = None
 
     def place(self, pod_info: PodInfo, node: str) -> None:
-        """Charge a pod to a node; a pod that had another node is moved. An unknown node is not charged."""
+        """Charge a pod to a node, and forget its nomination; a pod that had another node is moved.
+
+        For an unknown node the pod is charged to no node. Does nothing if the pod is charged to this node already.
+        """
         if self._where.get(pod_info.uid) == node:
             return
         self.remove(pod_info.uid)
@@ -219,7 +225,7 @@ class Cluster:
         """Return for every node, in the order of order(), True if the filters let the pod in.
 
         Nominated pods are ignored. The result is cached by shape and computed again only for nodes that have changed,
-        because a cluster has few shapes.
+        because a cluster has few shapes: do not change it.
         """
         order = self.order()
         known = self._fits.get(pod_info.shape)

@@ -99,7 +99,10 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
 
 
 def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
-    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch. stamp: now, RFC 3339."""
+    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch. stamp: now, RFC 3339.
+
+    image: its name. host_ip: of the node.
+    """
     waiting = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull image "{image}": not found'}}
     status = status_in(pod, PodState.PULLING, stamp, host_ip=host_ip)
     containers = [_container_status(each, False, 0, waiting) for each in pod["spec"]["containers"]]
@@ -107,15 +110,16 @@ def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") 
 
 
 def exit_code(pod: Object) -> int:
-    """Return the exit code that a pod's containers are to end with, 0 by default."""
+    """Return the exit code that a pod's containers are to end with; 0 without the annotation, or if it is no number."""
     return int(_number(pod, EXIT_CODE) or 0)
 
 
 def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
     """Return the change of status when a pod enters a state, as a strategic merge patch.
 
-    stamp: now, RFC 3339. pod_ip, host_ip: for RUNNING and PULLING. code: exit code, for ENDED. Raises ValueError for a
-    state without a status.
+    to: PULLING, RUNNING or ENDED. stamp: now, RFC 3339. pod_ip: of the pod, used for RUNNING. host_ip: of its node,
+    used for PULLING. code: exit code, used for ENDED; a pod that its policy restarts stays Running. Raises ValueError
+    for another state.
     """
     match to:
         case PodState.PULLING:

@@ -62,7 +62,11 @@ def hosts_without_node_name(all_places: Sequence[NodeSpec]) -> list[str]:
 
 
 def map_text(all_places: Iterable[NodeSpec]) -> str:
-    """Return the map of generated nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node."""
+    """Return the map of nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node.
+
+    The leaf (`asw`) is the last switch of a node's path, `psw` the one before it. Raises IndexError for a path with
+    fewer than two switches.
+    """
     return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in all_places)
 
 

@@ -208,7 +208,8 @@ class Cursor:
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     """Return how many feasible nodes are enough, out of `nodes`.
 
-    percentage: percentageOfNodesToScore, 0 for the adaptive default. At least _MIN_TO_FIND nodes are enough.
+    It is a percentage of the nodes, but at least _MIN_TO_FIND; all nodes if there are fewer. percentage:
+    percentageOfNodesToScore, 0 for the adaptive default.
     """
     if nodes < _MIN_TO_FIND:
         return nodes
@@ -277,7 +278,7 @@ def choose(
     plugin_scores: of the nodes, in their order. extender_scores: by node; a node may be absent. weight: of the extender
     in the configuration. Ties: if the extender scored any of the best nodes, one of these is drawn at random, as in
     kube-scheduler 1.35.4. Else the node is taken that kube-scheduler's heap has at its root, which needs no random
-    number. So without an extender no random number is used.
+    number. So without an extender no random number is used. node_infos: at least one.
     """
     totals = [
         (plugin_scores[i] + extender_scores.get(node_info.name, 0) * weight * _EXTENDER_SCALE, rng.getrandbits(62) + 1)
@@ -386,7 +387,10 @@ def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo)
 def _pods_by_value(
     cluster: Cluster, values: Iterable[str | None], key: str, pods_by_node: Mapping[str, int]
 ) -> dict[str | None, int]:
-    """Return the number of pods on all nodes with each of these values of a node label. key: of the label."""
+    """Return the number of pods on all nodes with each of these values of a node label. key: of the label.
+
+    pods_by_node: of all nodes; a value without nodes gets 0.
+    """
     by_value = dict.fromkeys(values, 0)
     for node_info in cluster.node_infos.values():
         if node_info.label(key) in by_value:

@@ -63,7 +63,7 @@ class WaitingPods:
         self._unschedulable.discard(uid)
 
     def pod_info(self, uid: str) -> PodInfo | None:
-        """Return the waiting pod with this uid."""
+        """Return the waiting pod with this uid; None if no pod with this uid waits."""
         waiter = self._waiters.get(uid)
         return waiter.pod_info if waiter is not None else None
 
@@ -167,7 +167,7 @@ class Gangs:
             self._members.setdefault(member.key, {})[uid] = bound
 
     def bind(self, uid: str, bound: bool) -> None:
-        """Record at once, before the watch shows it, whether a member has a node."""
+        """Record at once, before the watch shows it, whether a member has a node. Does nothing for an unknown pod."""
         if (member := self._of.get(uid)) is not None:
             self._members[member.key][uid] = bound
 
@@ -203,5 +203,5 @@ class Gangs:
         return minimum - sum(self._members[member.key].values())
 
     def name(self, uid: str) -> str:
-        """Return the gang's name for messages."""
+        """Return the gang's name for messages. Raises KeyError for a pod without a held gang. uid: of the pod."""
         return str(self._of[uid].key)

@@ -165,9 +165,10 @@ def referenced_object(source: Mapping[str, Object], kind: str, name: str, option
 
 
 def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
-    """Return the value of one variable; None if its optional source lacks it. Raises CannotStart.
+    """Return the value of one variable; None if its optional source lacks it.
 
-    each: the variable in the container's spec. env: the values of the variables before it, for $(NAME).
+    each: the variable in the container's spec. env: the values of the variables before it, for $(NAME). Raises
+    CannotStart if its object or key is missing and not optional, or if its source is not supported.
     """
     origin = each.get("valueFrom")
     if not origin:
@@ -199,7 +200,7 @@ def _owner_of(pod: Object, variable: Object) -> Object:
 def _all_of(each: Object, sources: Sources) -> dict[str, str]:
     """Return the variables of one envFrom entry, with its prefix; {} if its optional object is missing.
 
-    Raises CannotStart.
+    {} also for an entry with another source. Raises CannotStart if its object is missing and not optional.
     """
     prefix = each.get("prefix") or ""
     for key, kind, source in (
@@ -213,12 +214,16 @@ def _all_of(each: Object, sources: Sources) -> dict[str, str]:
 
 
 def texts(source: Object) -> dict[str, str]:
-    """Return the values of a ConfigMap or a Secret as text."""
+    """Return the values of a ConfigMap or a Secret as text, by key. Bytes that are not UTF-8 become U+FFFD."""
     return {name: raw.decode(errors="replace") for name, raw in contents(source).items()}
 
 
 def contents(source: Object) -> dict[str, bytes]:
-    """Return the values of a ConfigMap or a Secret as bytes, by key. Base64 is decoded."""
+    """Return the values of a ConfigMap or a Secret as bytes, by key. Base64 is decoded.
+
+    source: with the kind Secret for a Secret; any other object is read as a ConfigMap. Raises ValueError for invalid
+    base64.
+    """
     coded = source.get("binaryData") if source.get("kind") != "Secret" else source.get("data")
     plain = source.get("data") if source.get("kind") != "Secret" else source.get("stringData")
     files = {name: str(text).encode() for name, text in (plain or {}).items()}
@@ -228,7 +233,8 @@ def contents(source: Object) -> dict[str, bytes]:
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
     """Return one volume mount with variables expanded in its subPath.
 
-    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume.
+    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume. env: the values for
+    $(NAME) in subPathExpr.
     """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):

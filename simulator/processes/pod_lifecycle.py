@@ -75,7 +75,7 @@ class PodLifecycle:
     grace_s: float = 0.0  # how long it may take to end, in seconds
 
     def container(self, name: str) -> Container:
-        """Return a container by its name. Raises KeyError."""
+        """Return a container by its name. Raises KeyError if the pod has none of this name."""
         for each in self.containers:
             if each.name == name:
                 return each
@@ -149,7 +149,10 @@ def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
 
 
 def is_over(lifecycle: PodLifecycle) -> bool:
-    """Return True if every main container has ended for good, or an init container has failed for good."""
+    """Return True if every main container has ended for good, or an init container has failed for good.
+
+    While the pod is being deleted, no ended main container returns.
+    """
     return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
 
@@ -159,7 +162,10 @@ def is_at_rest(lifecycle: PodLifecycle) -> bool:
 
 
 def phase(lifecycle: PodLifecycle) -> str:
-    """Return the phase of the pod for its status: Pending, Running, Succeeded or Failed."""
+    """Return the phase of the pod for its status: Pending, Running, Succeeded or Failed.
+
+    Running until the sidecars have ended, too. Pending until a main container has started.
+    """
     if _init_failed(lifecycle):
         return "Failed"
     if _mains_are_done(lifecycle):
@@ -171,7 +177,10 @@ def phase(lifecycle: PodLifecycle) -> str:
 
 
 def is_ready(lifecycle: PodLifecycle) -> bool:
-    """Return True if every container that should be running runs, and its readiness probe has succeeded."""
+    """Return True if every main container and sidecar runs, and its readiness probe has succeeded.
+
+    False once the pod's deletion has begun.
+    """
     return lifecycle.deletion_began_s is None and all(
         each.state is ContainerState.RUNNING and each.ready
         for each in lifecycle.of(ContainerRole.MAIN, ContainerRole.SIDECAR)

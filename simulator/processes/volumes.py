@@ -77,7 +77,7 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     """Return a volume of a pod with the files that it shows.
 
     volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Raises CannotStart if
-    an object or key is missing, or if the type of the volume is not supported.
+    an object or key is missing, if a path leads out of the volume, or if the type of the volume is not supported.
     """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
@@ -136,7 +136,7 @@ def _referenced_files(
     """Yield (path, file) of all keys of a referenced object, or of the listed keys at their own paths.
 
     objects: the existing ones by name. kind: for messages. mode: default file mode. Raises CannotStart for a missing
-    object or key that is not optional.
+    object or key that is not optional. reference: a configMap, secret or projected source of the pod's spec.
     """
     name = reference.get("secretName") or reference.get("name", "")
     found = referenced_object(objects, kind, name, bool(reference.get("optional")))
@@ -188,7 +188,7 @@ def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.r
     """Return the variables and files by which a pod reaches the API server, from a kubeconfig.
 
     None if the kubeconfig has no token, or its server no TLS. read: reads the CA's file, if the kubeconfig only names
-    it; its errors are raised.
+    it; its errors are raised. config: the kubeconfig, as decoded JSON; its first cluster, user and context count.
     """
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     where = urlsplit(cluster["server"])

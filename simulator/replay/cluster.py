@@ -210,7 +210,11 @@ class ReplayWorld:
             yield job_run
 
     def carry_out(self, steps: Sequence[Step], policy: Policy) -> bool:
-        """Apply the autoscaler's steps to the jobs, then run the scheduler. Return True if a size changed."""
+        """Apply the autoscaler's steps to the jobs, then run the scheduler. Return True if a size changed.
+
+        steps: those that change no size are ignored. policy: of the autoscaler. Raises KeyError for a change of a job
+        that does not run.
+        """
         changes = [step for step in steps if step.changes]
         for step in changes:
             job_run = self.running[step.key.name]
@@ -260,7 +264,7 @@ def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
     """Take room for a whole gang and return the row of the node of each worker.
 
     Nodes with the least free GPUs come first. free: free GPUs of each node, which is changed. gpus: of one worker. If
-    the gang does not fit, take nothing and return None.
+    the gang does not fit, take nothing and return None. workers: of the gang; 0 takes nothing and returns [].
     """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None

@@ -31,10 +31,11 @@ def replay(
 ) -> Tape:
     """Replay all submissions to the last end, and return the results.
 
-    policy: of the autoscaler; None leaves the autoscaler out, and every job keeps its min. decides: makes the
-    decisions. watch: called at each event. The autoscaler decides at the first tick after an event, again after a
-    change, and when a pause of a job is over. Between these moments its observation could not have changed. Raises
-    ValueError for a job that an empty cluster cannot hold.
+    submissions: at least one, with different names. policy: of the autoscaler; None leaves the autoscaler out, and
+    every job keeps its min. decides: makes the decisions. watch: called after the events of each moment, and after each
+    decision. The autoscaler decides at the first tick after an event, again after a change, and when a pause of a job
+    is over. Between these moments its observation could not have changed. Raises ValueError for a job that an empty
+    cluster cannot hold, and for no submissions.
     """
     world = ReplayWorld(submissions, rules)
     look_s, decisions = math.inf, 0
@@ -164,6 +165,6 @@ class Compared:
 
 
 def p99(values: Sequence[float]) -> float:
-    """Return the value that 99 of 100 do not exceed."""
+    """Return the value that 99 of 100 values do not exceed, one of the values. values: at least one, in any order."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]

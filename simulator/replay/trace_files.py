@@ -18,16 +18,16 @@ def trace_folder() -> Path:
 def read_cluster_trace(name: str) -> tuple[TraceRow, ...] | None:
     """Return the jobs of one ITP cluster; None if its file is missing. name: the number in the file's name, such as 02.
 
-    Raises BadTrace.
+    Raises BadTrace if the file is no trace.
     """
     path = trace_folder() / "itp" / f"cluster{name}.csv"
     return rows_of(path.read_text()) if path.is_file() else None
 
 
 def read_speed_tables() -> tuple[Table, ...]:
-    """Return measured speeds on A100 for every model and batch size; () if the files are missing.
+    """Return measured speeds on A100, one table for each model and batch size, by file name; () if no file exists.
 
-    Raises BadTrace.
+    Raises BadTrace if a file is no table of speeds.
     """
     paths = sorted((trace_folder() / "elasticflow-throughput" / "throughputs_A100").glob("*.csv"))
     return tuple(table for path in paths for table in tables_of(path.read_text()))

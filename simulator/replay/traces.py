@@ -90,7 +90,10 @@ class Labels:
 
 
 def submissions_of(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
-    """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0."""
+    """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0.
+
+    labels: the shares and curves to draw. rng: equal states give equal submissions.
+    """
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
     return tuple(_to_submission(row, began_s, labels, rng) for row in ordered)
@@ -116,7 +119,8 @@ def _curve(table: Table, gpus: int) -> Table:
 def draw_trace(jobs: int, gpus: int, load: float, rng: Random) -> tuple[TraceRow, ...]:
     """Draw a random stream of jobs: days and nights, many short and few long jobs.
 
-    jobs: their number. gpus: of the cluster. load: the share of the cluster's GPU time that the jobs need, > 0.
+    jobs: their number. gpus: of the cluster, >= 1. load: the share of the cluster's GPU time that the jobs need, > 0.
+    The rows are in the order of their submission; equal states of `rng` give equal rows.
     """
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]

@@ -183,7 +183,7 @@ def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> 
     """Check a new object's metadata. namespace: of the URL.
 
     Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace, or for a
-    label or annotation that is no string.
+    label or annotation that is no string. meta: with the namespace, for a namespaced kind.
     """
     name = meta.get("name")
     if not name:
@@ -216,7 +216,8 @@ def _metadata_errors(meta: dict[str, Any]) -> Iterator[str]:
 def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> None:
     """Check an update of a pod or Volcano Job; updates of other kinds are not checked here.
 
-    name: of the object. Raises ApiRefusal (422) if it changes a field that is fixed.
+    name: of the object. Raises ApiRefusal (422) if it changes a field that is fixed. old: the stored object. new: the
+    object to store.
     """
     if kind.is_named("pods"):
         _check_pod_update(name, old, new)
@@ -347,7 +348,7 @@ def _pod_errors(spec: Object, path: str) -> Iterator[str]:
 def _extended_resource_errors(resources: Object, where: str) -> Iterator[str]:
     """Yield a sentence for each extended resource whose request differs from its limit.
 
-    where: path of the container.
+    where: path of the container. resources: of the container.
     """
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for resource in sorted(requests.keys() | limits.keys()):

@@ -34,7 +34,8 @@ def application(
 ) -> web.Application:
     """Return the aiohttp application that serves a store.
 
-    token: which every caller has to send. pod_logs: the output of pods; None for none.
+    token: which every caller has to send. pod_logs: the output of pods; None for none. watches: serves the watches.
+    faults: the faults to inject.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
@@ -76,7 +77,7 @@ class Handlers:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:
-        """Return a request as a call of verbs.py. Reads the body. Raises ApiRefusal for a body that cannot be read."""
+        """Return a request as a call of verbs.py. Reads the body. Raises the errors of body_of()."""
         body: Any = None
         form = request.content_type
         if request.method == "PATCH":
@@ -111,7 +112,9 @@ class Handlers:
         return as_json(success(), 201)
 
     async def _inject_fault(self, request: web.Request, target: Target) -> None:
-        """Delay a request, or raise ApiRefusal, if a fault is injected for its verb and kind."""
+        """Delay a request, then raise ApiRefusal, as the injected fault for its verb and kind says; nothing without
+        one.
+        """
         fault = self._faults.next(_verb(request, target), target.kind.plural)
         if fault is None:
             return
@@ -139,7 +142,7 @@ def _as_row(kind: ResourceKind) -> Callable[[Stored], bytes]:
 
 
 def first_namespaces(store: Store) -> None:
-    """Create the namespaces that every cluster has."""
+    """Create the four namespaces that every cluster has. Raises ApiRefusal (409) if the store has one of them."""
     for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
         store.create(NAMESPACES, "", {"metadata": {"name": name}})
 
@@ -171,7 +174,8 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
     """Return the JSON of a request's body.
 
     anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
-    types, 400 for a body that is not JSON, or no object where one is needed.
+    types, 400 for a body that is not JSON, or no object where one is needed. Raises web.HTTPRequestEntityTooLarge for
+    more than MAX_BODY_BYTES.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
@@ -320,7 +324,11 @@ def new_token() -> str:
 
 
 def only_with(token: str) -> Middleware:
-    """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401."""
+    """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401.
+
+    A request counts as one of a web page if it has an Origin header, or asks for another host than 127.0.0.1 or
+    localhost.
+    """
     before = prefix(token)
 
     @web.middleware

@@ -43,7 +43,8 @@ class Served:
     async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
         """Listen and answer requests in the background, and set `address` and `url`.
 
-        port: on loopback, 0 for any free port. listening: a bound socket to use instead of a port.
+        port: on loopback, 0 for any free port. listening: a bound socket to use instead of a port. Raises OSError if
+        the port is in use.
         """
         self._watches = WatchServer(self.store, self._bookmark_s)
         app = application(self.store, self._watches, FaultRules(), self.token, self._logs)
@@ -83,7 +84,7 @@ async def serve(
     kubeconfig: a file to write that points here, None for none. port: on loopback, 0 for any free one. bookmark_s:
     seconds between bookmarks. kept_changes: changes of each kind that the store keeps for watches. logs: the output of
     pods; None for none. listening: a bound socket to use instead of a port. token: which callers must send, "" for a
-    new one.
+    new one. Raises OSError if the port is in use, or the kubeconfig cannot be written.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)

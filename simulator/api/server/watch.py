@@ -34,7 +34,8 @@ class WatchServer:
         """Answer one watch request until its time is over or the client ends it.
 
         selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
-        version and a time. Raises ApiRefusal (410) if its version is too old to continue from.
+        version and a time. Without a version, or for version 0, every existing object is sent as ADDED first. Raises
+        ApiRefusal: 410 if its version is too old to continue from, 500 for a version that is no number.
         """
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
@@ -136,7 +137,10 @@ class WatchServer:
 
 
 def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> bytes:
-    """Return the line of a BOOKMARK event. version: resourceVersion of the store."""
+    """Return the line of a BOOKMARK event. version: resourceVersion of the store.
+
+    annotations: of its object; {} for none.
+    """
     meta: dict[str, object] = {"resourceVersion": str(version)}
     if annotations:
         meta["annotations"] = annotations

@@ -81,7 +81,8 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
     """Check the metadata of an update against the stored metadata.
 
     Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
-    for a missing version of a kind that requires one.
+    for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of both; a name or uid that
+    `new_meta` lacks is not checked.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:
@@ -99,9 +100,11 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return the pod with the priority of its PriorityClass, or of the global default class.
+    """Return a copy of the pod with the priority of its PriorityClass, or of the global default class.
 
-    Unchanged if there is neither. classes: all PriorityClasses. Raises ApiRefusal (403) for an unknown class.
+    Of several default classes the lowest counts. The two system classes are known without an object. The priority stays
+    as it is if the pod names no class and there is no default. classes: all PriorityClasses. Raises ApiRefusal (403)
+    for an unknown class.
     """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
@@ -129,7 +132,8 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
     budgets: all of the namespace. Nothing is checked for a pod that is pending, has ended or is being deleted. Raises
-    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod.
+    ApiRefusal: 429 if a budget forbids the eviction of a ready pod, 500 if two budgets select the pod. A pod that is
+    not ready may leave whatever its budget states.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
@@ -202,7 +206,10 @@ def _desired_healthy(budget: Object, expected: int) -> int:
 
 
 def _count(value: Any, of: int) -> int:
-    """Return a number of pods: as it is, or a percentage of `of`, rounded up."""
+    """Return a number of pods: as it is, or a percentage of `of`, rounded up.
+
+    value: a number, or a text such as "50%". Raises ValueError for another text.
+    """
     if isinstance(value, str) and value.endswith("%"):
         return math.ceil(int(value[:-1]) * of / 100)
     return int(value)

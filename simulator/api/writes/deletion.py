@@ -45,7 +45,7 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
 def _grace_s(text: Any) -> int | None:
     """Return a grace period in seconds; None if it is absent, 1 for a negative one.
 
-    Raises ApiRefusal (400) for no number.
+    Raises ApiRefusal (400) for no number. text: of the options or the query.
     """
     try:
         grace_s = None if text is None else int(text)
@@ -68,7 +68,7 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     """Return the object marked for deletion; None if it is to be removed at once.
 
     now, later: the time now and at the end of grace_period_s(), RFC 3339. An object that is marked already keeps its
-    time, unless the new grace period is shorter.
+    time, unless the new grace period is shorter. options: of the deletion.
     """
     meta = obj["metadata"]
     finalizers = _finalizers_for(options.policy, meta.get("finalizers") or ())
@@ -106,7 +106,8 @@ def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
 def grace_period_s(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
     """Return the grace period of a deletion in seconds; 0 for an object that no kubelet runs, or that has ended.
 
-    A second deletion can only shorten the grace period.
+    A second deletion can only shorten the grace period. options: of the deletion; without `grace_s` the pod's own
+    period counts.
     """
     if not kind.graceful or not value_at(obj, "spec", "nodeName"):
         return 0

@@ -122,7 +122,7 @@ def json_patch(target: Any, operations: Any) -> Any:
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
     """Apply one operation of a JSON patch to the document, in place if possible, and return the document.
 
-    Raises ValueError, KeyError or IndexError if it does not apply.
+    Raises ValueError, KeyError, IndexError or TypeError if it does not apply.
     """
     path = _pointer_steps(operation["path"])
     match operation["op"]:
@@ -160,7 +160,11 @@ def _pointer_steps(pointer: str) -> list[str]:
 
 
 def _value_at(document: Any, path: list[str]) -> Any:
-    """Return the value at a path of the document. Raises KeyError or IndexError."""
+    """Return the value at a path of the document.
+
+    Raises KeyError or IndexError for a missing key or index, ValueError for an index that is no number, and TypeError
+    for a step into a value that is neither an object nor a list.
+    """
     for step in path:
         document = document[int(step)] if isinstance(document, list) else document[step]
     return document
@@ -179,7 +183,10 @@ def _set_value(document: Any, path: list[str], value: Any) -> None:
 
 
 def _remove_value(document: Any, path: list[str]) -> Any:
-    """Remove the value at a path of the document, and return it. Raises KeyError or IndexError."""
+    """Remove the value at a path of the document, and return it.
+
+    Raises KeyError or IndexError if there is none, and the errors of _value_at().
+    """
     parent, last = _value_at(document, path[:-1]), path[-1]
     return parent.pop(_index(last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
 
@@ -214,7 +221,8 @@ def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas, and with the uid and version, of a Scale. Absent replicas are 0.
 
     Without a version in the Scale the object's is removed, so that the update is not checked against one. Raises
-    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale.
+    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale. scale: of autoscaling/v1, as
+    decoded JSON.
     """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -243,7 +251,10 @@ def _with_value(obj: Object, path: tuple[str, ...], value: Any) -> Object:
 
 
 def _selector(value: Any) -> str:
-    """Return a selector as text: as it is, or made of its matchLabels."""
+    """Return a selector as text: as it is, or made of its matchLabels.
+
+    "" for another value. value: a text or a LabelSelector.
+    """
     if isinstance(value, str):
         return value
     labels = value_at(value, "matchLabels") if isinstance(value, dict) else None
@@ -256,7 +267,10 @@ _NOBODYS |= {"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
 
 
 def manager_of(field_manager: str, user_agent: str) -> str:
-    """Return the name that the API server gives a writer: its fieldManager, else the name of its program."""
+    """Return the name that the API server gives a writer, cut at 128 characters.
+
+    It is the fieldManager of the query, else the User-Agent up to its first slash, else "unknown".
+    """
     return (field_manager or user_agent.split("/", 1)[0] or "unknown")[:128]
 
 
@@ -305,7 +319,10 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _decode_paths(fields: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each field in the managedFields format, below `path`."""
+    """Yield the path of each field in the managedFields format, below `path`.
+
+    fields: decoded JSON.
+    """
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))
         if inside:

@@ -93,7 +93,7 @@ def is_indexed(job: Object) -> bool:
 
 
 def index_of(pod: Object) -> int:
-    """Return a pod's index; -1 when it has none."""
+    """Return a pod's index; -1 if its annotation is missing or no number."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
     return int(text) if text.isdigit() else -1
 
@@ -123,7 +123,8 @@ def format_indexes(indexes: Iterable[int]) -> str:
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
     """Return a Job's pods by state.
 
-    The counts succeeded and failed are at least those of its status, because counted pods may be deleted since.
+    The counts succeeded and failed are at least those of its status, because counted pods may be deleted since. For an
+    indexed Job succeeded is the number of indexes that have succeeded and are in range.
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
@@ -181,7 +182,7 @@ def _split_surplus(job: Object, states: _PodStates) -> tuple[list[Object], list[
     """Return (active pods that stay, active pods to delete, the highest index first).
 
     Pods are deleted if their index is out of range, occurs twice or has succeeded, or if there are more than
-    parallelism.
+    parallelism. Without indexes, bound pods stay first, then by name.
     """
     spec = job["spec"]
     if not is_indexed(job):

@@ -57,7 +57,7 @@ def owner_references(owner: Object, api_version: str, kind: str) -> list[Object]
 
 
 def phase(pod: Object) -> str:
-    """Return a pod's phase."""
+    """Return a pod's phase; "Pending" without one."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
@@ -87,7 +87,8 @@ def ended_s(pod: Object) -> float:
 def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:
     """Return a new pod from a pod template.
 
-    name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's.
+    name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's,
+    and replace those of the same key. The spec shares its values with the template.
     """
     meta = template.get("metadata") or {}
     return {
@@ -120,5 +121,5 @@ def with_env(spec: Object, env: Iterable[Object]) -> Object:
 
 
 def amounts_of(quantities: Mapping[str, Any]) -> dict[str, int]:
-    """Return quantities in thousandths."""
+    """Return resource -> quantity in thousandths. Raises BadQuantity for a quantity that cannot be read."""
     return {resource: milli(quantity) for resource, quantity in quantities.items()}

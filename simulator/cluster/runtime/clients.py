@@ -49,7 +49,12 @@ class ApiClient(Protocol):
     """The API as the parts of the local cluster reach it: over HTTP, or in the same process."""
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError."""
+        """Send one request and return its JSON.
+
+        path: with its query. body: JSON values, None for none. kind: the media type of the body. Raises ApiError if the
+        request is refused. Over HTTP also aiohttp.ClientError or TimeoutError without an answer, and
+        msgspec.DecodeError for an answer that is not JSON.
+        """
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
@@ -73,9 +78,9 @@ class HttpClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Send one request and return its JSON. Raises ApiError, aiohttp.ClientError.
+        """Send one request and return its JSON. Raises the errors of ApiClient.call.
 
-        body: JSON values, None for none. kind: the media type of the body.
+        path: with its query. body: JSON values, None for none. kind: the media type of the body.
         """
         sent = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
@@ -102,7 +107,8 @@ class HttpClient:
 
         The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. A watch that ends continues from its last
         version. If that version is gone (410), a new list follows, and a DELETED with metadata only for every object
-        that is no longer listed. Raises ApiError, aiohttp.ClientError.
+        that is no longer listed. path: of a list, with its selectors. Raises the errors of ApiClient.call, if the list
+        or the watch is refused (but for 410) or the connection breaks.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it
@@ -214,7 +220,10 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
 
 
 def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
-    """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1."""
+    """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1.
+
+    raw: the body of the reply.
+    """
     if verb is ExtenderVerb.PRIORITIZE:
         return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)
@@ -230,9 +239,10 @@ class Direct:
         self._store, self._manager = store, manager
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Carry out one request and return its JSON. Garbage collection runs soon afterwards. Raises ApiError.
+        """Carry out one request and return its JSON. Garbage collection runs soon afterwards.
 
-        path: with its query. body: JSON values, None for none. kind: the media type of the body.
+        path: with its query. body: JSON values, None for none. kind: the media type of the body. Raises ApiError if the
+        store refuses the request, with 404 for a group that is not served.
         """
         await asyncio.sleep(0)  # as any call does: others get their turn
         url = urlsplit(path)
@@ -252,7 +262,8 @@ class Direct:
         """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
         The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. path: of a list, with its selectors.
-        Raises ApiRefusal if the reader is so slow that changes were forgotten.
+        Raises ApiRefusal (not ApiError) if the path or a selector is refused, or if the reader is so slow that changes
+        were forgotten, and Unserved for a group that is not served.
         """
         url = urlsplit(path)
         target = verbs.target(self._store.catalogue, url.path)

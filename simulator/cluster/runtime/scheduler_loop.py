@@ -130,7 +130,8 @@ class Scheduler:
     def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
         """Store an observed PodGroup's minMember, and let waiting pods be tried again.
 
-        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED.
+        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED. dialect: of the
+        PodGroup. raw: its JSON.
         """
         group = msgspec.json.decode(raw)
         minimum = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
@@ -325,7 +326,7 @@ class WaitReasonWriter:
     def put(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
         """Queue the reason why a pod waits, in place of an earlier reason. Do nothing if it was queued or written last.
 
-        uid, namespace, name: of the pod.
+        uid, namespace, name: of the pod. outcome: a reason with the same message as the last one is the same.
         """
         if self._last_written.get(uid) != outcome.message:
             self._last_written[uid] = outcome.message
@@ -353,7 +354,10 @@ class WaitReasonWriter:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
     async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Unscheduled) -> None:
-        """Write why a pod waits: its condition PodScheduled, and an Event. Raises ApiError, aiohttp.ClientError."""
+        """Write why a pod waits: its condition PodScheduled, then an Event. Raises the errors of ApiClient.call.
+
+        Without the condition no Event is written. uid, namespace, name: of the pod.
+        """
         at = rfc3339(time.time())
         condition = {
             "type": "PodScheduled",
@@ -408,7 +412,10 @@ class ObjectCache:
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
-        """Add an object, and return True. Return False if a newer version is known, or if the object was deleted."""
+        """Add an object, and return True. Return False if its version or a newer one is known, or if it was deleted.
+
+        plural: the kind, as in _PATHS of controllers.py. obj: with uid and resourceVersion.
+        """
         meta = obj["metadata"]
         uid, objects = meta["uid"], self._objects.setdefault(plural, {})
         known = objects.get(uid)
@@ -439,7 +446,7 @@ class ObjectCache:
         return obj
 
     def get(self, plural: str, uid: str) -> Object | None:
-        """Return one object, or None."""
+        """Return the last known state of an object; None if it is unknown or deleted."""
         return self._objects.get(plural, {}).get(uid)
 
     def all(self, plural: str) -> Iterator[Object]:
@@ -459,7 +466,10 @@ class ObjectCache:
         return sorted(owned_objects, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
-        """Return what all nodes together have free, in thousandths."""
+        """Return resource -> what all nodes together have free, in thousandths; negative if pods request more.
+
+        The mapping is the cache's own: do not change it.
+        """
         return self._requested
 
     def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:

@@ -227,7 +227,11 @@ class Root:
             pass  # /proc may be masked by an outer container: ours then shows the processes outside
 
     def _bind(self, source: str, target: str, read_only: bool) -> None:
-        """Mount a file or folder of the host at a path of the container. Raises OSError."""
+        """Mount a file or folder of the host at a path of the container, which is created if it is missing.
+
+        Raises OSError if the path cannot be created, or the kernel refuses a mount. source: the path on this machine.
+        target: the path in the container. read_only: True to forbid writes.
+        """
         place = self._place_for(target, is_file=not os.path.isdir(source))
         _mount(source, place, flags=MS_BIND | MS_REC)
         if read_only:
@@ -237,7 +241,7 @@ class Root:
     def _place_for(self, target: str, is_file: bool = False) -> str:
         """Return the path on this machine of a folder or file to mount over. It is created if it is missing.
 
-        target: the path in the container. is_file: create a file, not a folder.
+        target: the path in the container. is_file: create a file, not a folder. Raises OSError if it cannot be created.
         """
         place = self.root + target
         if os.path.exists(place):
@@ -282,7 +286,11 @@ class Root:
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount by the system call. Raises OSError."""
+    """Mount by the system call. Raises OSError if the kernel refuses it.
+
+    source, target: paths, or a word for a source that is none. kind: of file system, "" for none. flags: MS_*. data:
+    options of the file system.
+    """
     result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
     _check(result, f"mount {source} at {target}")
 

@@ -42,7 +42,8 @@ class PodLogs:
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
         """Return the log of a container; None if the pod is not one of the runner's.
 
-        previous: the run before this one.
+        previous: True for the run before the last one. The `path` of the log is None if there was no such run,
+        or its output is removed. Raises KeyError for a container that the pod does not have.
         """
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None
@@ -60,7 +61,8 @@ HOST = "127.0.0.1"
 async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
     """Serve the logs of pods with TLS on a free loopback port until the block ends, and yield the port.
 
-    authority: the CA that must have signed a caller's certificate. certificate, key: of this server.
+    authority: the CA that must have signed a caller's certificate. certificate, key: of this server. All are PEM files;
+    raises OSError (ssl.SSLError) for a file that cannot be used.
     """
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority))
     trust.load_cert_chain(certificate, key)

@@ -27,7 +27,8 @@ class Objects:
     async def of(self, pod: Object) -> Sources:
         """Read from the API server the ConfigMaps, Secrets and volumes to which a pod refers; missing ones are absent.
 
-        Raises ApiError, aiohttp.ClientError.
+        Raises ApiError if the API server refuses a read with another status than 404, and the other errors of
+        ApiClient.call.
         """
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
@@ -38,9 +39,9 @@ class Objects:
         )
 
     async def _volumes_of_claims(self, path: str, names: Iterable[str]) -> dict[str, Object]:
-        """Return the PersistentVolume of each claim that is bound to one, by claim.
+        """Return the PersistentVolume of each claim that is bound to an existing one, by claim.
 
-        Raises ApiError, aiohttp.ClientError. path: of the claims. names: of claims.
+        path: of the claims. names: of claims. Raises the errors of _fetch().
         """
         claims = await self._fetch(path, names)
         bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
@@ -48,16 +49,14 @@ class Objects:
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
     async def _fetch(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
-        """Return the existing objects of these names, by name. Raises ApiError, aiohttp.ClientError.
+        """Return the existing objects of these names, by name.
 
-        path: of their list. kind: is added to each object, "" for no addition.
+        path: of their list. kind: is added to each object, "" for no addition. Raises ApiError if a read is refused
+        with another status than 404, and the other errors of ApiClient.call.
         """
 
         async def fetch_one(name: str) -> tuple[str, Object | None]:
-            """Return (name, object with `kind` added if given); (name, None) on 404.
-
-            Raises ApiError, aiohttp.ClientError.
-            """
+            """Return (name, object with `kind` added if given); (name, None) on 404."""
             try:
                 found: Object = await self._api.call("GET", f"{path}/{name}")
             except ApiError as error:
@@ -70,7 +69,11 @@ class Objects:
         return {name: obj for name, obj in found if obj is not None}
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
-        """Return the files with tokens for a pod's volumes: volume -> path in it -> file. Raises CannotStart."""
+        """Return the files with tokens for a pod's volumes: volume -> path in it -> file.
+
+        Volumes without a token are absent. Raises CannotStart if the API server refuses a token, and
+        aiohttp.ClientError or TimeoutError if it does not answer.
+        """
         files_of_volume: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token_file in volume.tokens.items():
@@ -81,8 +84,9 @@ class Objects:
     async def _token(self, pod: Object, token_file: TokenFile) -> bytes:
         """Return the text of a new token of the pod's service account, bound to the pod.
 
-        The account is `default` if the pod names none. Raises CannotStart if the API server refuses it. token_file: the
-        lifetime in seconds and the audience that the volume asks for.
+        The account is `default` if the pod names none. token_file: the lifetime in seconds and the audience that the
+        volume asks for. Raises CannotStart if the API server refuses it, and aiohttp.ClientError or TimeoutError if it
+        does not answer.
         """
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
@@ -118,7 +122,10 @@ class Objects:
         return msgspec.json.encode(config)
 
     async def _request(self, namespace: str, account: str, spec: Object) -> str:
-        """Request a token of a service account. spec: of the TokenRequest. Raises ApiError."""
+        """Request a token of a service account, and return its text. spec: of the TokenRequest.
+
+        Raises the errors of ApiClient.call.
+        """
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         return str((await self._api.call("POST", path, body))["status"]["token"])

@@ -48,7 +48,7 @@ class Folder:
     def share(self, name: str, data: bytes) -> None:
         """Write a file that all containers of the pod find at /.turnout. They see the whole file or none.
 
-        name: of the file. An equal file is not written again.
+        name: of the file. An equal file is not written again. data: the content.
         """
         file = self.shared / name
         if not file.exists() or file.read_bytes() != data:
@@ -123,7 +123,7 @@ class Folder:
 
         volumes: of the pod, by name. note: the file for the termination message. The folders of PROGRAMS stay visible
         below a writable volume of the pod that is mounted over them. Raises CannotStart for a mount of an unknown
-        volume.
+        volume. launch: its mounts and its termination message path.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]

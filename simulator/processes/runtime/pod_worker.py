@@ -94,7 +94,10 @@ class RunningPod:
             await self._remove()
 
     def log_of(self, container: str, previous: bool) -> Path | None:
-        """Return the file with a container's output; None if there is none. previous: of the run before this one."""
+        """Return the file with a container's output; None if there is none. Raises KeyError for an unknown container.
+
+        previous: True for the run before the last one.
+        """
         run = self.lifecycle.container(container).restarts - previous
         folder = self.folder.disk / "logs" / container
         return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
@@ -169,7 +172,8 @@ class RunningPod:
     async def _order(self, name: str) -> tuple[ContainerOrder, Path]:
         """Return (instructions for a container's first process, its log file). Fetches objects, and writes volumes.
 
-        Raises CannotStart, ApiError, aiohttp.ClientError, OSError.
+        Raises CannotStart if an object or feature is missing, or a token is refused; the errors of ApiClient.call if
+        objects cannot be read; and OSError if files cannot be written.
         """
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
@@ -199,7 +203,8 @@ class RunningPod:
         """Write the files of a container's volumes. Return (instructions for its first process, its log file).
 
         launch: its command and environment. volumes: of the pod, by name. tokens: volume -> files with tokens. config:
-        kubeconfig, None for none. own: service account, None for none. Raises CannotStart, OSError.
+        kubeconfig, None for none. own: service account, None for none. Raises CannotStart for a missing volume or
+        hostPath, and OSError if files cannot be written.
         """
         folder = self.folder
         folder.fill(volumes.values())
@@ -238,7 +243,7 @@ class RunningPod:
     def _termination_message(self, name: str, code: int) -> str:
         """Return the termination message of a container, "" for none.
 
-        With FallbackToLogsOnError a failed container without a message gets the end of its log.
+        With FallbackToLogsOnError a failed container without a message gets the end of its log. code: its exit code.
         """
         words = self.folder.last_words(name)
         policy = self._container(name).get("terminationMessagePolicy")
@@ -393,7 +398,11 @@ class Child:
 
 
 async def start(order: ContainerOrder, log: Path) -> Child:
-    """Start a container's first process, and return it. Its output is appended to `log`. Raises OSError."""
+    """Start a container's first process, and return it. Its output is appended to `log`.
+
+    Raises OSError if the log cannot be opened, or the process cannot be created. A command that cannot be run raises
+    nothing: the process ends with the code NOT_STARTED.
+    """
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", container_init.__file__),
