@@ -103,7 +103,12 @@ class FsdpShardCheckpointer:
         Takes either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded
         tensors. extra_sd: plain values, the same on all ranks. path: a folder in checkpoint_dir, "" for
         <checkpoint_dir>/<step>; it gets a file for each rank and one about all. MEMORY: written only if training
-        resumes from this step after a failure. Raises BadState, NoMemory, TypeError, ValueError.
+        resumes from this step after a failure.
+
+        Raises TypeError for arguments of other types, ValueError for a step outside 0 to MAX_STEP or a `path` that is
+        not directly in checkpoint_dir, and BadState if extra_sd has a tensor or a value that is not supported. All
+        ranks raise torch's CheckpointException, which is no Exception, if one cannot save its part: such as BadState
+        for another value, or NoMemory.
         """
         if isinstance(model, Mapping):
             state_dict, path = model, path or optimizer or ""

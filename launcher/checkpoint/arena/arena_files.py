@@ -66,7 +66,8 @@ def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN, machine
     """Read the limits of the folder's file system, of every cgroup of this process, and of locked memory.
 
     If no cgroup has a limit and the file system is in memory, the machine's available memory is a limit too, since the
-    kernel kills processes above it. groups, own, machine: /sys/fs/cgroup, /proc/self and /proc/meminfo.
+    kernel kills processes above it. groups, own, machine: /sys/fs/cgroup, /proc/self and /proc/meminfo. Raises OSError
+    if the folder is missing.
     """
     system = os.statvfs(folder)
     left_bytes, limit_bytes = min(_cgroup_limits(groups, own), default=(None, None))
@@ -281,8 +282,10 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
 
 
 def open_arena_file(path: Path) -> tuple[int, Identity]:
-    """Open an arena of this user; return its file descriptor and what its first page says. Raises BadCheckpoint if it
-    is none.
+    """Open an arena of this user; return its file descriptor and what its first page says.
+
+    Raises BadCheckpoint if the file is missing, is no arena, or is of another user or mode, and NewerFormat for one of
+    a newer format.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

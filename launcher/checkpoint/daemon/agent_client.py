@@ -221,7 +221,7 @@ class AgentClient:
 
     async def persist(self, step: int) -> None:
         """Let the daemon write this step, which all members hold, to storage at the end of the job, and discard newer
-        saves.
+        saves. Does nothing without a daemon; a daemon that does not answer is logged.
         """
         await self._ask(Restore(step))
 
@@ -270,7 +270,7 @@ class AgentClient:
     async def _request_answer(self, message: GetHeldSteps | Restore | FindStored | Adopt) -> ToClient:
         """Send a request and return the answer. If the daemon dies meanwhile, repeat it to the next one.
 
-        Raises OSError and BadFrame.
+        Raises OSError if it cannot connect or MAX_DAEMONS_ASKED daemons have died, and BadFrame for an invalid answer.
         """
         for tries_left in reversed(range(MAX_DAEMONS_ASKED)):
             reader, writer = await asyncio.open_unix_connection(str(self._path))

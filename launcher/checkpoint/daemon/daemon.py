@@ -423,8 +423,8 @@ class CheckpointDaemon:
     async def stored_step(self) -> StoredStep:
         """Return the checkpoint folder and the newest step committed in it, -1 for none.
 
-        An empty StoredStep if no folder is known. The same if storage fails or does not answer within LIST_STORAGE_S,
-        which is logged.
+        An empty StoredStep if no folder is known. The same if storage fails, does not answer within LIST_STORAGE_S, or
+        has a step of a newer format, which is logged.
         """
         target = next(
             (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
@@ -498,8 +498,9 @@ class CheckpointDaemon:
         writer.close()
 
     async def _answer(self, session: Session, message: ToDaemon) -> tuple[ToClient | None, bool]:
-        """Return the answer to a message, and whether the connection stays open. An error is logged and sent back.
-        Raises BadFrame.
+        """Return the answer to a message, None for none, and True if the connection stays open.
+
+        An unexpected error is logged and sent back. Raises BadFrame for a message that is not allowed here.
         """
         try:
             return await session.handle(message), True

@@ -58,7 +58,9 @@ class Persister:
     def __call__(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
         """Write a pinned and hashed generation to its target; return the path in storage. Blocks.
 
-        Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
+        The path is "FOLDER/step-.../FILE", or that of the torch file. Raises StorageFailed if storage fails or a later
+        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums; for a torch
+        file this is a StorageFailed, too.
         """
         if target.kind == "torch":
             return _write_torch_file(arena, generation, record, target)
@@ -73,7 +75,8 @@ class Persister:
         """Write a generation's shard to its target, unless storage has it from this run and round. Return True if it
         was written.
 
-        Blocks. Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
+        target: of shards. An unreadable note is replaced. Blocks. Raises StorageFailed if storage fails or a later
+        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums.
         """
         store = open_store(target.target)
         store.prepare()
@@ -210,8 +213,8 @@ class Commit:
     def try_commit(self) -> Manifest | None:
         """Write the manifest if all shards of the step are in storage, and return it; None if some are missing.
 
-        If a later round of the run has committed this step, that manifest stays and is returned. Raises StorageFailed;
-        then call it again.
+        If a later round of the run has committed this step, that manifest stays and is returned. Raises StorageFailed
+        if storage fails, or if the step has a manifest of a newer format. It may be called again.
         """
         if (
             self._polls % POLLS_UNTIL_REREAD == 0
@@ -229,7 +232,7 @@ class Commit:
         return self._write(manifest) if manifest else None
 
     def missing(self) -> tuple[int, ...]:
-        """List the ranks without a note, at most 16, for the log."""
+        """List the ranks without a valid note of this save at the last try, at most 16, for the log."""
         absent = (rank for rank in range(self._world) if rank not in self._notes)
         return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
 
@@ -272,7 +275,8 @@ class Commit:
     def _write(self, manifest: Manifest) -> Manifest:
         """Write the manifest, which commits the step, and return it.
 
-        If a later round of this run has committed the step, its manifest stays and is returned. Raises StorageFailed.
+        If a later round of this run has committed the step, its manifest stays and is returned. Raises StorageFailed
+        if storage fails, or if the step has a manifest of a newer format, which stays.
         """
         try:
             before = manifest_of(self._store, self._step)
@@ -311,10 +315,11 @@ class CommitCoordinator:
         return len(self._in_flight)
 
     async def commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
-        """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each step.
+        """Wait for the other ranks' shards, write the manifest and remove old checkpoints.
 
-        Returns DONE, SUPERSEDED if the job continued from another step first, or FAILED if a shard did not come within
-        COMMIT_S or storage failed.
+        A second call for the same folder, step and round returns the outcome of the first. Returns DONE, SUPERSEDED if
+        the job continued from another step first, or FAILED if it was not done within COMMIT_S or by the time of
+        `end_within`, or if the store could not be opened.
         """
         key = (save.target, record.step, record.round)
         if key not in self._commits:

@@ -55,7 +55,7 @@ class PersistQueue:
         self._writers[epoch] += 1
 
     def leave(self, epoch: int) -> None:
-        """Unregister one task that waits to write the save of this epoch. After the last one the epoch is forgotten."""
+        """Count one writer less for the save of this epoch. After the last one the epoch is forgotten."""
         self._writers[epoch] -= 1
         if self._writers[epoch] <= 0:
             del self._writers[epoch]
@@ -331,7 +331,8 @@ class RankStore:
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
         """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
 
-        Raises DroppedSave, StorageFailed and BadCheckpoint.
+        If it was written before, return that path. Raises DroppedSave if newer saves needed its memory first,
+        StorageFailed if storage fails, and BadCheckpoint if its bytes do not match their checksums.
         """
         assert self.arena is not None
         self._queue.join(record.epoch)
@@ -398,11 +399,14 @@ class RankStore:
         return generation, record, target
 
     def is_hashed(self, generation: int) -> bool:
-        """Return True if the checksums of this generation are known."""
+        """Return True if this generation needs no hashing: it is not SEALED."""
         return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:
-        """Hash the newest generation of this step again. A corrupt one is discarded and logged."""
+        """Hash the newest generation of this step again. A corrupt one is discarded and logged.
+
+        Does nothing if the step is not held.
+        """
         if self.arena is None or (pinned := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return
         try:

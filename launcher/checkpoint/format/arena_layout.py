@@ -147,7 +147,10 @@ def identity_page(identity: Identity) -> bytes:
 
 
 def read_identity(page: bytes | memoryview) -> Identity:
-    """Decode page 0 of an arena. Raises BadCheckpoint if a bit differs from what was written, and NewerFormat."""
+    """Decode page 0 of an arena.
+
+    Raises BadCheckpoint if a bit differs from what was written, and NewerFormat for an intact page of a newer version.
+    """
     data = bytes(page)
     if len(data) != PAGE_BYTES or not data.startswith(_OURS) or not data[len(_OURS)]:
         raise BadCheckpoint("no arena: it does not begin as one")

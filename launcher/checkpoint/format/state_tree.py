@@ -70,7 +70,7 @@ def unflatten(
     """Build the state from its text and tensors by name.
 
     makers: by the words that `plain` returned, a function that rebuilds the value from its parts; None for none. Raises
-    BadCheckpoint.
+    BadCheckpoint if the text is invalid or too long, if it names a tensor or word that is missing, or if a maker fails.
     """
     if len(text) > MAX_TEXT_BYTES:
         raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MAX_TEXT_BYTES} at most")
@@ -145,8 +145,9 @@ class Writer:
         self.values_left = MAX_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
-        """Convert a value to its place in the tree. name: path of the value. depth: levels above it. May raise
-        BadState.
+        """Convert a value to its place in the tree. name: path of the value. depth: levels above it.
+
+        Raises BadState if the value, or one below it, cannot be saved, and after MAX_VALUES values.
         """
         self.values_left -= 1
         if self.values_left < 0:
@@ -263,7 +264,8 @@ class _Reader:
     def _container(self, skeleton: list[object], depth: int) -> object:
         """Build the value of an array in the tree, by its first word: a container, a tensor or another object.
 
-        Raises BadCheckpoint.
+        skeleton: the array, not empty. depth: levels above it. Raises BadCheckpoint if the array is invalid, or if it
+        names a tensor or word that is missing.
         """
         match skeleton:
             case ["tensor", str(name)] if name in self._tensors:
@@ -321,7 +323,7 @@ class _Reader:
 def _decode_atom(word: str, text: str) -> object:
     """Return the bytes, large integer, inf or nan that a skeleton holds as text.
 
-    word: bytes, int or float. Raises BadCheckpoint.
+    word: its type: bytes, int or float. Raises BadCheckpoint for another word, or a text that is invalid for its type.
     """
     try:
         if word == "bytes":
@@ -452,7 +454,7 @@ class TreeCache:
         return [*changed, *self._converted_gaps]
 
     def _text(self, value: object, gap: Gap) -> bytes:
-        """Return the JSON of the value in a gap. Raises BadState."""
+        """Return the JSON of the value in a gap. Raises BadState if the value cannot be saved."""
         writer = Writer(lambda value: False, self._plain, id)
         return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.convert(value, *gap))
 

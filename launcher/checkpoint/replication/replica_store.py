@@ -93,9 +93,10 @@ class ReplicaStore:
     ) -> None:
         """Receive a replica that its owner sends into `arena`, and seal it.
 
-        offer: announces the replica; its complete_step is pinned first, and generations of other steps are discarded.
-        Raises BadCheckpoint if bytes differ from their checksums or are not proven to be the owner's, OSError and
-        NoMemory.
+        offer: announces the replica. The generation of its complete_step is pinned first, and then all others are
+        discarded; without such a generation none is. Raises BadCheckpoint if bytes differ from their checksums or are
+        not proven to be the owner's, OSError if the connection fails, NoMemory if no generation is free or memory is
+        too small, and ArenaBusy if another process writes the arena.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -109,7 +110,11 @@ class ReplicaStore:
             await self._receive(connection, record, sums_sum, arena, offer.target)
 
     async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, header: ShardGiven) -> None:
-        """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `receive` does."""
+        """Receive a shard that this daemon asked for, after reserving memory for it. header: the peer's answer.
+
+        place: owner and local rank under which it is stored. Raises the errors of `receive`; no generation is discarded
+        besides the one that it was received into.
+        """
         async with self._busy[place]:
             arena = await self.reserve(place, record, header.generations, 1)
             await self._receive(connection, record, int.from_bytes(header.sums_sum, "little"), arena, header.target)
@@ -160,8 +165,8 @@ class ReplicaStore:
             self._pinned_generations[arena.path] = pin[0]
 
     def free_outdated(self, complete_step: int, round_: int) -> None:
-        """Remove arenas without `complete_step` of this round. All replicas of that step are complete, so no restore
-        needs older ones.
+        """Remove arenas without `complete_step` of round `round_`. All replicas of that step are complete, so no
+        restore needs older ones. An arena that is in use stays.
         """
         for place, arena in list(self._arenas.items()):
             stored_steps = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
@@ -250,7 +255,7 @@ class ReplicaStore:
         return tuple(self._arenas.values())
 
     async def forget_after(self, step: int) -> None:
-        """Discard replicas newer than this step, since the world continues from it."""
+        """Discard replicas newer than this step, since the world continues from it, and pin those of the step."""
         for arena in self._arenas.values():
             self._pin_step(arena, step)
             for generation, slot in enumerate(arena.slots()):

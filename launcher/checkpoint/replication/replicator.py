@@ -360,7 +360,7 @@ class Replicator:
         self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
 
     def listen(self, listener: socket.socket) -> None:
-        """Listen for other daemons on this socket."""
+        """Listen for other daemons on this socket. Does nothing if it is closed."""
         if listener.fileno() < 0:
             return
         listener.setblocking(False)
@@ -374,7 +374,8 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises LauncherError if a shard is missing: then no process may start.
+        step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
+        missing: then no process may start.
         """
         self._close_round()
         context = self._context
@@ -435,7 +436,7 @@ class Replicator:
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
-        """Return True if a peer is connected."""
+        """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
         return bool(self._callers)
 
     def abandon_copy(self) -> bool:
@@ -451,7 +452,9 @@ class Replicator:
         await adopt_shards(self._context, self.replica_store, order)
 
     async def fetch_shard(self, request: FetchShard) -> ShardFetched:
-        """Fetch a shard and return where it lies. Raises LauncherError."""
+        """Fetch a shard, if it is not here, and return where it lies. Raises BadCheckpoint if no worker gives it, or if
+        the members have not agreed on its round and world size.
+        """
         return await fetch_for_reader(self._context, self.replica_store, request)
 
     async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:

@@ -85,8 +85,9 @@ def persist(
 
     region: header and data in memory, a safetensors file. sums: expected checksum of each chunk. saved_s: now, in
     seconds since 1970. rate_limiter: None for no limit. about: JSON for the reader, "" for none, as in StoredShard.
-    Raises BadCheckpoint if the region differs from its checksums, and StorageFailed. Then there is no note, and either
-    no shard or one that no note names.
+    Raises BadCheckpoint if the region differs from its checksums or from `shard_write.head_bytes`. Raises StorageFailed
+    if storage fails, or if a later round has saved this shard. Then there is either no shard or one that no note names;
+    only if the note's folder could not be synced, both files may be there.
     """
     octets = region.cast("B")
     head_bytes = 8 + int.from_bytes(octets[:8], "little")
