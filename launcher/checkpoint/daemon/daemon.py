@@ -320,9 +320,9 @@ class CheckpointDaemon:
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
 
-        ranks: number of local ranks. For a state that is the same on every rank, the shard of local rank 0 is enough;
-        rank and ranks of its HeldStep are 0. Waits for running checks first: generations whose bytes do not match their
-        checksums are discarded.
+        ranks: number of local ranks. If the shard of local rank 0 was saved as the only one of its world, as a state
+        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. Waits for running checks
+        first: generations whose bytes do not match their checksums are discarded.
         """
         if self._checks:
             await asyncio.wait(list(self._checks))

@@ -157,10 +157,11 @@ async def run(
     commit: Callable[[SaveJob], Awaitable[bool]],
     report: Callable[[SaveJob], None],
 ) -> None:
-    """Hash a pinned save, write it to its target, unpin it, and commit its step if it is rank 0's. Raises nothing.
+    """Hash a pinned save, write it to its target, unpin it, and commit its step if it is rank 0's.
 
-    hashes: False if its checksums are known or not needed. commit: commits the step; returns True if it did. report:
-    called with the save in each state that it reaches.
+    store: of the rank that saved it. hashes: False if its checksums are known or not needed. commit: commits the step;
+    returns True if it did. report: called with the save in each state that it reaches. A LauncherError of the write is
+    reported as FAILED or DROPPED, not raised.
     """
     try:
         if hashes:
@@ -365,9 +366,9 @@ class CommitCoordinator:
         """
 
         def commit_once() -> bool:
-            """Return True if the step is committed now.
+            """Return True if the step is committed now, False if shards are missing. Raises StorageFailed.
 
-            After the commit, remove the old steps that the retention rule does not keep.
+            After the commit, remove the old steps that the retention rule does not keep; if that fails, log it.
             """
             if commit.try_commit() is None:
                 return False

@@ -302,7 +302,8 @@ class RankStore:
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation, and store its checksums in the arena.
 
-        Returns False, and discards the generation, if the bytes differ from earlier checksums.
+        Returns False if the generation has no save, or if its bytes differ from earlier checksums; then it is
+        discarded.
         """
         assert self.arena is not None
         async with self._hashing:
@@ -311,7 +312,8 @@ class RankStore:
     def _hash(self, arena: Arena, generation: int) -> bool:
         """Compute the checksums of one generation, and store or compare them.
 
-        Returns False, and discards a generation that already has other checksums, since its memory is corrupt.
+        Returns False if the generation has no save. Also returns False, and discards the generation, if it already has
+        other checksums, since its memory is corrupt.
         """
         slot = arena.slots()[generation]
         if slot.record is None:

@@ -185,7 +185,7 @@ def read(text: bytes | memoryview) -> Table:
 
 
 def _check(table: Table) -> None:
-    """Raise BadCheckpoint if the parts of a table contradict each other, or this torch lacks a dtype or memory format."""
+    """Raise BadCheckpoint if parts of a table contradict each other, or this torch lacks a dtype or memory format."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
         raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
     for key, tensor in table.tensors.items():

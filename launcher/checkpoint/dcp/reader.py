@@ -108,7 +108,10 @@ def absolute_folder(folder: str | os.PathLike[str]) -> str:
 
 
 def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
-    """Return this process's identity, with rank and world size of torch.distributed if it is initialized."""
+    """Return this process's identity, with rank and world size of torch.distributed if it is initialized.
+
+    folder: of the checkpoints in storage. environ: has the rest of the identity.
+    """
     rank = ProcessInfo.of(environ, folder)
     if dist.is_available() and dist.is_initialized():
         return replace(rank, rank=dist.get_rank(), world=dist.get_world_size())

@@ -206,8 +206,9 @@ class ReplicaStore:
         return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
 
     def _valid_saves(self, arena: Arena) -> list[tuple[ShardRecord, bool]]:
-        """List the valid saves of an arena, each with True if it can be read in parts. A corrupt newest one is
-        discarded and logged.
+        """List the saves of an arena that have checksums, by generation, each with True if it can be read in parts.
+
+        Only the newest one is verified; a corrupt one is discarded and logged.
         """
         slots, saves = arena.slots(), list[tuple[ShardRecord, bool]]()
         newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)

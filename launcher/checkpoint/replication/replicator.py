@@ -176,7 +176,10 @@ class ReplicaSender:
         return "kept"
 
     async def _send(self, connection: PeerConnection, pin: PinnedShard, complete_step: int) -> None:
-        """Offer a shard to a peer, send its bytes, and await the confirmation. Raises BadFrame for another answer."""
+        """Offer a shard to a peer, send its bytes, and await the confirmation.
+
+        Raises PeerUnavailable or OSError if the peer refuses or the connection fails, and BadFrame for another answer.
+        """
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
@@ -199,7 +202,10 @@ class ReplicaSender:
             raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
-        """Stop sending the current step and unpin it; its receivers notice. Return False if no step is being sent."""
+        """Unpin a step that is being sent or was sent without completing, and disconnect its receivers.
+
+        Return False if no step besides the complete one is pinned.
+        """
         for step in self._pins.keys() - {self._context.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
@@ -251,7 +257,9 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Order all daemons to replicate the newest step that all have sealed, step after step, until cancelled."""
+        """Order all daemons to replicate the newest step that local rank 0 of this worker has announced, step after
+        step, until cancelled. Begins when all other daemons of the group have connected.
+        """
         context, step = self._context, -1
         other_daemons = replica_group.size - 1
         while True:
@@ -293,7 +301,10 @@ class ReplicationLeader:
 async def follow(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, replica_group: ReplicaGroup
 ) -> None:
-    """Replicate each step that the first member's daemon names, until cancelled. Connects again after errors."""
+    """Replicate each step that the first member's daemon names, until cancelled.
+
+    replica_group: names that daemon. After an error of the connection, it connects again.
+    """
     tries = 0
     while True:
         connection: PeerConnection | None = None
@@ -321,7 +332,11 @@ async def follow(
 async def replicate(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
 ) -> CopyOutcome:
-    """Remove replicas older than the complete step, copy the named step; report and return the outcome."""
+    """Copy a step to this worker's replica holders; report and return the outcome.
+
+    complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
+    owners that lack it are removed first.
+    """
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
@@ -440,7 +455,7 @@ class Replicator:
         return bool(self._callers)
 
     def abandon_copy(self) -> bool:
-        """Stop the replication in progress to free its memory for a save. Return False if none is in progress."""
+        """Unpin the step in replication, to free memory for a save; its copy fails. Return False if there is none."""
         return self._sender is not None and self._sender.abandon_copy()
 
     def free_earlier_rounds(self) -> bool:
@@ -461,7 +476,8 @@ class Replicator:
         """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
 
         own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
-        this worker then fetches nothing in the next round.
+        this worker then fetches nothing in the next round. Then come the steps of `own`, then replicas, newest first;
+        together at most MAX_HOLDS - _RESERVED_ENTRIES.
         """
         replicated = [
             msgspec.structs.replace(each, count=1)

@@ -280,7 +280,8 @@ class PosixStore:
     def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
         """Write the pieces to a new private file in a folder, and sync it to disk.
 
-        folder: its file descriptor. private: name of the file. Raises OSError, also if the file exists.
+        folder: its file descriptor. private: name of the file. Raises OSError if the file exists or storage fails, and
+        the errors of `pieces`; then a part of the file may be there.
         """
         file = os.open(private, _NEW, 0o600, dir_fd=folder)
         try:

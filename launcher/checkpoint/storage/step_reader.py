@@ -107,7 +107,11 @@ class VerifiedReader:
                 future.result()
 
     def _jobs(self, pieces: Iterable[ByteRange]) -> deque[_BlockRead]:
-        """List the reads in file order, joining adjacent whole blocks. Raises BadCheckpoint for a range outside."""
+        """List the reads in file order: whole blocks straight into their targets, as many at once as suit the file, and
+        each block of which only parts are wanted.
+
+        Raises BadCheckpoint for a range that is not within the shard.
+        """
         block, size, jobs = self.block_bytes, self._file.size_bytes, list[_BlockRead]()
         stride = max(self._file.at_once_bytes // block, 1)
         parts: dict[int, list[ByteRange]] = {}
