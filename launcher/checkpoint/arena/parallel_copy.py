@@ -92,7 +92,7 @@ class Copier:
         self._running.append(self._pool.submit(_write, file, _rows(pieces)))
 
     def wait(self) -> None:
-        """Wait until everything is copied, and help with it. Raises one of the errors after all threads have stopped."""
+        """Wait until everything is copied, and help to copy. Raises one of the errors when all threads have stopped."""
         running, self._running = self._running, []
         errors: list[BaseException | None] = []
         if len(running) < self._threads:
