@@ -39,7 +39,10 @@ class Asked:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Asked:
-        """Parse the words of --kinds: numbers or names of kinds, and names of faults. Raises KeyError or ValueError."""
+        """Parse the words of --kinds: numbers or names of kinds, and names of faults, in lower case.
+
+        Raises KeyError for an unknown name, and ValueError for an unknown number.
+        """
         kinds = [Kind(int(word)) if word.isdecimal() else Kind[word.upper()] for word in words if _is_kind(word)]
         named = [Fault[word.upper()] for word in words if not _is_kind(word) and word != _JOB]
         by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.SCENARIOS]
@@ -161,7 +164,7 @@ def _is_kind(word: str) -> bool:
 
 
 def _parse_kinds(text: str) -> Asked:
-    """Parse the value of --kinds. Raises ArgumentTypeError."""
+    """Parse the value of --kinds, in any case. Raises ArgumentTypeError for a word that is no kind and no fault."""
     try:
         return Asked.of(text.lower().split(","))
     except (KeyError, ValueError) as error:

@@ -64,7 +64,7 @@ def find_violations(records: Sequence[Record], plan: JobPlan) -> tuple[Violation
 
 
 def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Yield a violation if a round made a step after the next round's first step."""
+    """Yield a violation for each round that made a step after the first step of the next round that made any."""
     trained = [each for each in rounds if each.steps_s]
     for before, after in pairwise(trained):
         if before.steps_s[-1] > after.steps_s[0]:
@@ -84,7 +84,7 @@ def _check_world_size(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violat
 
 
 def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Yield a violation if members of a round disagree on its size, or if a rank began more than once in it."""
+    """Yield a violation if members of a round disagree on its size, or if a rank is not below it or began twice."""
     for each in rounds:
         worlds = sorted({record.world for record in each.records})
         if len(worlds) > 1:
@@ -178,8 +178,8 @@ def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], b
 
 
 def _check_samples_once(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violation]:
-    """Yield a violation if a step is missing, or if an epoch lacks a sample or has one twice. The last epoch may be
-    cut short.
+    """Yield a violation if a step is missing, if a rank did not record its samples of a step, or if an epoch lacks a
+    sample or has one twice. The last epoch may be cut short if the job has not made `plan.steps` steps.
     """
     line = _final_lineage(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):

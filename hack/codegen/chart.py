@@ -154,7 +154,10 @@ def copies() -> dict[Path, str]:
 
 
 def files() -> dict[Path, str]:
-    """Return the text of every generated file, by its path. Raises NotBuilt without helm."""
+    """Return the text of every generated file that is no copy, by its path.
+
+    Raises NotBuilt without helm, and HelmRefused if helm does not take the chart or its values.
+    """
     text = (ROOT / CHART / "README.md").read_text()
     before, _, rest = text.partition(TABLE[0])
     after = rest.partition(TABLE[1])[2]

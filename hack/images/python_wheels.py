@@ -25,8 +25,9 @@ sys.exit({name}())
 def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
     """Return the files of all wheels of a lock, for 64-bit Intel. python: version such as 3.11.
 
-    Wheels that the cache lacks, or has with another hash, are downloaded by pip. Raises FileNotFoundError if one is
-    still missing, and CalledProcessError.
+    lock: the file. cache: a folder, created if it is missing. Wheels that the cache lacks, or has with another hash,
+    are downloaded by pip. Raises FileNotFoundError if one is still missing, CalledProcessError if pip fails, and
+    TimeoutExpired if it takes longer than ten minutes.
     """
     cache.mkdir(parents=True, exist_ok=True)
     wheels, missing = _cached(lock, python, cache)
@@ -68,8 +69,8 @@ def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]
 
 
 def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files that a wheel installs. site, bin_: folders for modules and for scripts. python: path in their #!
-    line.
+    """Return the files that a wheel installs, by path. site, bin_: folders for modules and for scripts. python: path in
+    the #! line of scripts. Of its .data folder only scripts and modules are installed.
     """
     found: dict[str, Entry] = {}
     with zipfile.ZipFile(wheel) as opened:

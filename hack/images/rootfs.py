@@ -32,7 +32,8 @@ exec "$@"
 def unpack_image(layout: Path, into: Path) -> dict[str, Any]:
     """Unpack the layers of an image into a new folder, lowest first. Return the image's configuration.
 
-    layout: folder of an OCI image layout. into: must not exist; its parents are created. Raises FileExistsError.
+    layout: folder of an OCI image layout. into: the new folder; its parents are created. Raises FileExistsError if
+    `into` exists.
     """
     config, layers = layers_of(layout)
     into.mkdir(parents=True)

@@ -109,7 +109,10 @@ def _named_at_run_time(call: ast.Call) -> str | None:
 
 
 def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
-    """Return the parsed .py files of these folders of `root`, folder by folder, sorted by path. Raises SyntaxError."""
+    """Return the parsed .py files of these folders of `root`, folder by folder, sorted by path.
+
+    A missing folder has no files. Raises SyntaxError for a file that is no valid Python.
+    """
     files = [file for package in packages for file in sorted((root / package).rglob("*.py"))]
     collects = gc.isenabled()
     gc.disable()  # trees are kept: the collector would look through those of a thousand files again and again

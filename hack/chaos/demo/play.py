@@ -106,7 +106,10 @@ class _Story:
         self._say(claim.text if claim.holds else f"NOT AS CLAIMED: {claim.text}", "green" if claim.holds else "red")
 
     async def _trains(self, world: int, after_round: int) -> None:
-        """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps. Raises NoProgress."""
+        """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps.
+
+        Raises NoProgress after PATIENCE_S.
+        """
 
         def so() -> bool:
             newest = self._stage.round
@@ -144,7 +147,9 @@ class _Story:
         await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
-        """Delete the node of the coordinator's worker, and wait until it is back, empty."""
+        """Delete the node of the coordinator's worker, and wait until it is back, empty. Without a coordinator, take
+        the node of the first worker.
+        """
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0

@@ -156,7 +156,10 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """Record "served" when all pods of the rigid job run, then await its end and delete it. Raises NoProgress."""
+        """Record "served" when all pods of the rigid job run or have succeeded, then await its end and delete it.
+
+        Raises NoProgress if either takes longer than PATIENCE_S.
+        """
         stage = self._stage
         pods = f"{name}-worker-"
 
@@ -171,14 +174,14 @@ class FaultInjectors:
             await stage.made.api.call("DELETE", f"{JOBS}/{name}")
 
     async def _api(self, event: FaultEvent) -> str:
-        """Restart the API server, which is away for the event's time. Return its address."""
+        """Restart the API server in a task, which is away for the event's time. Return its address."""
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
         self._start_task(served.restart(event.lasts_s))
         return served.address
 
     async def _extender(self, event: FaultEvent) -> str:
-        """Kill the extender and start it again later. Return "extender"."""
+        """Kill the extender and start it again after the event's time. Return "extender"."""
         programs = self._stage.programs
         programs.kill_extender()
         self._back(event.lasts_s, programs.start_extender)

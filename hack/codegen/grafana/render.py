@@ -154,7 +154,7 @@ def _width(panel: Panel) -> int:
 
 
 def _lines(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Divide the panels of a row into lines that fit the grid. Numbers and graphs are in separate lines."""
+    """Divide the panels of a row, in order, into lines whose least widths fit the grid."""
     lines: list[list[Panel]] = []
     for panel in panels:
         line = lines[-1] if lines else []

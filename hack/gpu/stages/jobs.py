@@ -47,7 +47,11 @@ def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def restart(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Kill the worker some times; report the median seconds until its successor's next step. Return 0."""
+    """Kill the worker some times; report the median seconds until its successor's first step. Return 0.
+
+    The stage's name says whether our launcher or torchrun restarts it. A successor that began at step 0 is reported.
+    Raises SystemExit if a worker does not step within _LIMIT_S.
+    """
     ours = args.stage == "restart-ours"
     program = TURNOUT_RUN if ours else _TORCHRUN
     options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
@@ -104,7 +108,7 @@ def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
 
 
 def main() -> int:
-    """Run the job that the stage is named after. Return its exit code."""
+    """Run the job that the stage is named after. Return the result of its function, 0 for success."""
     args = arguments()
     acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
     acts |= {"restart-ours": restart, "restart-torchrun": restart}
