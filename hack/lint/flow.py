@@ -143,10 +143,10 @@ def save_questions() -> Iterator[Question]:
     """
     import torch
 
-    from hack.bench.checkpoint.ours import Ours
+    from hack.bench.checkpoint.ours import TurnoutSaver
 
     with tempfile.TemporaryDirectory() as name, _daemon(Path(name)):
-        checkpointer, state = Ours(Path(name, "storage")), {"weight": torch.zeros(1024)}
+        checkpointer, state = TurnoutSaver(Path(name, "storage")), {"weight": torch.zeros(1024)}
         checkpointer.prepare(state)
         checkpointer.save(1, state, disk=True)
         checkpointer.wait()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.bench.__main__ import as_json
-from hack.bench.checkpoint.lower_bound import Copy, Warm, split
+from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory, split
 from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.results import BROKE, Results
 from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, measured
@@ -160,8 +160,8 @@ def test_shares_are_as_large_and_lose_no_byte(lengths, shares):
 def test_a_floor_copies_every_byte_there_and_back(threads):
     every = [tensor for _, tensor in tensors(make(TINY))]
     wanted = [tensor.clone() for tensor in every]
-    with Warm(sum(tensor.nbytes for tensor in every)) as warm:
-        there, back = (Copy(every, warm.address, threads, backwards=way) for way in (False, True))
+    with WarmMemory(sum(tensor.nbytes for tensor in every)) as warm:
+        there, back = (MemoryCopy(every, warm.address, threads, backwards=way) for way in (False, True))
         there()
         assert warm.holds(every)
         for tensor in every:

@@ -11,9 +11,9 @@ import pytest
 from hack.bench.preprocess import measure, sides, text
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, Merge, Run, tables, targets
+from hack.bench.preprocess.results import Findings, MergeResult, PreprocessRunResult, tables, targets
 from hack.bench.preprocess.run import Plan, measured
-from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, NotRun, Side
+from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, NotRun, Preprocessor
 
 MB = 1_000_000
 
@@ -122,7 +122,7 @@ def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
     touch(tmp_path, [TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON])
     every = [*sides.peers({"TURNOUT_PEERS": str(tmp_path)}, tmp_path), sides.ours("auto", tmp_path / "tokenizer.json")]
     for side in every:
-        assert isinstance(side, Side)
+        assert isinstance(side, Preprocessor)
         words = " ".join(side.command([tmp_path / "a.jsonl"], tmp_path / "out"))
         assert str(tmp_path / "a.jsonl") in words
         assert str(tmp_path / "out") in words
@@ -130,7 +130,7 @@ def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
 
 
 def run(wall_s, size_mb=100, cpu_s=0.0, peak_mib=0.0):
-    return Run(size_mb * MB, Usage(wall_s, cpu_s, peak_mib))
+    return PreprocessRunResult(size_mb * MB, Usage(wall_s, cpu_s, peak_mib))
 
 
 STARTS = {OURS: 1, AUTO: 2, GIGATOKEN: 0, FAST: 9, OLD: 8, SPARK: 5}
@@ -146,7 +146,7 @@ FINDINGS = Findings(
     },
     memory={OURS: [run(3, peak_mib=300), run(9, 400, peak_mib=500)], FAST: [run(9, peak_mib=4_000)]},
     long_document=[(run(6), run(5)), (run(9), run(5)), (run(5), run(5))],
-    merges=[Merge(100, 2.0, 1.0), Merge(100, 1.0, 1.0), Merge(100, 1.0, 1.5)],
+    merges=[MergeResult(100, 2.0, 1.0), MergeResult(100, 1.0, 1.0), MergeResult(100, 1.0, 1.5)],
     equal={AUTO: True, FAST: True, OLD: False},
 )
 

@@ -29,7 +29,7 @@ class Usage:
     peak_mib: float
 
 
-class Side:
+class Controller:
     """One controller. name: of the program on the plane. agent: how its name for itself begins in requests.
 
     looks: the series of its metrics page that counts looks at jobs; waiting: that of jobs which wait for one.
@@ -68,7 +68,7 @@ class Side:
                 await asyncio.sleep(0.02)
 
 
-class Theirs(Side):
+class TrainingOperator(Controller):
     """The Training Operator."""
 
     name = agent = "training-operator"
@@ -81,7 +81,7 @@ class Theirs(Side):
         self._metrics = f"{self._plane.training_operator_url}/metrics"
 
 
-class Ours(Side):
+class TurnoutController(Controller):
     """The job controllers of this repository."""
 
     name, agent = "turnout-controller", "turnout"
@@ -104,7 +104,7 @@ def _sum(page: str, series: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
 
 
-async def restart(side: Side, jobs: int) -> float:
+async def restart(side: Controller, jobs: int) -> float:
     """Start a stopped controller. Return the seconds until it looked at every job. jobs: their number."""
     began_s = time.monotonic()
     await side.start()

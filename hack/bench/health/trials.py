@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
-from hack.bench.health.dlrover import Blamed, blamed
+from hack.bench.health.dlrover import DlroverVerdict, blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
@@ -52,7 +52,7 @@ class Trial:
     cluster: SimulatedNodes
     verdict: Verdict
     rounds: tuple[Groups, ...]
-    theirs: Blamed
+    theirs: DlroverVerdict
     decided_s: float
 
     @property

@@ -126,7 +126,10 @@ def _best_fit() -> tuple[Choose, Callable[[int], None]]:
     free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
 
     def choose(number: int, gpus: int) -> int | None:
-        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has."""
+        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has.
+
+        number: of the pod, by which it leaves later. gpus: that it asks for.
+        """
         fits = [node for node, left in enumerate(free) if left >= gpus]
         if not fits:
             return None

@@ -179,6 +179,7 @@ def _streams(full: float) -> list[_Seed]:
         rng = random.Random(seed)
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
+            """Return our hosts, and count in `worse` if best fit has a cheaper answer for the same room."""
             mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
             worse[0] += (
                 mine is None or theirs is None or ring_cost(fabric, mine).total > ring_cost(fabric, theirs).total

@@ -24,7 +24,7 @@ _NOT_COUNTED = (DATATROVE, SPARK)  # their workers' CPU time
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PreprocessRunResult:
     """One run of a side."""
 
     size_bytes: int  # of its input, > 0
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeResult:
     """A merge of shards beside `cp` of the same files, one after the other."""
 
     size_bytes: int
@@ -53,10 +53,12 @@ class Findings:
     """Everything that a run measured. Keys are the names of sides."""
 
     starts: Mapping[str, Sequence[Usage]] = field(default_factory=dict)  # one short document, once each round
-    rounds: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # equal positions: the same round
-    memory: Mapping[str, Sequence[Run]] = field(default_factory=dict)
-    long_document: Sequence[tuple[Run, Run]] = ()  # with the long document, and in small documents
-    merges: Sequence[Merge] = ()
+    rounds: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)  # equal positions: the same round
+    memory: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)
+    long_document: Sequence[
+        tuple[PreprocessRunResult, PreprocessRunResult]
+    ] = ()  # with the long document, and in small documents
+    merges: Sequence[MergeResult] = ()
     equal: Mapping[str, bool] = field(default_factory=dict)  # True: the tokens of ours
 
     def rates(self, side: str) -> list[float]:

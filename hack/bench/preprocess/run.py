@@ -19,8 +19,8 @@ from pathlib import Path
 from hack.bench.preprocess import measure, sides
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, Merge, Run, tables, targets
-from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Side
+from hack.bench.preprocess.results import Findings, MergeResult, PreprocessRunResult, tables, targets
+from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Preprocessor
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 
@@ -102,10 +102,10 @@ class Bench:
     corpus: Corpus
     plan: Plan
     faults: list[str] = field(default_factory=list)
-    peers: list[Side | NotRun] = field(default_factory=list)
+    peers: list[Preprocessor | NotRun] = field(default_factory=list)
     _digests: dict[tuple[str, Path], str] = field(default_factory=dict)  # of the tokens of a side for a file
     _starts: dict[str, list[Usage]] = field(default_factory=dict)
-    _rounds: dict[str, list[Run]] = field(default_factory=dict)
+    _rounds: dict[str, list[PreprocessRunResult]] = field(default_factory=dict)
 
     def play(self) -> Findings:
         """Measure all sides and return the findings.
@@ -117,7 +117,7 @@ class Bench:
         self.peers = [*sides.peers(os.environ, tokenizer), sides.on_spark(vocabulary)]
         gigatoken = sides.gigatoken(vocabulary)
         ours, auto = sides.ours("gigatoken", vocabulary), sides.ours("auto", vocabulary)
-        others = [peer for peer in self.peers if isinstance(peer, Side)]
+        others = [peer for peer in self.peers if isinstance(peer, Preprocessor)]
         every = [gigatoken, ours, auto, *others]
         for side in every:
             self._start(side)  # with cold files and without compiled modules; it does not count
@@ -140,19 +140,19 @@ class Bench:
             memory=self._memory(ours, [side for side in others if side.name == FAST]),
         )
 
-    def _start(self, side: Side) -> Run | None:
+    def _start(self, side: Preprocessor) -> PreprocessRunResult | None:
         """Run a side over one short document. Return the run; None after a failure."""
         one, two = self.corpus.short_documents()
         return self._once(side, one, [one, two] if side.halves else [one])
 
-    def _measure(self, side: Side, text: Path) -> None:
+    def _measure(self, side: Preprocessor, text: Path) -> None:
         """Run a side over one short document and over `text`. Store both runs, or none of them if one failed."""
         start, run = self._start(side), self._once(side, text)
         if start is not None and run is not None:
             self._starts.setdefault(side.name, []).append(start.usage)
             self._rounds.setdefault(side.name, []).append(run)
 
-    def _merges(self, vocabulary: Path, text: Path) -> list[Merge]:
+    def _merges(self, vocabulary: Path, text: Path) -> list[MergeResult]:
         """Time the merge of our shards against `cp` of the same files, `plan.merges` times.
 
         text: what the shards are made from. vocabulary: path of tokenizer.json. Returns [] after a failure, which is
@@ -166,15 +166,15 @@ class Bench:
             except CommandFailed as error:
                 self.faults.append(f"merge: {error}")
                 return []
-            return [Merge(*found) for found in json.loads(log.read_text().splitlines()[-1])]
+            return [MergeResult(*found) for found in json.loads(log.read_text().splitlines()[-1])]
 
-    def _memory(self, ours: Side, others: Sequence[Side]) -> dict[str, list[Run]]:
+    def _memory(self, ours: Preprocessor, others: Sequence[Preprocessor]) -> dict[str, list[PreprocessRunResult]]:
         """Measure the peak memory of `ours` for every size of the plan, and of `others` for the first size alone.
 
         Returns the runs by the name of the side, in the order of the sizes; failed runs are left out. The generated
         files are removed, except the one that the rates read.
         """
-        found: dict[str, list[Run]] = {}
+        found: dict[str, list[PreprocessRunResult]] = {}
         texts: set[Path] = set()
         for size_bytes, times in self.plan.memory:
             texts.add(text := self.corpus.lines(size_bytes))
@@ -185,7 +185,7 @@ class Bench:
             text.unlink()
         return found
 
-    def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
+    def _long_document(self, ours: Preprocessor) -> list[tuple[PreprocessRunResult, PreprocessRunResult]]:
         """Run `ours` over a text with one long document, and over a text of the same size in small documents.
 
         This is done `plan.long_rounds` times.
@@ -203,7 +203,9 @@ class Bench:
         small.unlink()
         return found
 
-    def _once(self, side: Side, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False) -> Run | None:
+    def _once(
+        self, side: Preprocessor, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False
+    ) -> PreprocessRunResult | None:
         """Run a side once and store the digest of its tokens for `text`. Return the run; None after a failure, which is
         added to `faults`.
 
@@ -224,7 +226,7 @@ class Bench:
             progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_usage_text(usage)}")
             if side.outputs and (paths is None or paths == [text]):
                 self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
-        return Run(size_bytes, usage)
+        return PreprocessRunResult(size_bytes, usage)
 
     def _equal(self) -> dict[str, bool]:
         """Return, by the name of a side, whether its tokens equal ours for every file that both read. Sides without

@@ -110,7 +110,10 @@ def _object(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member(gang: str, index: int, size: int) -> dict[str, Any]:
-    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps."""
+    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps.
+
+    index: its rank.
+    """
     made = pod(gang, index, size, gated=False)
     made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
     made["metadata"]["annotations"] = {
