@@ -88,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
-    """Run the scenarios of one seed and print each result. Return (strikes, a line for each failed scenario)."""
+    """Run the scenarios of one seed and print each result. Return (strikes, a line for each failed scenario).
+
+    settings: which kinds, and the folder for files.
+    """
     found, failed = registry.play(seed, settings.folder.absolute(), settings.kinds.kinds)
     for each in found:
         print(f"seed {seed}: {TITLES[each.kind]}: struck {each.times} times{each.detail and ': '}{each.detail}")
@@ -102,7 +105,8 @@ def _play(seed: int, settings: Settings) -> Outcome:
     """Run the schedule of one seed on the simulated cluster; print its faults and violated invariants; return the
     outcome.
 
-    The seed's folder is deleted unless an invariant was violated.
+    The seed's folder is deleted unless an invariant was violated. settings: how many faults and of which kinds, and the
+    folder for files.
     """
     events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
@@ -122,7 +126,10 @@ def _play(seed: int, settings: Settings) -> Outcome:
 
 
 def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
-    """Return lines of text: each fault, each new round and the end, with the seconds since the start."""
+    """Return lines of text: each fault, each new round and the end, with the seconds since the start.
+
+    events: the schedule, in order.
+    """
     first_s, during_recovery = outcome.records[0].at_s, iter([*(event.during_recovery for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
@@ -141,7 +148,8 @@ def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
 def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
     """Print the table of strikes, the named faults that hit nothing, and a summary as JSON.
 
-    Returns the exit code: 1 if a named fault hit nothing, else that of the strikes.
+    Returns the exit code: 1 if a named fault hit nothing, else that of the strikes. outcomes: of the training jobs.
+    strikes: of all scenarios and jobs.
     """
     records = [record for outcome in outcomes for record in outcome.records]
     asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}

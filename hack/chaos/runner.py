@@ -36,7 +36,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
     """Run the job under a schedule of faults. home: must not exist; history and logs stay there.
 
     Returns the outcome, with violations of invariants. A job that makes no progress within PATIENCE_S is one of them.
-    Raises ChildFailed if a program does not start.
+    Raises ChildFailed if a program does not start. events: the faults, in order.
     """
     began_s = time.monotonic()
     async with stage(home, plan) as found:

@@ -186,7 +186,10 @@ def helm(*arguments: str) -> str:
 def render(
     values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
 ) -> str:
-    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`."""
+    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`.
+
+    release: name of the release. Raises HelmRefused and NotBuilt as `helm` does.
+    """
     told = [f"--set={key}={value}" for key, value in values.items()]
     where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
     return helm("template", release, str(CHART), *where, *told, *more)

@@ -80,7 +80,8 @@ class Api:
     async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
         """Create objects at the same time, started in the given order; return the answers in this order.
 
-        Raises an ExceptionGroup if one is refused; then the objects that are not created yet may be missing.
+        Raises an ExceptionGroup if one is refused; then the objects that are not created yet may be missing. namespace:
+        used for objects that name none.
         """
         return await self._at_once(lambda body: self.create(body, namespace), bodies)
 
@@ -227,7 +228,10 @@ def _hang_up(answer: aiohttp.ClientResponse) -> None:
 
 
 def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
-    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`."""
+    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`.
+
+    body: an object with apiVersion, kind and metadata.
+    """
     version, kind = body["apiVersion"], body["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
     place = "" if kind in CLUSTER_WIDE else f"/namespaces/{body['metadata'].get('namespace') or namespace}"

@@ -157,7 +157,7 @@ class ControlPlane:
 
         config: KubeSchedulerConfiguration, as a file or its content; None for the defaults. Its kubeconfig is filled in
         and leader election is switched off. emulated_version: None for that of the plane. binary: of another scheduler,
-        such as koord-scheduler.
+        such as koord-scheduler. flags: further ones, in place of verbosity 5. name: of the program and its log.
         """
         filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
@@ -266,6 +266,8 @@ class ControlPlane:
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig for a user with a certificate, and return its file. The user has only the rights that
         RBAC gives.
+
+        groups: of the user.
         """
         pair = self.authority.user(name, tuple(groups))
         return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))

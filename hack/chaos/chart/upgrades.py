@@ -117,7 +117,7 @@ async def _change(world: World, rng: random.Random, number: int) -> str:
 
 
 def _job(name: str, workers: int, command: str) -> Object:
-    """Return a PyTorchJob. command: of its pods, for `sh -c`."""
+    """Return a PyTorchJob. command: of its pods, for `sh -c`. workers: their number, with one GPU each."""
     container: Object = {"name": "pytorch", "image": "none", "command": ["sh", "-c", command]}
     container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     worker = {"replicas": workers, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}

@@ -29,7 +29,7 @@ _TICK_S = 0.2
 async def tell(screen: TrainScreen) -> bool:
     """Run the demo. Return True if all its claims were true.
 
-    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress.
+    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress. screen: shows it.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
@@ -94,7 +94,7 @@ class _Story:
         """Carry out one act, wait until a new round trains, and check the claim about it.
 
         what: the act, for the claim. say: printed before it, "" for nothing. do: carries it out. world: workers
-        afterwards.
+        afterwards. max_repeated_steps: steps that it may cause to be made twice.
         """
         if say:
             self._say(say, "bold")

@@ -100,7 +100,7 @@ class FaultInjectors:
         return _signal(hit, signal.SIGSTOP)
 
     async def _agent(self, event: FaultEvent) -> str:
-        """Kill one agent of the job. Return the UID of its pod, "" without a hit."""
+        """Kill one agent of the job. Return the UID of its pod, "" without a hit. event: its aim chooses the agent."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
         agents = [each for each in found if each.inner == _AGENT and each.home in ours]
@@ -109,7 +109,7 @@ class FaultInjectors:
     # Pods and nodes.
 
     async def _pod(self, event: FaultEvent) -> str:
-        """Kill one pod of the job. Return its UID, "" without a hit."""
+        """Kill one pod of the job. Return its UID, "" without a hit. event: its aim chooses the pod."""
         hit = _target_of(self._stage.workers, event)
         if hit is None:
             return ""
@@ -216,7 +216,7 @@ def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
 
 
 def _signal(hit: Process | None, number: signal.Signals) -> str:
-    """Send a signal to a process. Return the UID of its pod, "" for None."""
+    """Send a signal to a process. Return the UID of its pod, "" for None. hit: None if there is no process to hit."""
     if hit is None:
         return ""
     with suppress(ProcessLookupError):

@@ -156,6 +156,8 @@ def scheduler(
 ) -> list[str]:
     """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
     extender are not logged.
+
+    config: the file. pair: its serving certificate. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -180,7 +182,10 @@ def controller_manager(
     emulated_version: str | None,
     extra: Sequence[str],
 ) -> list[str]:
-    """Return kube-controller-manager's command line, with only the named controllers. extra: further flags."""
+    """Return kube-controller-manager's command line, with only the named controllers. extra: further flags.
+
+    emulated_version: None for its own.
+    """
     return [
         str(binary),
         f"--kubeconfig={kubeconfig}",
