@@ -73,7 +73,7 @@ class Api:
     async def create(self, body: Object, namespace: str = "default", query: str = "") -> Any:
         """Create any object, and return the answer. namespace: used if the object names none. query: beginning with ?.
 
-        Raises ApiError if the object exists or is refused.
+        Raises ApiError if the object exists or is refused. body: the object, with apiVersion, kind and metadata.name.
         """
         return await self.call("POST", collection(body, namespace) + query, body)
 
@@ -88,7 +88,8 @@ class Api:
     async def apply(self, body: Object, namespace: str = "default", query: str = "") -> Any:
         """Create or change an object by server-side apply with force, as field manager turnout-test. Return the answer.
 
-        namespace: used if the object names none. query: further parameters, beginning with &.
+        namespace: used if the object names none. query: further parameters, beginning with &. body: the object, with
+        apiVersion, kind and metadata.name.
         """
         name = body["metadata"]["name"]
         path = f"{collection(body, namespace)}/{name}?fieldManager=turnout-test&force=true{query}"

@@ -284,6 +284,8 @@ class ControlPlane:
     def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
         """Write a kubeconfig for a ServiceAccount, and return its file. The account has only the rights that RBAC
         gives.
+
+        expires_s: lifetime of its token in seconds. Raises ApiError if there is no such account.
         """
         user = {"token": self.service_account_token(namespace, name, expires_s)}
         return self._write_kubeconfig(f"account-{namespace}-{name}", user)

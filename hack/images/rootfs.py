@@ -86,7 +86,10 @@ def why_not_runnable() -> str:
 
 
 def _program(root: Path, name: str, path: str) -> str:
-    """Return a program's path inside the image; the bare name if no folder of PATH has it. path: the image's PATH."""
+    """Return a program's path inside the image; the bare name if no folder of PATH has it. path: the image's PATH.
+
+    root: folder of the unpacked image.
+    """
     for folder in path.split(":"):
         if (root / folder.lstrip("/") / name).exists():
             return f"{folder}/{name}"

@@ -190,7 +190,7 @@ What else is shown, and on which systems: [shown-on.md](shown-on.md).
 
 
 def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
-    """Return the text of docs/contract.md."""
+    """Return the text of docs/contract.md. tests: that show its rows."""
     shows = by_row(tests)
     parts = [HEAD, *summary(table)]
     for group, said in GROUPS.items():

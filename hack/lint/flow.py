@@ -75,6 +75,8 @@ class Recorder:
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
         """Count a call, and the depth of product calls in its thread. The interpreter calls it for each call and
         return.
+
+        frame, event, argument: as of sys.setprofile.
         """
         if event not in ("call", "return") or not self._path(frame.f_code.co_filename):
             return

@@ -86,7 +86,10 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """Yield the functions and classes of a module, including those in classes, but not those in functions."""
+    """Yield the functions and classes of a module, including those in classes, but not those in functions.
+
+    tree: a module or a class.
+    """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node

@@ -116,7 +116,8 @@ def _go(go: Path, part: parts.Part, *arguments: str) -> str:
 def _alone(root: Path, tell: Tell) -> Iterator[None]:
     """Hold the build lock of a cache while the block runs; wait for another builder first.
 
-    The kernel releases the lock if the builder is killed.
+    The kernel releases the lock if the builder is killed. root: of the cache, created if it is missing. tell: called
+    with a line if it has to wait.
     """
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:

@@ -144,7 +144,7 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
     """Return the saver of a stage. Raises ValueError for an unknown stage.
 
     folder: storage of our savers. memory: a folder in /dev/shm. Our savers keep their arenas there, and the others save
-    into it, so that no disk is measured.
+    into it, so that no disk is measured. training: whose optimizer our overlapped saves follow.
     """
     match stage:
         case "ours-blocking":

@@ -77,7 +77,8 @@ class Arena:
         generation.
 
         reserve() allocates the rest. The file appears in the folder only when it is complete. Raises NoMemory if the
-        folder is missing, lacks the space, or does not support files without a name.
+        folder is missing, lacks the space, or does not support files without a name. identity: written to page 0; its
+        count is the number of generations.
         """
         path, file = arena_files.make(Path(folder), identity)
         return cls(path, file, identity)
@@ -355,7 +356,10 @@ class ArenaReader:
         self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
 
     def fill(self, view: memoryview, offset: int) -> None:
-        """Read bytes into `view`. Raises BadCheckpoint if the file ends first."""
+        """Read bytes into `view`. Raises BadCheckpoint if the file ends first.
+
+        offset: of the first byte in the generation.
+        """
         while view.nbytes:
             read_bytes = os.preadv(self._file, [view], self._start + offset)
             if not read_bytes:

@@ -123,7 +123,8 @@ class Session:
     async def _handle_registered(self, rank_store: RankStore, message: ToDaemon) -> ToClient | None:
         """Carry out one message of a registered rank, and return the answer.
 
-        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send.
+        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send. rank_store: of
+        the rank that sent the message.
         """
         match message:
             case ReserveMemory(bytes=size, generations=generations):
@@ -158,7 +159,8 @@ class Session:
     async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
         """Pin the generation of an announced save, and start to hash it, replicate it and write it to its target.
 
-        A save that was overwritten before this message arrived is only reported.
+        A save that was overwritten before this message arrived is only reported. rank_store: of the rank that sent the
+        message.
         """
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
@@ -371,6 +373,8 @@ class CheckpointDaemon:
     async def _persist_replicas(self, step: int, restore_place: RestorePlace) -> None:
         """Write the replicas of this step that are kept here to storage, if they are missing there: their owners may
         have left before they wrote them.
+
+        restore_place: says in which round, and by how many ranks, the step was saved.
         """
         default_target = next(
             (

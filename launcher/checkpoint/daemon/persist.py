@@ -76,7 +76,8 @@ class Persister:
         was written.
 
         target: of shards. An unreadable note is replaced. Blocks. Raises StorageFailed if storage fails or a later
-        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums.
+        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums. record: of
+        the generation.
         """
         store = open_store(target.target)
         store.prepare()
@@ -92,7 +93,8 @@ def _write_torch_file(arena: Arena, generation: int, record: ShardRecord, target
     """Write the generation as a torch file in a child process, so that the daemon never imports torch; return the
     file's path.
 
-    target: names the file, its folder, and which older files to keep. Raises StorageFailed, also after TORCH_S.
+    target: names the file, its folder, and which older files to keep. Raises StorageFailed, also after TORCH_S. arena,
+    record: the arena, and the record of the generation.
     """
     path = target.path
     command = [
@@ -318,8 +320,9 @@ class CommitCoordinator:
     async def commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
         """Wait for the other ranks' shards, write the manifest and remove old checkpoints.
 
-        A second call for the same folder, step and round returns the outcome of the first. Returns DONE, SUPERSEDED if
-        the job continued from another step first, or FAILED if it was not done within COMMIT_S or by the time of
+        record: of rank 0's shard. save: the message with the target and the retention. A second call for the same
+        folder, step and round returns the outcome of the first, if that is still remembered. Returns DONE, SUPERSEDED
+        if the job continued from another step first, or FAILED if it was not done within COMMIT_S or by the time of
         `end_within`, or if the store could not be opened.
         """
         key = (save.target, record.step, record.round)
@@ -334,7 +337,7 @@ class CommitCoordinator:
 
         Returns DONE; SUPERSEDED if the commit was given up, also before it began; FAILED if it is not done after
         COMMIT_S or after the time of `end_within`, or if the storage cannot be opened. A failure of storage is logged,
-        not raised.
+        not raised. record, save: as of `commit`.
         """
         if record.round <= self._last_given_up_round:
             return SaveOutcome.SUPERSEDED
@@ -362,7 +365,8 @@ class CommitCoordinator:
     async def _try_commit(self, commit: Commit, store: Store, record: ShardRecord, save: Save) -> bool:
         """Check storage once for all shards; if they are there, commit the step and remove old steps.
 
-        Returns True if the step is committed; False if shards are missing or storage failed, which is logged.
+        Returns True if the step is committed; False if shards are missing or storage failed, which is logged. record,
+        save: as of `commit`.
         """
 
         def commit_once() -> bool:

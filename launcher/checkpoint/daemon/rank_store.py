@@ -141,7 +141,7 @@ class Preallocator:
         """Allocate the generation that is written first, and the others in the background.
 
         size: bytes of each generation. Raises NoMemory for the first. If memory is short for another one, the save into
-        it reports that.
+        it reports that. generations: the first ones of the arena.
         """
         soonest = slot_to_write(arena.slots()[:generations]) or 0
         promise = _Allocation(arena, generations, size)
@@ -334,7 +334,8 @@ class RankStore:
         """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
 
         If it was written before, return that path. Raises DroppedSave if newer saves needed its memory first,
-        StorageFailed if storage fails, and BadCheckpoint if its bytes do not match their checksums.
+        StorageFailed if storage fails, and BadCheckpoint if its bytes do not match their checksums. record: of the
+        generation. target: the message that names the folder or file.
         """
         assert self.arena is not None
         self._queue.join(record.epoch)

@@ -91,7 +91,7 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
     """Request a shard and return the answer; log every LOG_PERIOD_S seconds that it is awaited.
 
     Raises TimeoutError after FETCH_S without an answer, another OSError if the connection fails, and BadFrame for an
-    invalid answer or none.
+    invalid answer or none. daemon: path of its socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(FETCH_S)
@@ -109,6 +109,7 @@ def _read_answer(sock: socket.socket) -> ToClient:
     """Read one message of the daemon.
 
     Raises OSError if the connection fails, and BadFrame if the message is invalid or the daemon closes the connection.
+    sock: connected; its time limit holds.
     """
     with sock.makefile("rb") as file:
         body = read_frame(file.read, MAX_BYTES)
@@ -164,6 +165,7 @@ class TrainerClient:
         """Start a daemon for this process alone; return its socket path.
 
         The daemon ends after this process, when all saves are written. folder: of the arenas. environ: of the daemon.
+        hello: names the run and the worker.
         """
         self._socket_folder = private_folder(tempfile.gettempdir())
         path = str(socket_in(self._socket_folder.name))

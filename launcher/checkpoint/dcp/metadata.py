@@ -229,7 +229,8 @@ class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """Return the JSON text of a value as a BytesIO; a tensor unchanged.
 
-        Raises BadState for a value that is not supported, also for a tensor in a tuple.
+        Raises BadState for a value that is not supported, also for a tensor in a tuple. write_item: says which of the
+        two. object: the value or tensor.
         """
         if write_item.type is not WriteItemType.BYTE_IO:
             return object
@@ -256,7 +257,10 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
         return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Decode the text of a value and put the value into the state. Raises BadCheckpoint if the text is invalid."""
+        """Decode the text of a value and put the value into the state. Raises BadCheckpoint if the text is invalid.
+
+        read_item: names its place. value: the text as bytes.
+        """
         try:
             value_read = restored(value.read().decode(), _NO_TENSORS, memoryview(b""), 0)
         except UnicodeDecodeError as error:
@@ -270,7 +274,8 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
 def text_of(planner: SavePlanner, item: WriteItem) -> str:
     """Return the text of a value that is no tensor, in place of DCP's default planner, which would pickle it.
 
-    Raises BadState for a value that is not supported, and LauncherError for a planner with its own encoding.
+    Raises BadState for a value that is not supported, and LauncherError for a planner with its own encoding. item: of
+    the save plan that names the value.
     """
     kind = type(planner)
     if isinstance(planner, FlashSavePlanner):
@@ -285,7 +290,8 @@ def text_of(planner: SavePlanner, item: WriteItem) -> str:
 def load_text(planner: LoadPlanner, item: ReadItem, text: str) -> None:
     """Pass a value's text to the planner, without DCP's unpickling.
 
-    Raises BadCheckpoint if the text is invalid, and LauncherError for a planner with its own decoding.
+    Raises BadCheckpoint if the text is invalid, and LauncherError for a planner with its own decoding. item: of the
+    load plan that names the value.
     """
     value = io.BytesIO(text.encode())
     if isinstance(planner, FlashLoadPlanner):

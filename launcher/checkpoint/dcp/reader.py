@@ -119,7 +119,10 @@ def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
 
 
 def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
-    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest."""
+    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest.
+
+    environ: of this process.
+    """
     if rank.restore_step is not None:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
@@ -133,7 +136,7 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
     folder: absolute path or URL. step: the only step to find; None for the step that the agents chose, else the newest.
     A step that memory cannot give is logged. If the agents agreed that storage has no step, the result is None, too.
     Raises BadCheckpoint if storage has committed steps but none can be read, NewerFormat if the step to load is of a
-    newer version, and StorageFailed if storage cannot be read.
+    newer version, and StorageFailed if storage cannot be read. environ: of this process.
     """
     rank = process_info(folder, environ)
     memory = rank.resharded_step.step if rank.resharded_step is not None else _step_in_memory(rank, environ)
@@ -322,7 +325,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
     """Yield the tensor chunks and values that a plan reads, each with the function that loads it.
 
-    Raises BadCheckpoint if the checkpoint lacks one.
+    Raises BadCheckpoint if the checkpoint lacks one. saved: the step. planner: gives the targets.
     """
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
@@ -341,7 +344,10 @@ def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Ite
 
 
 def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
-    """Return a function that loads a value, which is no tensor, from the shard that holds it."""
+    """Return a function that loads a value, which is no tensor, from the shard that holds it.
+
+    planner: gets the value. item: of the plan.
+    """
 
     def place(shard: DcpShard) -> None:
         """Pass the value's text to the planner. Raises the errors of `load_text`."""
@@ -353,7 +359,8 @@ def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
 def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Return a function that plans, for the shard that holds `chunk`, the read of an item's rows.
 
-    The rows are read directly into the target tensor if possible, else into a buffer and then copied.
+    The rows are read directly into the target tensor if possible, else into a buffer and then copied. planner: gives
+    the target.
     """
 
     def place(shard: DcpShard) -> PlannedRead:

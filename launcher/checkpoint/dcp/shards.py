@@ -111,7 +111,7 @@ class InMemory:
         """Find this step in the worker's memory. fetch: as for the class.
 
         Raises BadCheckpoint if a shard is broken or of another save, and the errors of `fetch` if no shard is here.
-        Without `fetch`, a missing step raises only in `table`.
+        Without `fetch`, a missing step raises only in `table`. rank: this process.
         """
         return cls(step, rank.locate_step(step), fetch)
 
@@ -258,6 +258,7 @@ class SavedStep:
         """Read the items that one source has. Yield those that it lacks.
 
         skip_broken: also yield the items of a shard that is broken, which is logged; otherwise BadCheckpoint is raised.
+        wants: the items.
         """
         by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
@@ -280,7 +281,7 @@ class SavedStep:
         """Read the wanted items from one rank's shard into their targets.
 
         Planned reads are carried out when their buffers exceed _MAX_BUFFER_BYTES, and at the end. Raises BadCheckpoint
-        if the shard is of another save, lacks an item or is broken.
+        if the shard is of another save, lacks an item or is broken. verified: the open shard. shard: its content.
         """
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
@@ -300,7 +301,7 @@ class SavedStep:
 def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
     """Carry out all planned reads, then call the function `done` of each, in order.
 
-    Raises BadCheckpoint if bytes differ from their checksums; then no function is called.
+    Raises BadCheckpoint if bytes differ from their checksums; then no function is called. verified: the open shard.
     """
     verified.fill(each.piece for each in reads)
     for each in reads:
@@ -310,7 +311,8 @@ def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> Non
 def shard_of(verified: VerifiedReader) -> DcpShard:
     """Read the content of a shard from its header.
 
-    Raises BadCheckpoint if it is broken, or was not saved through torch.distributed.checkpoint.
+    Raises BadCheckpoint if it is broken, or was not saved through torch.distributed.checkpoint. verified: the open
+    shard.
     """
     first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
     size = 8 + int.from_bytes(first[:8], "little")
@@ -339,6 +341,7 @@ def _read_table(shard: DcpShard, verified: VerifiedReader) -> Table:
     """Return the table of all ranks' tensors in this shard.
 
     Raises BadCheckpoint if it has none, a broken one, or that of another save; NewerFormat for a newer version.
+    verified: the same shard, open.
     """
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")

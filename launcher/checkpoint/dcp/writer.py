@@ -113,6 +113,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Raise LauncherError if the save uses no collectives: then no rank would know the plans of all ranks. Called
         by DCP.
+
+        is_coordinator, args: not used. kwargs: of DCP.
         """
         if kwargs.get("use_collectives") is False:
             raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
@@ -179,7 +181,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def _own_process_info(self, order: _SaveOrder) -> ProcessInfo:
         """Return the process info under which this rank saves.
 
-        Without an agent, each rank of a larger world gets a worker name and a daemon of its own.
+        Without an agent, each rank of a larger world gets a worker name and a daemon of its own. order: of the
+        coordinating rank.
         """
         rank = replace(ProcessInfo.of(self._environ, self.home), rank=order.rank, world=order.world)
         if rank.has_agent or order.world == 1:

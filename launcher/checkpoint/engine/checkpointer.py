@@ -211,7 +211,10 @@ class Checkpointer:
             return self._load(into)
 
     def _load(self, into: Mapping[str, object] | None) -> Loaded | None:
-        """Load as `load` does. A single rank falls back to storage if the step in memory is broken."""
+        """Load as `load` does. A single rank falls back to storage if the step in memory is broken.
+
+        into: as of `load`.
+        """
         memory_step = self._step_in_memory()
         if memory_step >= 0:
             try:
@@ -261,7 +264,7 @@ class Checkpointer:
 
         A single rank logs a step that it cannot read and tries an older one; in a larger world the error is raised.
         Raises BadCheckpoint for a step of another world size, NewerFormat for one of a newer format, and StorageFailed
-        if storage cannot be listed.
+        if storage cannot be listed. into: as of `load`.
         """
         store = open_store(self.folder)
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)

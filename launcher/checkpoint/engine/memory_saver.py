@@ -54,7 +54,8 @@ class PinnedPages:
     def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
         """Map the pages of all generations in the background, and register them if a registrar is given.
 
-        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs.
+        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs. arena:
+        into which is saved; that of an earlier call is forgotten.
         """
         if arena is not self._arena:
             self.close()
@@ -288,7 +289,8 @@ class MemorySaver:
         changes.
 
         On a device both copies are only queued, and the next kernel of the training runs after the first copy. The host
-        waits for the first copy only if the target's pages are not registered.
+        waits for the first copy only if the target's pages are not registered. copy_policy: says which tensors only an
+        optimizer changes.
         """
         plan, view = save.plan, save.arena.map(save.generation, save.record.region_bytes)
         is_registered = self._pages.is_registered(view, save.generation)
@@ -416,7 +418,7 @@ class MemorySaver:
         The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
         none is free, the oldest save that waits for storage is dropped after PATIENCE_S. With two generations no save
         can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S, and the errors of `Arena.begin` and
-        of the daemon.
+        of the daemon. record: of the save.
         """
         self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S

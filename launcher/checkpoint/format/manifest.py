@@ -206,7 +206,10 @@ def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
-    """Raise BadCheckpoint for a field of a manifest that is out of its bounds."""
+    """Raise BadCheckpoint for a field of a manifest that is out of its bounds.
+
+    round, world: the round in which it was saved, and its number of ranks. saved_s: seconds since 1970.
+    """
     if not 0 < len(run) <= 253:
         raise BadCheckpoint("a run has a name of 1 to 253 characters")
     if not 0 <= step <= MAX_COUNT or not 0 <= round <= MAX_COUNT or not 0 < world <= MAX_WORLD:
@@ -240,7 +243,7 @@ def _unseal_text(kind: bytes, data: bytes | bytearray | memoryview, decoder: msg
     """Decode the text of a file. The text is encoded again and compared as a whole, so every difference is found.
 
     kind: of the file, as in `_text`. Raises NewerFormat for an intact text of a newer version, and BadCheckpoint for a
-    text that is not as it was written.
+    text that is not as it was written. decoder: of its content.
     """
     if memoryview(data).nbytes > MAX_BYTES:
         raise BadCheckpoint(f"more than {MAX_BYTES} bytes are no {kind.decode()}")

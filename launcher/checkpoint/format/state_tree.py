@@ -252,6 +252,8 @@ class _Reader:
     def value(self, skeleton: object, depth: int) -> object:
         """Build the value that a part of the tree describes. depth: levels above it. Raises BadCheckpoint for an
         invalid tree.
+
+        skeleton: that part, as decoded from JSON.
         """
         if skeleton is None or isinstance(skeleton, bool | str | float):
             return skeleton
@@ -298,7 +300,10 @@ class _Reader:
         return state
 
     def _key(self, skeleton: object, depth: int) -> Hashable:
-        """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has."""
+        """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has.
+
+        depth: levels above it.
+        """
         match skeleton:
             case ["tuple", *parts] if depth < MAX_DEPTH:
                 return tuple([self._key(part, depth + 1) for part in parts])
@@ -311,7 +316,7 @@ class _Reader:
     def _make(self, word: str, payload: object, depth: int) -> object:
         """Create an object of a caller's class by the maker of its type word.
 
-        payload: the tree of the object's parts. Raises BadCheckpoint if the maker fails.
+        payload: the tree of the object's parts. Raises BadCheckpoint if the maker fails. depth: levels above it.
         """
         parts = self.value(payload, depth + 1)
         try:
@@ -477,7 +482,10 @@ def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Calla
 
 
 def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
-    """Return the structure of a container and its children; None if a key in it cannot be cached."""
+    """Return the structure of a container and its children; None if a key in it cannot be cached.
+
+    is_tensor: True for a tensor.
+    """
     keys = tuple(value) if isinstance(value, dict) else None
     key_kinds = tuple(map(type, keys or ()))
     if not _EXACT_KEYS.issuperset(key_kinds):

@@ -262,7 +262,7 @@ def send(
     """Send the checksums, the shard and its proof. Blocks, and leaves `sock` with a time limit.
 
     sums: of the shard's chunks. rate_limiter: None for no limit. Raises OSError if the connection fails, or if the peer
-    reads nothing for QUIET_S.
+    reads nothing for QUIET_S. auth: of the connection.
     """
     sock.settimeout(QUIET_S)
     sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
@@ -292,7 +292,8 @@ def receive(
 
     sums_sum: checksum of the checksums. quiet_s: the longest pause of the peer, in seconds. Raises TimeoutError after
     it, another OSError if the connection fails, and BadCheckpoint if a byte differs or the peer has not proven that it
-    sent the bytes. Then discard the bytes in `region`. Leaves `sock` with a time limit.
+    sent the bytes. Then discard the bytes in `region`. Leaves `sock` with a time limit. auth: of the connection.
+    record: of the announced shard.
     """
     sock.settimeout(quiet_s)
     data = bytearray(record.sums_bytes)
@@ -318,7 +319,7 @@ def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
     """Receive the proof that follows a shard, and check it against the digest of the received bytes.
 
     Raises BadCheckpoint if the proof is of another sender or other bytes. Raises OSError if the connection is lost
-    or the time limit of `sock` has passed.
+    or the time limit of `sock` has passed. auth: of the connection.
     """
     proof = bytearray(PROOF_BYTES)
     with memoryview(proof) as view:
@@ -433,6 +434,8 @@ class PeerConnection:
     async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
         """Send a message and return its answer. Raises the errors of `send` and `receive`, and PeerUnavailable for a
         PeerRefusal.
+
+        within_s: seconds for the answer, None for no limit.
         """
         await self.send(message)
         return self.accepted_answer(await self.receive(within_s))
@@ -466,7 +469,8 @@ async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_:
     """Connect to another daemon and complete the handshake. round_: this daemon's round, which its proof covers.
 
     Raises PeerSilent after CONNECT_S, and PeerUnavailable if the daemon cannot be reached, refuses, or speaks another
-    version; with the reason "token" if either side does not know the other's token.
+    version; with the reason "token" if either side does not know the other's token. endpoint: name and address of the
+    daemon. identity: this daemon's.
     """
     sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
     connection = PeerConnection(sock)
@@ -510,7 +514,7 @@ async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> boo
     """Return True for a caller that proves that it knows the token. Send any other caller a PeerRefusal; return False.
 
     Sets the peer, the round and the authentication of `connection`, and leaves it open. Raises BadFrame for another
-    first message, and PeerUnavailable (PeerSilent after GREET_S).
+    first message, and PeerUnavailable (PeerSilent after GREET_S). identity: this daemon's.
     """
     nonce = os.urandom(NONCE_BYTES)
     await connection.send(PeerHello(VERSION, nonce))

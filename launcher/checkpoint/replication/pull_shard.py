@@ -140,7 +140,8 @@ async def send_shard(
 ) -> None:
     """Answer a request of a peer: send the shard from this daemon's arenas, or a PeerRefusal if it is not here.
 
-    A shard without checksums counts as not here. Raises PeerUnavailable or OSError if the connection fails.
+    A shard without checksums counts as not here. Raises PeerUnavailable or OSError if the connection fails. request:
+    the message Fetch.
     """
     shard = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
@@ -189,7 +190,8 @@ async def _send_bytes(
 ) -> None:
     """Send the header of a shard, then its bytes from a thread.
 
-    header: describes the shard, sent first. record: of the shard, which lies in this generation of the arena.
+    header: describes the shard, sent first. record: of the shard, which lies in this generation of the arena. context:
+    has the threads. connection: to the peer that asked.
     """
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
     await connection.send(header)
@@ -206,7 +208,8 @@ async def _send_bytes(
 async def fetch_step(context: ReplicationContext, step: int, restore_place: RestorePlace) -> None:
     """Fetch this step for all ranks of this worker into their arenas, from one of the named workers.
 
-    Raises BadCheckpoint with all reasons if no worker can give it.
+    Raises BadCheckpoint with all reasons if no worker can give it. restore_place: this worker's ranks, the round that
+    saved the step, and the workers to ask.
     """
     shards = (
         [(0, 0, 1)]
@@ -299,6 +302,7 @@ def _reserve_memory(
     none.
 
     record: of the shard. count: number of generations of a new arena. Raises NoMemory if the memory does not fit.
+    rank_store: of the local rank.
     """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
@@ -391,7 +395,7 @@ async def fetch_for_reader(
     needed.
 
     Raises BadCheckpoint if the members have not agreed to continue from that round and world size, or if no worker
-    gives the shard; in the second case, this worker fetches nothing in the next round.
+    gives the shard; in the second case, this worker fetches nothing in the next round. request: names the shard.
     """
     shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
     restore_place = context.restore_place
@@ -422,7 +426,8 @@ async def _fetch_from_any(
     """Return the location of a shard in this host's memory, after fetching it from one of `endpoints` if necessary.
 
     place: owner and local rank under which a fetched replica is stored. endpoints: tried in this order. round_: number
-    of the current round. Raises BadCheckpoint with all reasons if no endpoint gives the shard.
+    of the current round. Raises BadCheckpoint with all reasons if no endpoint gives the shard. request: names the
+    shard.
     """
     faults: list[str] = []
     for endpoint in (None, *endpoints):
@@ -450,7 +455,8 @@ async def _fetch_replica_from(
     """Fetch one shard from a peer into the replica store.
 
     place: owner and local rank under which it is stored. round_: number of the current round. Raises PeerUnavailable or
-    OSError if the peer cannot be reached or does not give the shard, and the errors of `ReplicaStore.fetch`.
+    OSError if the peer cannot be reached or does not give the shard, and the errors of `ReplicaStore.fetch`. request:
+    names the shard. endpoint: of the peer's daemon.
     """
     connection = await connect_peer(endpoint, context.identity, round_)
     try:

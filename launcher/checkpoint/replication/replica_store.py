@@ -65,7 +65,8 @@ class ReplicaStore:
         """Return the arena for replicas of one place (owner, local rank), with memory for this shard in `times`
         generations.
 
-        owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add.
+        owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add. record: of the
+        shard.
         """
         async with self._memory_check:
             return await self._reserve(place, record, owner_count, times)
@@ -96,7 +97,8 @@ class ReplicaStore:
         offer: announces the replica. The generation of its complete_step is pinned first, and then all others are
         discarded; without such a generation none is. Raises BadCheckpoint if bytes differ from their checksums or are
         not proven to be the owner's, OSError if the connection fails, NoMemory if no generation is free or memory is
-        too small, and ArenaBusy if another process writes the arena.
+        too small, and ArenaBusy if another process writes the arena. place: owner and local rank of the replica.
+        record: of the replica, as the offer has it.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -113,7 +115,7 @@ class ReplicaStore:
         """Receive a shard that this daemon asked for, after reserving memory for it. header: the peer's answer.
 
         place: owner and local rank under which it is stored. Raises the errors of `receive`; no generation is discarded
-        besides the one that it was received into.
+        besides the one that it was received into. record: of the shard, as the header has it.
         """
         async with self._busy[place]:
             arena = await self.reserve(place, record, header.generations, 1)
@@ -124,7 +126,8 @@ class ReplicaStore:
     ) -> None:
         """Receive a shard into a free generation, seal it, and remember the owner's target in storage, None for none.
 
-        The generation is discarded on any error.
+        The generation is discarded on any error. record, sums_sum: as the peer announced them. Raises the errors of
+        `receive`.
         """
         auth = connection.proven_auth()
         generation = arena.begin(record)
@@ -225,7 +228,8 @@ class ReplicaStore:
     def _is_valid(self, arena: Arena, generation: int, record: ShardRecord) -> bool:
         """Hash a replica, and return True if its bytes have the checksums that were sent with it.
 
-        A replica whose checksums were not stored yet gets them now, and is valid.
+        A replica whose checksums were not stored yet gets them now, and is valid. record: of this generation of the
+        arena.
         """
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):

@@ -154,7 +154,10 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
-        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often."""
+        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often.
+
+        endpoint: of the peer's daemon. complete_step: as in `copy`.
+        """
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -179,6 +182,7 @@ class ReplicaSender:
         """Offer a shard to a peer, send its bytes, and await the confirmation.
 
         Raises PeerUnavailable or OSError if the peer refuses or the connection fails, and BadFrame for another answer.
+        pin: the shard. complete_step: as in `copy`.
         """
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
@@ -280,7 +284,10 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed")."""
+        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed").
+
+        complete_step: the newest step with all replicas, -1 for none.
+        """
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:
@@ -303,7 +310,8 @@ async def follow(
 ) -> None:
     """Replicate each step that the first member's daemon names, until cancelled.
 
-    replica_group: names that daemon. After an error of the connection, it connects again.
+    replica_group: names that daemon. After an error of the connection, it connects again. sender, replica_store: of
+    this daemon.
     """
     tries = 0
     while True:
@@ -335,7 +343,7 @@ async def replicate(
     """Copy a step to this worker's replica holders; report and return the outcome.
 
     complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
-    owners that lack it are removed first.
+    owners that lack it are removed first. sender, replica_store: of this daemon.
     """
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
@@ -390,7 +398,8 @@ class Replicator:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
         step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
-        missing: then no process may start.
+        missing: then no process may start. restore_place: this worker's place in the round, and what to fetch from
+        whom.
         """
         self._close_round()
         context = self._context
@@ -405,7 +414,10 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Record a training process. The first one of this round that wants replicas starts the round's replication."""
+        """Record a training process. The first one of this round that wants replicas starts the round's replication.
+
+        hello: its first message. Another round than the present one is ignored.
+        """
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)

@@ -96,7 +96,8 @@ def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
 def _start_writeback(file: int, start: int, size_bytes: int, flags: int) -> bool:
     """Call sync_file_range(2) on a byte range.
 
-    Returns False where the kernel or the file system does not support it. Raises OSError for another failure.
+    Returns False where the kernel or the file system does not support it. Raises OSError for another failure. start,
+    size_bytes: the range. flags: SYNC_FILE_RANGE_... of the kernel.
     """
     if _call is None:
         return False
@@ -179,7 +180,8 @@ class PosixStore:
         The content is written to a private name first, so readers see a whole file or none. round_number: part of the
         private name, for sweeps. replace: overwrite an existing file; otherwise a free name is chosen. Raises
         StorageFailed if the store's folder is missing, if storage fails, or if MAX_NAMES names are taken. There is no
-        new file then, except one whose folder could not be synced.
+        new file then, except one whose folder could not be synced. pieces: the content, in order; a piece is written
+        before the next one is taken.
         """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
         with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as folder:

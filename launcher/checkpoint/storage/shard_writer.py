@@ -158,7 +158,8 @@ def _pieces(
 ) -> Generator[memoryview, None, None]:
     """Yield the region in verified pieces, at the limiter's rate. on_chunk: called with each verified chunk.
 
-    A piece is valid until the next one. Raises BadCheckpoint if a chunk differs from its checksum.
+    A piece is valid until the next one. Raises BadCheckpoint if a chunk differs from its checksum. octets: the region.
+    shard: has the expected checksums.
     """
     buffer = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
     for number, expected in enumerate(shard.sums):
