@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hack.bench.recovery import jobs, restarts
-from hack.bench.recovery.acts import Recovery, RecoveryEvent, RecoveryTrial, may_begin, measure_recovery
+from hack.bench.recovery.acts import RecoveryEvent, RecoveryMeasurement, RecoveryTrial, may_begin, measure_recovery
 from hack.bench.recovery.events import OURS, QUICK, outcome
 from hack.bench.recovery.phase_times import LOST, WORDS, KillResult, PhaseMark, fault, middle, stepped
 from hack.bench.rendezvous.mount_namespace import NameSource
@@ -38,7 +38,7 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
         pytest.param(
             RecoveryEvent.KILLED,
             round_(2, 3, 3, [7, 8]),
-            Recovery(new_s=3.5, still_s=4, again=0, sources=("memory",), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory",), world=3),
             id="from memory: no step again",
         ),
         pytest.param(
@@ -50,19 +50,19 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
         pytest.param(
             RecoveryEvent.KILLED,
             round_(2, 3, 1, [7, 8, 9], "disk"),
-            Recovery(new_s=5.5, still_s=6, again=2, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=5.5, still_s=6, again=2, sources=("disk",), world=3),
             id="from disk: until it is where it was",
         ),
         pytest.param(
             RecoveryEvent.KILLED,
             [*round_(2, 2, 1, [7], "disk"), *round_(3, 3, 1, [10, 11, 12], "disk")],
-            Recovery(new_s=8.5, still_s=9, again=3, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=8.5, still_s=9, again=3, sources=("disk",), world=3),
             id="a world that ends again before it is where it was",
         ),
         pytest.param(
             RecoveryEvent.LOST,
             round_(2, 3, 3, [7], homes="abd"),
-            Recovery(new_s=3.5, still_s=4, again=0, sources=("memory", "buddy"), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory", "buddy"), world=3),
             id="who was not there before has another's memory",
         ),
         pytest.param(
@@ -76,7 +76,7 @@ def test_how_a_job_went_on(act, after, found):
 
 def test_a_growing_job_stands_still_only_from_its_last_step_before():
     old = round_(1, 2, 0, [1, 2, 3, 9], "fresh", "ab")
-    assert measure_recovery([*old, *round_(2, 3, 4, [11])], RecoveryEvent.GROWS, 3.5) == Recovery(
+    assert measure_recovery([*old, *round_(2, 3, 4, [11])], RecoveryEvent.GROWS, 3.5) == RecoveryMeasurement(
         7.5, 2, 0, ("memory", "buddy"), 3
     )
 
@@ -84,7 +84,9 @@ def test_a_growing_job_stands_still_only_from_its_last_step_before():
 def test_a_smaller_world_that_trains_on_the_way_does_not_stand_still():
     """A world that is too small still makes new steps."""
     after = [*round_(2, 1, 3, [5, 6], homes="a"), *round_(3, 2, 5, [8], homes="ab")]
-    assert measure_recovery([*BEFORE, *after], RecoveryEvent.GIVES_WAY, 3.5) == Recovery(4.5, 2, 0, ("memory",), 2)
+    assert measure_recovery([*BEFORE, *after], RecoveryEvent.GIVES_WAY, 3.5) == RecoveryMeasurement(
+        4.5, 2, 0, ("memory",), 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,10 @@ def test_a_round_that_has_just_begun_is_waited_for():
 
 
 def trials(*new_s, again=0, source="memory"):
-    return [RecoveryTrial(Recovery(each, each, again, (source,), 3) if each < math.inf else None) for each in new_s]
+    return [
+        RecoveryTrial(RecoveryMeasurement(each, each, again, (source,), 3) if each < math.inf else None)
+        for each in new_s
+    ]
 
 
 def found(**of):

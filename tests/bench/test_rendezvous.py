@@ -5,18 +5,18 @@ import math
 from hack.bench.rendezvous import mount_namespace, testbed
 from hack.bench.rendezvous.agents import WorldTimes
 from hack.bench.rendezvous.mount_namespace import NameSource
-from hack.bench.rendezvous.run import Results
+from hack.bench.rendezvous.run import RendezvousResults
 
 
 def test_without_anything_measured_no_target_is_met():
-    assert [target.name for target in Results().targets() if target.met] == []
+    assert [target.name for target in RendezvousResults().targets() if target.met] == []
 
 
 def test_every_target_can_be_met():
     meetings = {(kind, agents): [WorldTimes(agents, took_s), WorldTimes(agents)] for kind, agents, took_s in (
         ("ours", 1024, 0.3), ("nvrx", 1024, 0.7), ("ours", 4096, 1.1), ("ours", 10_000, 9.0),
     )}  # fmt: skip
-    found = Results(
+    found = RendezvousResults(
         meetings,
         beside=[WorldTimes(1024, 0.3)],
         deaths=[WorldTimes(1024, 0.3, noticed_s=0.1, renewed_s=0.4)],

@@ -47,7 +47,7 @@ WORLDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CheckpointResults:
     """One run: the result of each scene."""
 
     scenes: Mapping[str, SceneResult]  # by name

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan
-from hack.bench.checkpoint.results import Results
+from hack.bench.checkpoint.results import CheckpointResults
 from hack.bench.checkpoint.scenes.runner import played
 from hack.bench.checkpoint.state import ModelSize
 from hack.bench.support.measure import load_note
@@ -87,7 +87,7 @@ def measured(plan: CheckpointPlan, memory: Path = MEMORY, disk: Path = DISK) -> 
         for parent in (memory, disk):
             folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
             ends.callback(_remove, folders[-1])
-        found = Results(played(plan, BenchmarkFolders(*folders)))
+        found = CheckpointResults(played(plan, BenchmarkFolders(*folders)))
     notes = [
         *found.missing(),
         f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",

@@ -25,7 +25,7 @@ _SIDES = {"Training Operator": ".2f", "ours": ".2f"}
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ControllerResults:
     """A whole run: the repetitions of each controller in the order of their pairs, and both at rest."""
 
     size: WorkloadSize

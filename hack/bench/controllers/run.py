@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from hack.bench.controllers.audit import Audit
-from hack.bench.controllers.results import Results
+from hack.bench.controllers.results import ControllerResults
 from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, WorkloadSize
 from hack.bench.controllers.sides import Controller
 from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement, deletions, open_cluster, rest, trial
@@ -29,7 +29,7 @@ def run(scale: Scale) -> Outcome:
     return asyncio.run(measure(scale.pick(FULL, QUICK, SMALLEST))).outcome(scale is not Scale.FULL)
 
 
-async def measure(size: WorkloadSize) -> Results:
+async def measure(size: WorkloadSize) -> ControllerResults:
     """Run the benchmark on a new control plane, which is stopped afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         audit = Audit(Path(folder))
@@ -40,7 +40,7 @@ async def measure(size: WorkloadSize) -> Results:
             await asyncio.to_thread(plane.stop)
 
 
-async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> Results:
+async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> ControllerResults:
     """Measure both controllers on an empty control plane. They take turns at being first."""
     theirs: list[ControllerTrial] = []
     ours: list[ControllerTrial] = []
@@ -54,7 +54,7 @@ async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> Res
         at_rest = await rest(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
-    return Results(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
+    return ControllerResults(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
 
 
 async def _both_deleted(

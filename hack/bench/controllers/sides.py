@@ -22,7 +22,7 @@ READY_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ControllerUsage:
     """cpu_s: user and system time so far. peak_mib: the most memory that the process has had."""
 
     cpu_s: float
@@ -49,10 +49,10 @@ class Controller:
         """End it, gently."""
         await asyncio.to_thread(self._plane.stop_program, self.name)
 
-    def usage(self) -> Usage:
+    def usage(self) -> ControllerUsage:
         """Read what the process has used since it began."""
         pid = self._plane.pid(self.name)
-        return Usage(cpu_s(pid), memory_mib(pid, "VmHWM"))
+        return ControllerUsage(cpu_s(pid), memory_mib(pid, "VmHWM"))
 
     async def caught_up(self, jobs: int) -> None:
         """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from hack.bench.controllers.audit import Audit, writes
 from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, WorkloadSize, cluster, jobs
-from hack.bench.controllers.sides import Controller, TrainingOperator, TurnoutController, Usage, restart
+from hack.bench.controllers.sides import Controller, ControllerUsage, TrainingOperator, TurnoutController, restart
 from hack.bench.controllers.watching import all_running, watched_pods
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
@@ -31,7 +31,7 @@ class ControllerTrial:
     """The measurements of one controller's run."""
 
     running_s: float  # from the first job's creation until all are Running with all workers active
-    used: Usage  # CPU time from the start until the controller sent nothing more; peak memory
+    used: ControllerUsage  # CPU time from the start until the controller sent nothing more; peak memory
     requests: Counter[str] = field(default_factory=Counter)  # by verb and resource, in the same time
     lost_s: Sequence[float] = ()  # for each deleted pod, until its replacement was seen
     all_deleted_s: float = 0.0  # from the deletion of all jobs at once until their pods and Services were gone
@@ -84,7 +84,7 @@ async def trial(side: Controller, api: Api, audit: Audit, size: WorkloadSize, rn
         all_deleted_s = await _time_deletion_of_all(api)
     finally:
         await side.stop()
-    used = Usage(after.cpu_s - before.cpu_s, after.peak_mib)
+    used = ControllerUsage(after.cpu_s - before.cpu_s, after.peak_mib)
     return ControllerTrial(running_s, used, requests, lost_s, all_deleted_s)
 
 

@@ -35,7 +35,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PolicyFigures:
     """What one policy made of a stream, after the warm-up."""
 
     whole_nodes: float  # empty nodes, mean over time
@@ -83,7 +83,7 @@ def arrivals(seed: int, pods: int) -> list[Arrival]:
     return stream
 
 
-def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
+def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> PolicyFigures:
     """Run a stream by one policy; return its figures after the warm-up. Raises RuntimeError if a node gets too many
     GPUs.
 
@@ -118,7 +118,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
                 raise RuntimeError(f"a policy put too many GPUs on node {place}")
             heapq.heappush(running, (each.until, number, place, each.gpus))
     span = now - begin
-    return Figures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
+    return PolicyFigures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
 
 
 def _best_fit() -> tuple[Choose, Callable[[int], None]]:
@@ -178,7 +178,7 @@ class _Cluster:
         self._cluster.watches.drop_pod(f"p{number}")
 
 
-def _mean(figures: Sequence[Figures]) -> tuple[float, float, float]:
+def _mean(figures: Sequence[PolicyFigures]) -> tuple[float, float, float]:
     """Return the means of whole nodes, rejected pods and used share."""
     count = len(figures)
     return (

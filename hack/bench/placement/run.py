@@ -151,7 +151,7 @@ def _single(count: int) -> _Single:
     return _Single(count, len(closed), worse, ratio, instances.digest(drawn), costs, leaves)
 
 
-def _legal(one: instances.Instance, hosts: Hosts | None) -> Hosts:
+def _legal(one: instances.PlacementInstance, hosts: Hosts | None) -> Hosts:
     if hosts is None or len(hosts) != one.pods or (np.bincount(hosts, minlength=len(one.room)) > one.room).any():
         raise RuntimeError(f"an answer that breaks the rules on a {one.kind} fabric")
     return hosts

@@ -49,7 +49,7 @@ class MergeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PreprocessFindings:
     """Everything that a run measured. Keys are the names of sides."""
 
     starts: Mapping[str, Sequence[Usage]] = field(default_factory=dict)  # one short document, once each round
@@ -104,7 +104,7 @@ class Findings:
         return middle(ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
 
-def targets(findings: Findings, *, full: bool) -> list[Target]:
+def targets(findings: PreprocessFindings, *, full: bool) -> list[Target]:
     """Return the targets that docs/preprocess.md promises.
 
     full: the sizes are those that the promises name; otherwise the target on memory names no sizes.
@@ -123,7 +123,7 @@ def targets(findings: Findings, *, full: bool) -> list[Target]:
     ]
 
 
-def tables(findings: Findings) -> list[Table]:
+def tables(findings: PreprocessFindings) -> list[Table]:
     """Return the tables. A side that did not run has no row; the notes say why."""
     columns = {"": "", "GB of text": ",.2f", "peak MiB": ",.0f", "seconds": ",.1f"}
     memory = [
@@ -145,7 +145,7 @@ def tables(findings: Findings) -> list[Table]:
     return [table for at, table in enumerate(found) if table.rows or at == 0]
 
 
-def _rates(findings: Findings, side: str) -> tuple[object, ...]:
+def _rates(findings: PreprocessFindings, side: str) -> tuple[object, ...]:
     """Return the row of one side: rounds, MB/s by wall clock and by CPU, ratios to ours, and equal tokens."""
     runs, rates = findings.rounds[side], findings.rates(side)
     own = side in _OWN
@@ -158,7 +158,7 @@ def _rates(findings: Findings, side: str) -> tuple[object, ...]:
     )
 
 
-def _long_document(findings: Findings) -> Table:
+def _long_document(findings: PreprocessFindings) -> Table:
     """Return the table that compares one long document with the same text in small documents."""
     rows = [
         (

@@ -19,8 +19,8 @@ from pathlib import Path
 from hack.bench.preprocess import measure, sides
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, MergeResult, PreprocessRunResult, tables, targets
-from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Preprocessor
+from hack.bench.preprocess.results import MergeResult, PreprocessFindings, PreprocessRunResult, tables, targets
+from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, MissingPreprocessor, Preprocessor
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 
@@ -30,7 +30,7 @@ SLOW = (OLD, DATATROVE)  # below 5 MB/s on a core; they read less of the same te
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreprocessPlan:
     """Sizes of a run."""
 
     text_bytes: int
@@ -42,11 +42,11 @@ class Plan:
     merges: int
 
 
-FULL = Plan(
+FULL = PreprocessPlan(
     GB, 64 * MB, rounds=5, memory=((GB, 1), (4 * GB, 1), (4 * GB, 4)), long_bytes=500 * MB, long_rounds=3, merges=5
 )
-QUICK = Plan(64 * MB, 2 * MB, rounds=2, memory=((64 * MB, 1),), long_bytes=32 * MB, long_rounds=1, merges=3)
-SMALLEST = Plan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_bytes=1 * MB, long_rounds=1, merges=1)
+QUICK = PreprocessPlan(64 * MB, 2 * MB, rounds=2, memory=((64 * MB, 1),), long_bytes=32 * MB, long_rounds=1, merges=3)
+SMALLEST = PreprocessPlan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_bytes=1 * MB, long_rounds=1, merges=1)
 
 
 def run(scale: Scale) -> Outcome:
@@ -55,16 +55,16 @@ def run(scale: Scale) -> Outcome:
         return measured(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
 
 
-def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
+def measured(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
     """Run the benchmark and return its outcome.
 
     folder: for the generated text, which stays there for another run. full: the sizes are those that the targets name.
     A side that failed or is not installed becomes a note.
     """
     busy = os.getloadavg()[0]
-    bench = Bench(Corpus(folder), plan)
+    bench = PreprocessBenchmark(Corpus(folder), plan)
     findings = bench.play()
-    found = [each.note for each in bench.peers if isinstance(each, NotRun)]
+    found = [each.note for each in bench.peers if isinstance(each, MissingPreprocessor)]
     notes = [
         "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
@@ -82,7 +82,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     )
 
 
-def _repeated(plan: Plan) -> str:
+def _repeated(plan: PreprocessPlan) -> str:
     """Return the note about the memory measurement: for each size, the file's size and how many times it is read."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(
@@ -96,18 +96,18 @@ def _versions() -> str:
 
 
 @dataclass(slots=True)
-class Bench:
+class PreprocessBenchmark:
     """One run: what is measured, in order."""
 
     corpus: Corpus
-    plan: Plan
+    plan: PreprocessPlan
     faults: list[str] = field(default_factory=list)
-    peers: list[Preprocessor | NotRun] = field(default_factory=list)
+    peers: list[Preprocessor | MissingPreprocessor] = field(default_factory=list)
     _digests: dict[tuple[str, Path], str] = field(default_factory=dict)  # of the tokens of a side for a file
     _starts: dict[str, list[Usage]] = field(default_factory=dict)
     _rounds: dict[str, list[PreprocessRunResult]] = field(default_factory=dict)
 
-    def play(self) -> Findings:
+    def play(self) -> PreprocessFindings:
         """Measure all sides and return the findings.
 
         A failure of one side is added to `faults`, and the others go on. `peers` is set.
@@ -131,7 +131,7 @@ class Bench:
         for side in others:
             if side.name in SLOW:
                 self._measure(side, less)
-        return Findings(
+        return PreprocessFindings(
             starts=self._starts,
             rounds=self._rounds,
             long_document=self._long_document(ours),

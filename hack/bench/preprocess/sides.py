@@ -39,7 +39,7 @@ class Preprocessor:
 
 
 @dataclass(frozen=True, slots=True)
-class NotRun:
+class MissingPreprocessor:
     """A preprocessor that is not to be had here."""
 
     name: str
@@ -64,16 +64,16 @@ def ours(engine: str, vocabulary: Path) -> Preprocessor:
     return Preprocessor({"gigatoken": OURS, "auto": AUTO}[engine], command, ("_text_document.bin",))
 
 
-def on_spark(vocabulary: Path) -> Preprocessor | NotRun:
+def on_spark(vocabulary: Path) -> Preprocessor | MissingPreprocessor:
     """Return the side that runs our preprocessor on Spark's local[WORKERS], as docs/preprocess.md starts it.
 
-    vocabulary: path of tokenizer.json. Returns NotRun, which has the reason, without pyspark or java.
+    vocabulary: path of tokenizer.json. Returns MissingPreprocessor, which has the reason, without pyspark or java.
     """
     submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
     if not submit.exists():
-        return NotRun(SPARK, "pyspark is not installed")
+        return MissingPreprocessor(SPARK, "pyspark is not installed")
     if shutil.which("java") is None:
-        return NotRun(SPARK, "there is no java")
+        return MissingPreprocessor(SPARK, "there is no java")
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         program = [str(submit), f"--executor-cores={WORKERS}", "--master", f"local[{WORKERS}]", str(script)]
@@ -108,16 +108,17 @@ def gigatoken(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
     return Preprocessor(GIGATOKEN, command, (".bin",) if keep else ())
 
 
-def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Preprocessor | NotRun]:
-    """Return Megatron-LM's two scripts and datatrove's writer, in this order; NotRun for each that is not installed.
+def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Preprocessor | MissingPreprocessor]:
+    """Return Megatron-LM's two scripts and datatrove's writer, in this order; MissingPreprocessor for each that is not
+    installed.
 
     environ: FOLDER names the folder with the peers. tokenizer: folder with tokenizer.json and tokenizer_config.json.
     """
     names = (FAST, OLD, DATATROVE)
     if not (folder := environ.get(FOLDER)):
-        return [NotRun(name, f"{FOLDER} names no folder") for name in names]
+        return [MissingPreprocessor(name, f"{FOLDER} names no folder") for name in names]
     megatron, datatrove = Path(folder) / "Megatron-LM", Path(folder) / "datatrove" / "bin" / "python"
-    found: list[Preprocessor | NotRun] = []
+    found: list[Preprocessor | MissingPreprocessor] = []
     python = megatron / ".venv" / "bin" / "python"
     for name, script, further in (
         (FAST, "preprocess_data_fast.py", ("--use-gigatoken",)),
@@ -126,9 +127,9 @@ def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Preprocessor | No
         tool = megatron / "tools" / script
         missing = next((path for path in (tool, python) if not path.exists()), None)
         side = _megatron(name, tool, python, tokenizer, further)
-        found.append(side if missing is None else NotRun(name, f"there is no {missing}"))
+        found.append(side if missing is None else MissingPreprocessor(name, f"there is no {missing}"))
     side = _datatrove(datatrove, tokenizer / "tokenizer.json")
-    found.append(side if datatrove.exists() else NotRun(DATATROVE, f"there is no {datatrove}"))
+    found.append(side if datatrove.exists() else MissingPreprocessor(DATATROVE, f"there is no {datatrove}"))
     return found
 
 

@@ -37,7 +37,7 @@ class RecoveryEvent(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryMeasurement:
     """How a job recovered. A step is new if no round that began before the act had done it."""
 
     new_s: float  # seconds from the act to the first new step
@@ -47,7 +47,7 @@ class Recovery:
     world: int  # ranks of that round
 
 
-def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float) -> Recovery | None:
+def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float) -> RecoveryMeasurement | None:
     """Measure the recovery from an act at `at_s`; None until a world of the size that the act requires makes a new
     step.
 
@@ -66,7 +66,7 @@ def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float)
     on_the_way = later[: later.index(new)]
     again = {(each.round, each.step) for each in on_the_way if each.step <= reached}
     last_s = _last_new_s(older, on_the_way, reached) or at_s
-    return Recovery(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
+    return RecoveryMeasurement(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
 
 
 def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:
@@ -131,7 +131,7 @@ Begin = Callable[[int], AbstractAsyncContextManager[TrainingJob]]
 class RecoveryTrial:
     """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
 
-    back: Recovery | None
+    back: RecoveryMeasurement | None
     why: str = ""
 
 

@@ -70,7 +70,7 @@ FULL = RendezvousPlan((64, 256, FULL_SIZES.standard, 2_048), times=7, c10d=(64, 
 
 
 @dataclass(slots=True)
-class Results:
+class RendezvousResults:
     """The meetings of one run."""
 
     meetings: Mapping[tuple[str, int], Sequence[WorldTimes]] = field(default_factory=dict)  # by kind and agents
@@ -145,7 +145,7 @@ def run(scale: Scale) -> Outcome:
             path = [folder()]
         except NoBaselines as error:
             notes.append(f"NVRx is not here: {error}")
-        found = Results(
+        found = RendezvousResults(
             *_meetings(plan, names, scratch, path), *_with_names_and_without(plan, scratch, notes), plan.crowds
         )
     title = "rendezvous: agents that meet, and deaths that are noticed"

@@ -37,7 +37,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Measurements:
+class LendingMeasurements:
     """What the jobs of the tenants got in one run."""
 
     size_s: dict[str, float] = field(default_factory=dict)  # worker seconds of the elastic job, by tenant
@@ -76,7 +76,7 @@ class LendingStory:
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
         self.groups: list[unmanaged_gangs.PodGroupState] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
-        self.results, self.second, self._version = Measurements(), 0, 0
+        self.results, self.second, self._version = LendingMeasurements(), 0, 0
         self._lead(Memory())
 
     def _lead(self, memory: Memory) -> None:
@@ -100,7 +100,7 @@ class LendingStory:
         self._view.restore_terms(memory.terms)
         self._unused.restore_strikes(memory.strikes, float(self.second))
 
-    def run(self) -> Measurements:
+    def run(self) -> LendingMeasurements:
         """Run the simulation and return its measurements. Jobs that still wait at the end count with their wait so
         far.
         """

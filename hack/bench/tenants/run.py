@@ -21,7 +21,7 @@ from hack.bench.tenants.attacks import ATTACKS, nothing
 from hack.bench.tenants.job_flood import flooded
 from hack.bench.tenants.lending_story import LendingStory
 from hack.bench.tenants.served import NODES, RequestTimes, served
-from hack.bench.tenants.story import TENANTS, Measurements, SimulationSize, tell
+from hack.bench.tenants.story import TENANTS, GangMeasurements, SimulationSize, tell
 
 SIZES = {
     Scale.FULL: SimulationSize(nodes=200, seconds=900, every_s=10, at_once=2, quick=False),
@@ -127,7 +127,7 @@ def _measure_gang_attack(number: int, size: SimulationSize) -> AttackResult:
     return AttackResult(named.name, named.fair, _wait_s(attacked), _wait_s(baseline), share, attacked.neutral, together)
 
 
-def _wait_s(results: Measurements) -> float:
+def _wait_s(results: GangMeasurements) -> float:
     """Return the mean wait in seconds."""
     return statistics.fmean(results.wait_s)
 

@@ -51,7 +51,7 @@ class SimulationSize:
 
 
 @dataclass(slots=True)
-class Measurements:
+class GangMeasurements:
     """The results of the honest tenants in one run."""
 
     wait_s: list[float] = field(default_factory=list)  # of each gang: from its first pod to its last binding
@@ -105,12 +105,12 @@ class _Story:
         self._asked: dict[str, int] = {}  # GPUs of bound pods
         self._gangs: dict[str, _Gang] = {}
         self._arrived, self._made = 0, dict[str, str]()
-        self.results = Measurements()
+        self.results = GangMeasurements()
         for at in range(size.nodes):
             self._view.view.put_node(msgspec.convert(node(at), Node))
         self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
-    def run(self) -> Measurements:
+    def run(self) -> GangMeasurements:
         """Run the simulation second by second. Return what honest tenants got; gangs that still wait count with
         their wait.
         """
@@ -243,7 +243,7 @@ class _Story:
             self.results.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
 
 
-def tell(size: SimulationSize, attack: Attack) -> Measurements:
+def tell(size: SimulationSize, attack: Attack) -> GangMeasurements:
     """Run the simulation with an attack; return what honest tenants got."""
     return _Story(size, attack).run()
 
