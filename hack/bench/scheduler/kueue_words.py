@@ -58,10 +58,10 @@ def _at_port(hook: Mapping[str, Any], port: int) -> dict[str, Any]:
 def settings(
     release: Iterable[Mapping[str, Any]], host: str, port: int, health: str, certificates: str
 ) -> dict[str, Any]:
-    """Take the Configuration that a release ships, for one manager that answers on loopback and reads pods alone.
+    """Return the Configuration that a release ships, changed for one manager that serves loopback and reads only pods.
 
-    host, port: of its webhooks. health: host:port of its probes. certificates: the folder of its own.
-    Its client may ask as often as kube-controller-manager's does here: shipped are 50 a second.
+    release: its objects. host, port: of the manager's webhooks. health: host:port of its probes. certificates: the
+    folder of its certificates. Its client may send 500 requests a second, as kube-controller-manager's does here.
     """
     (shipped,) = (
         each["data"]["controller_manager_config.yaml"]

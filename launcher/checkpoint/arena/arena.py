@@ -172,7 +172,7 @@ class Arena:
         """Choose a generation for a save, allocate its memory and mark it WRITING; return it.
 
         record: of the save; its epoch is ignored. Returns None if no generation may be overwritten. Raises ArenaBusy if
-        another process is the writer, and NoMemory, without any change, if no generation has enough memory.
+        another process is the writer, and NoMemory, without any change, if no free generation gets enough memory.
         """
         if not self.claim():
             raise ArenaBusy(

@@ -302,8 +302,8 @@ class RankStore:
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation, and store its checksums in the arena.
 
-        Returns False if the generation has no save, or if its bytes differ from earlier checksums; then it is
-        discarded.
+        Returns False if the generation has no save, or if its bytes differ from earlier checksums; in the second case
+        it is discarded.
         """
         assert self.arena is not None
         async with self._hashing:

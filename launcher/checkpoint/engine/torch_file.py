@@ -75,7 +75,9 @@ def default_path(folder: Path, step: int) -> Path:
 
 
 def list_files(folder: Path) -> tuple[TorchFile, ...]:
-    """List all checkpoint files of a folder that exist: the last written first, then those without a note by step."""
+    """List all checkpoint files of a folder that exist: the last written first, then those without a note, the newest
+    step first. () if the folder is missing.
+    """
     files = [
         TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
         for _, note in _read_notes(folder)

@@ -115,7 +115,8 @@ def _write_shard(
     """Write the shard's file. Return its description, with the name that the store chose, and its blocks' checksums.
 
     The second is None if a block is a whole chunk. octets: header and data. sums: expected checksum of each chunk.
-    about: as in StoredShard. Raises BadCheckpoint if a chunk differs from its checksum, and StorageFailed.
+    about: as in StoredShard. Raises BadCheckpoint if a chunk differs from its checksum, and StorageFailed if storage
+    fails.
     """
     shard = StoredShard.of("shard", shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
     block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
