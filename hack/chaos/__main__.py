@@ -39,7 +39,10 @@ class Asked:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Asked:
-        """Parse the words of --kinds: numbers or names of kinds, and names of faults. Raises KeyError or ValueError."""
+        """Parse the words of --kinds: numbers or names of kinds, and names of faults, in lower case.
+
+        Raises KeyError for an unknown name, and ValueError for an unknown number.
+        """
         kinds = [Kind(int(word)) if word.isdecimal() else Kind[word.upper()] for word in words if _is_kind(word)]
         named = [Fault[word.upper()] for word in words if not _is_kind(word) and word != _JOB]
         by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.SCENARIOS]
@@ -85,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
-    """Run the scenarios of one seed and print each result. Return (strikes, a line for each failed scenario)."""
+    """Run the scenarios of one seed and print each result. Return (strikes, a line for each failed scenario).
+
+    settings: which kinds, and the folder for files.
+    """
     found, failed = registry.play(seed, settings.folder.absolute(), settings.kinds.kinds)
     for each in found:
         print(f"seed {seed}: {TITLES[each.kind]}: struck {each.times} times{each.detail and ': '}{each.detail}")
@@ -99,7 +105,8 @@ def _play(seed: int, settings: Settings) -> Outcome:
     """Run the schedule of one seed on the simulated cluster; print its faults and violated invariants; return the
     outcome.
 
-    The seed's folder is deleted unless an invariant was violated.
+    The seed's folder is deleted unless an invariant was violated. settings: how many faults and of which kinds, and the
+    folder for files.
     """
     events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
@@ -119,7 +126,10 @@ def _play(seed: int, settings: Settings) -> Outcome:
 
 
 def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
-    """Return lines of text: each fault, each new round and the end, with the seconds since the start."""
+    """Return lines of text: each fault, each new round and the end, with the seconds since the start.
+
+    events: the schedule, in order.
+    """
     first_s, during_recovery = outcome.records[0].at_s, iter([*(event.during_recovery for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
@@ -138,7 +148,8 @@ def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
 def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
     """Print the table of strikes, the named faults that hit nothing, and a summary as JSON.
 
-    Returns the exit code: 1 if a named fault hit nothing, else that of the strikes.
+    Returns the exit code: 1 if a named fault hit nothing, else that of the strikes. outcomes: of the training jobs.
+    strikes: of all scenarios and jobs.
     """
     records = [record for outcome in outcomes for record in outcome.records]
     asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
@@ -161,7 +172,7 @@ def _is_kind(word: str) -> bool:
 
 
 def _parse_kinds(text: str) -> Asked:
-    """Parse the value of --kinds. Raises ArgumentTypeError."""
+    """Parse the value of --kinds, in any case. Raises ArgumentTypeError for a word that is no kind and no fault."""
     try:
         return Asked.of(text.lower().split(","))
     except (KeyError, ValueError) as error:

@@ -64,7 +64,7 @@ def find_violations(records: Sequence[Record], plan: JobPlan) -> tuple[Violation
 
 
 def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Yield a violation if a round made a step after the next round's first step."""
+    """Yield a violation for each round that made a step after the first step of the next round that made any."""
     trained = [each for each in rounds if each.steps_s]
     for before, after in pairwise(trained):
         if before.steps_s[-1] > after.steps_s[0]:
@@ -84,7 +84,7 @@ def _check_world_size(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violat
 
 
 def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
-    """Yield a violation if members of a round disagree on its size, or if a rank began more than once in it."""
+    """Yield a violation if members of a round disagree on its size, or if a rank is not below it or began twice."""
     for each in rounds:
         worlds = sorted({record.world for record in each.records})
         if len(worlds) > 1:
@@ -139,7 +139,7 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
     storage.
 
     Skipped if two or more harmful faults hit between the last step before and the next start, or if no process of the
-    round before takes part.
+    round before takes part. runner_records: of the runner, with its faults, by time.
     """
     begun = [each for each in rounds if each.start >= 0]
     for before, after in pairwise(begun):
@@ -161,7 +161,7 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
 def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
     """Return, by step number, the steps that led to the final state; steps that a restore undid are left out.
 
-    Each is (epoch, sample IDs of all ranks, True if all ranks reported their samples).
+    Each is (epoch, sample IDs of all ranks, True if all ranks reported their samples). rounds: oldest first.
     """
     line: dict[int, tuple[int, list[int], bool]] = {}
     for each in rounds:
@@ -178,8 +178,8 @@ def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], b
 
 
 def _check_samples_once(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violation]:
-    """Yield a violation if a step is missing, or if an epoch lacks a sample or has one twice. The last epoch may be
-    cut short.
+    """Yield a violation if a step is missing, if a rank did not record its samples of a step, or if an epoch lacks a
+    sample or has one twice. The last epoch may be cut short if the job has not made `plan.steps` steps.
     """
     line = _final_lineage(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):
@@ -206,7 +206,7 @@ def _check_end(runner_records: Sequence[Record], done: Sequence[Record], plan: J
     """Yield a violation for each end of the job with another exit code than 0, and one for a wrong last step.
 
     The last step is wrong if no rank completed the job, or if one ended before or after `plan.steps`. done: records of
-    the ranks that completed the job.
+    the ranks that completed the job. runner_records: of the runner.
     """
     for over in (record for record in runner_records if record.event == "over" and record.code):
         yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")
@@ -218,7 +218,7 @@ def _check_end(runner_records: Sequence[Record], done: Sequence[Record], plan: J
 def _check_model(done: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
     """Yield a violation if the final model differs from that of an undisturbed run by more than RTOL.
 
-    Skipped if plan.model is empty.
+    Skipped if plan.model is empty. done: records of the ranks that completed the job.
     """
     for model in {record.model for record in done if record.model} if plan.model else ():
         close = len(model) == len(plan.model) and all(

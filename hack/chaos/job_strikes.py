@@ -17,6 +17,7 @@ def strikes(seed: int, records: Sequence[Record], violations: Sequence[Violation
     """Return a strike for each kind of fault that hit a process, pod or node under this seed.
 
     Each strike has the number of hits and the results of all invariants: one history is checked for all its faults.
+    violations: in the history `records`.
     """
     checks = tuple(
         Check(invariant.value, tuple(each.what for each in violations if each.invariant is invariant))

@@ -35,7 +35,8 @@ class Outcome:
 async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
     """Run the job under a schedule of faults. home: must not exist; history and logs stay there.
 
-    Returns the outcome, with violations of invariants. Raises ChildFailed if a program does not start.
+    Returns the outcome, with violations of invariants. A job that makes no progress within PATIENCE_S is one of them.
+    Raises ChildFailed if a program does not start. events: the faults, in order.
     """
     began_s = time.monotonic()
     async with stage(home, plan) as found:
@@ -79,8 +80,8 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
 async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
     """Wait until the job trains after a fault: for _QUIET steps, in a round that began after it.
 
-    After a fault that hit nothing or ends no process, any round counts. Faults that last are waited for first. Raises
-    NoProgress.
+    record: of the fault. After a fault that hit nothing or ends no process, any round counts. Faults that last are
+    waited for first. Raises NoProgress after PATIENCE_S.
     """
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
@@ -91,7 +92,10 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
 
 
 def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
-    """Train the same job in one process without faults; return the weights of its final model. home: must not exist."""
+    """Train the same job in one process without faults; return the weights of its final model. home: must not exist.
+
+    Raises CalledProcessError if the process fails.
+    """
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

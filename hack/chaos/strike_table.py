@@ -49,7 +49,10 @@ def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
 
 
 def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
-    """Return the rows as lines of text, the heading first, and a line for each violation at the end."""
+    """Return the rows as lines of text, the heading first, and a line for each violation at the end.
+
+    asked: kinds that get rows even if they did not strike.
+    """
     wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
     head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
     lines, before = [head], None
@@ -86,7 +89,7 @@ def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
 def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:
     """Yield the rows of one kind, one for each invariant that was checked.
 
-    If nothing was checked, yield one row that says so.
+    If nothing was checked, yield one row that says so. strikes: of all kinds.
     """
     found = [strike for strike in strikes if strike.kind is kind and strike.times > 0]
     seeds, struck = len({strike.seed for strike in found}), sum(strike.times for strike in found)

@@ -135,6 +135,8 @@ def undisturbed(home: Path, diary: HistoryWriter) -> None:
 def train(home: Path, diary: HistoryWriter) -> None:
     """Train from the newest state to the end, or to the step at which all ranks stop. Each step is recorded in the
     diary.
+
+    home: has plan.json; checkpoints go below it.
     """
     training = Training(home)
     checkpoints, steps = Checkpointer(home / "storage" / "run", replicated=True, keep=KEPT), Steps()

@@ -154,7 +154,10 @@ def copies() -> dict[Path, str]:
 
 
 def files() -> dict[Path, str]:
-    """Return the text of every generated file, by its path. Raises NotBuilt without helm."""
+    """Return the text of every generated file that is no copy, by its path.
+
+    Raises NotBuilt without helm, and HelmRefused if helm does not take the chart or its values.
+    """
     text = (ROOT / CHART / "README.md").read_text()
     before, _, rest = text.partition(TABLE[0])
     after = rest.partition(TABLE[1])[2]
@@ -183,7 +186,10 @@ def helm(*arguments: str) -> str:
 def render(
     values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
 ) -> str:
-    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`."""
+    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`.
+
+    release: name of the release. Raises HelmRefused and NotBuilt as `helm` does.
+    """
     told = [f"--set={key}={value}" for key, value in values.items()]
     where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
     return helm("template", release, str(CHART), *where, *told, *more)

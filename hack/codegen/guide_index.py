@@ -38,7 +38,10 @@ class Told:
 
 
 def ids(words: Iterable[str]) -> Iterator[str]:
-    """Yield each ID in a list of IDs and ranges, as in `CS-01..CS-04`. Raises BadRange."""
+    """Yield each ID in a list of IDs and ranges, as in `CS-01..CS-04`, in order.
+
+    Raises BadRange for a word that is no ID, and for a range of two groups or that descends.
+    """
     for word in words:
         first, _, last = word.partition("..")
         group, _, number = first.partition("-")

@@ -31,7 +31,7 @@ class NoFloor(Exception):
 def python() -> Path:
     """Return the Python of the environment with the oldest supported versions; create it if it is missing.
 
-    Raises NoFloor.
+    Raises NoFloor if the environment cannot be created or a package cannot be installed.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "launcher-floor"
     at = base / hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]

@@ -98,7 +98,7 @@ def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
 def draw_svg(scene: Scene, placed: PlacedTwice) -> str:
     """Return the picture as SVG text: both placements side by side, with a line between neighbours in the ring.
 
-    scene: the demo's fabric, before cables are moved.
+    scene: the demo's fabric, before cables are moved. placed: the gang in both clusters.
     """
     gang, width = placed.gang, 2 * HALF_WIDTH + 60
     height = TOP + 2 * (SPINE_HEIGHT + 12) + 26
@@ -130,7 +130,8 @@ def _half(
 ) -> list[str]:
     """Return the SVG elements of one placement: switches, nodes, and the ring of the gang.
 
-    nodes: node of each rank. busy: nodes of other jobs. left: x of the left edge, in pixels.
+    nodes: node of each rank. busy: nodes of other jobs. left: x of the left edge, in pixels. scene: has the nodes with
+    their switches. heading: the text above. colour: of the gang, as in SVG.
     """
     corners = _corners(scene.places, left)
     ranks = {name: rank for rank, name in nodes.items()}

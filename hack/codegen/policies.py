@@ -70,7 +70,8 @@ def guard(
 ) -> list[Any]:
     """Return a policy on what any account does in some namespaces, and its binding.
 
-    namespaces: selector. checks: (message, expression); every expression has to be true.
+    namespaces: selector. checks: (message, expression); every expression has to be true. rule: (group, resources
+    separated by commas, operations).
     """
     return _made(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
 
@@ -85,6 +86,7 @@ def _made(
     """Return a ValidatingAdmissionPolicy and its binding.
 
     more: further fields of the policy's spec. checks: (message, CEL). where: further fields of the binding's spec.
+    rule: as in `guard`.
     """
     group, resource, operations = rule
     resources = resource.split(",")
@@ -107,7 +109,10 @@ def _made(
 
 
 def _levels(was: str, becomes: str, tree: Tree) -> Iterator[str]:
-    """Yield CEL that two maps are equal except for the free fields, level by level. was, becomes: CEL of the maps."""
+    """Yield CEL that two maps are equal except for the free fields, level by level. was, becomes: CEL of the maps.
+
+    tree: the free fields, as nested maps; "[]" ends the name of a list.
+    """
     yield from _same(was, becomes, f"key in {[name.removesuffix('[]') for name in tree]}")
     for name, inner in tree.items():
         before, after = f"{was}.{name.removesuffix('[]')}", f"{becomes}.{name.removesuffix('[]')}"

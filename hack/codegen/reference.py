@@ -46,7 +46,7 @@ class Undocumented(Exception):
 
 
 def pages() -> Mapping[str, str]:
-    """Return the text of each page by its file name. Raises Undocumented."""
+    """Return the text of each page by its file name. Raises Undocumented for the first thing without a text."""
     writers: Mapping[str, Callable[[], str]] = {
         "README.md": _index,
         "flags.md": flags,
@@ -79,7 +79,7 @@ def _index() -> str:
 
 
 def flags() -> str:
-    """Return the page of the services' flags. Raises Undocumented."""
+    """Return the page of the services' flags. Raises Undocumented for a flag without help."""
     services = (extender.parser(), nominator.parser(), autoscaler.parser(), controllers.parser())
     parts = ["# Flags of the services", "Made from the parsers of the programs."]
     for each in services:
@@ -88,7 +88,7 @@ def flags() -> str:
 
 
 def commands() -> str:
-    """Return the page of the commands of `turnout`. Raises Undocumented."""
+    """Return the page of the commands of `turnout`. Raises Undocumented for a command or an option without help."""
     parts = ["# Commands of turnout", "Made from the parsers of the commands. [How to use them](../cli.md)."]
     for name, about, each in _commands_below(cli_parser()):
         parts += [f"## {name}", _sentence(each.description or about), f"`{_usage(each)}`"]
@@ -100,7 +100,8 @@ def commands() -> str:
 def _commands_below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
     """Yield all commands below a parser as (full name, help text, parser), depth first.
 
-    A command that has subcommands is left out, unless it also has options of its own. Raises Undocumented.
+    A command that has subcommands is left out, unless it also has options of its own. Raises Undocumented for a command
+    without help.
     """
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
@@ -277,7 +278,7 @@ def _marked(text: str) -> str:
 def labels_page(text: str) -> str:
     """Return the page of labels and annotations. text: of kube/labels.py.
 
-    Raises Undocumented for a name without a comment.
+    Raises Undocumented for a name without a comment of the form "object: meaning", beside or above it.
     """
     parts = [
         "# Labels and annotations",
@@ -341,7 +342,7 @@ def _sentence(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the pages with the code, or with --write rewrite the stale ones.
 
-    Return 1 if a page is stale or undocumented.
+    Return 1 if something is undocumented, or if a page is stale and was not written; else 0.
     """
     parser = argparse.ArgumentParser(prog="reference", description="Make docs/reference from the code.")
     parser.add_argument("--write", action="store_true", help="write the pages")

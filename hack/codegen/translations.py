@@ -33,7 +33,10 @@ def digest(text: str) -> str:
 
 
 def sources(page: str, text: str) -> Mapping[str, str]:
-    """Return the English pages of a Chinese page, each with its digest at the time of translation. Raises NoSource."""
+    """Return the English pages of a Chinese page, each with its digest at the time of translation: path -> digest.
+
+    page: path of the Chinese page, for the message. text: its content. Raises NoSource if its first line names none.
+    """
     match = _SOURCES.match(text)
     if match is None:
         raise NoSource(f"{page} has no `<!-- translated from PAGE DIGEST -->` in its first line")
@@ -44,7 +47,8 @@ def sources(page: str, text: str) -> Mapping[str, str]:
 def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
     """Return the text of a Chinese page: with a notice if an English page has changed since, otherwise without.
 
-    page: path in the repository. read: returns the text of an English page. Raises NoSource.
+    page: path in the repository. text: its content. read: returns the text of an English page. Raises NoSource if the
+    first line of the page names no English page.
     """
     newer = [path for path, then in sources(page, text).items() if digest(read(path)) != then]
     text = _NOTICE.sub("", text)
@@ -56,7 +60,10 @@ def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
 
 
 def translated(page: str, text: str, read: Callable[[str], str]) -> str:
-    """Return the text of a Chinese page that is up to date with its English pages as they are now. Raises NoSource."""
+    """Return the text of a Chinese page with the present digests of its English pages, and without a notice.
+
+    Raises NoSource if the first line of the page names no English page.
+    """
     now = ", ".join(f"{path} {digest(read(path))}" for path in sources(page, text))
     return noticed(page, _SOURCES.sub(f"<!-- translated from {now} -->\n", text), read)
 

@@ -52,8 +52,9 @@ class Api:
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Send one request, and return the decoded answer; text that is not JSON is returned as it is.
 
-        path: begins with /api or /apis and may have a query. kind: content type of the body. Raises ApiError, and
-        TimeoutError after 60 s.
+        path: begins with /api or /apis and may have a query. body: sent as JSON, None for none. kind: content type of
+        the body. Raises ApiError for a status of 300 or more, aiohttp's ClientError if the connection fails, and
+        TimeoutError after 60 s. The other methods that send requests raise the same.
         """
         content = None if body is None else json.dumps(body).encode()
         async with asyncio.timeout(60):
@@ -72,18 +73,23 @@ class Api:
     async def create(self, body: Object, namespace: str = "default", query: str = "") -> Any:
         """Create any object, and return the answer. namespace: used if the object names none. query: beginning with ?.
 
-        Raises ApiError.
+        Raises ApiError if the object exists or is refused. body: the object, with apiVersion, kind and metadata.name.
         """
         return await self.call("POST", collection(body, namespace) + query, body)
 
     async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
-        """Create objects at the same time, started in the given order; return the answers in this order."""
+        """Create objects at the same time, started in the given order; return the answers in this order.
+
+        Raises an ExceptionGroup if one is refused; then the objects that are not created yet may be missing. namespace:
+        used for objects that name none.
+        """
         return await self._at_once(lambda body: self.create(body, namespace), bodies)
 
     async def apply(self, body: Object, namespace: str = "default", query: str = "") -> Any:
         """Create or change an object by server-side apply with force, as field manager turnout-test. Return the answer.
 
-        namespace: used if the object names none. query: further parameters, beginning with &.
+        namespace: used if the object names none. query: further parameters, beginning with &. body: the object, with
+        apiVersion, kind and metadata.name.
         """
         name = body["metadata"]["name"]
         path = f"{collection(body, namespace)}/{name}?fieldManager=turnout-test&force=true{query}"
@@ -149,7 +155,10 @@ class Api:
                 _hang_up(answer)
 
     async def served(self, path: str, within_s: float = 60.0) -> None:
-        """Wait until a kind that was just defined can be watched. path: of its collection. Raises TimeoutError."""
+        """Wait until a kind that was just defined can be watched. path: of its collection.
+
+        Raises TimeoutError after `within_s` seconds.
+        """
         async with asyncio.timeout(within_s):
             while True:
                 with suppress(ApiError):
@@ -160,7 +169,8 @@ class Api:
     async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
         """Watch a collection until `seen` returns a true result for all of its objects together; return that result.
 
-        Raises TimeoutError after `within_s`, with a line on each of the first 40 objects.
+        path: of the collection. seen: gets all objects, in any order. Raises TimeoutError after `within_s` seconds,
+        with a line on each of the first 40 objects, and the errors of `watch`.
         """
         last: list[Object] = []
         changes = self.watch(path)
@@ -219,7 +229,10 @@ def _hang_up(answer: aiohttp.ClientResponse) -> None:
 
 
 def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
-    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`."""
+    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`.
+
+    body: an object with apiVersion, kind and metadata.
+    """
     version, kind = body["apiVersion"], body["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
     place = "" if kind in CLUSTER_WIDE else f"/namespaces/{body['metadata'].get('namespace') or namespace}"

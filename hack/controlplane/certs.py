@@ -47,7 +47,8 @@ class Authority:
     ) -> Pair:
         """Create a key and a serving certificate for DNS names and IP addresses; return their files.
 
-        ends: when it expires, None for VALID from now on.
+        ends: when it expires, None for VALID from now on. hosts: these names and addresses. name: of the files and the
+        subject.
         """
         return self._issue(name, name, (), ExtendedKeyUsageOID.SERVER_AUTH, hosts, ends)
 

@@ -104,7 +104,7 @@ def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Call
     """Run the module in this forked child, with its output in the log, and end the process with its status.
 
     argv: Python, -m, the module and its arguments. log: file descriptor. tie: lets the kernel kill the child with its
-    parent; None for nothing.
+    parent; None for nothing. env: added to this environment.
     """
     code = 1
     try:

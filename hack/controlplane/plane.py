@@ -39,7 +39,9 @@ _PORTS, _TRIES = range(10_240, 29_000), 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports on which nobody listens now. Raises ControlPlaneError.
+    """Return `count` different loopback ports on which nobody listens now.
+
+    Raises ControlPlaneError if _TRIES random ports of _PORTS are all taken.
 
     They lie below those that the kernel gives to outgoing connections: one of these would take a port that is found
     free before its server has bound it.
@@ -69,7 +71,9 @@ class ControlPlane:
 
     release: NEXT for the API server and the scheduler of the newer Kubernetes. fork: True to run our programs in forks
     of a process that has imported them (forked.py), which is fast and good for tests. False to start them as users do,
-    for measurements.
+    for measurements. ports: chooses free ports, as `free_ports` does. Raises NotBuilt if a server's program is missing.
+    Every method that starts an optional program raises NotBuilt if the program is missing, and NotReady if it ends or
+    is not ready within READY_WITHIN_S.
     """
 
     def __init__(
@@ -89,8 +93,9 @@ class ControlPlane:
         self._release, self._fork = release, fork
 
     def start(self) -> Self:
-        """Start etcd and the API server, and wait until it is ready; return this object. Raises NotBuilt and
-        NotReady.
+        """Start etcd and the API server, and wait until it is ready; return this object.
+
+        Raises NotReady if one of them ends, or if the API server is not ready within READY_WITHIN_S. Then nothing runs.
         """
         began_s = time.monotonic()
         self._children = Children(fork=self._fork)
@@ -148,11 +153,11 @@ class ControlPlane:
         name: str = "kube-scheduler",
         binary: Path | None = None,
     ) -> None:
-        """Start a scheduler and wait until it is ready. Raises NotReady.
+        """Start a scheduler and wait until it is ready. Raises NotReady if it ends or is not ready in time.
 
         config: KubeSchedulerConfiguration, as a file or its content; None for the defaults. Its kubeconfig is filled in
         and leader election is switched off. emulated_version: None for that of the plane. binary: of another scheduler,
-        such as koord-scheduler.
+        such as koord-scheduler. flags: further ones, in place of verbosity 5. name: of the program and its log.
         """
         filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
@@ -161,7 +166,7 @@ class ControlPlane:
         version = emulated_version or self.emulated_version
 
         def start_on_port(port: int) -> None:
-            """Start it on this port, and wait until it is ready. Raises NotReady."""
+            """Start it on this port, and wait until it is ready. Raises the errors of `wait_ready`."""
             self._children.start(name, programs.scheduler(binary, path, self._files.pair, port, version, flags))
             self.scheduler_url = f"https://{programs.HOST}:{port}"
             self.wait_ready(name, f"{self.scheduler_url}/readyz")
@@ -175,11 +180,14 @@ class ControlPlane:
     def start_controller_manager(
         self, controllers: Sequence[str] = programs.CONTROLLERS, flags: Sequence[str] = ()
     ) -> None:
-        """Start kube-controller-manager with only these controllers, and wait until it is ready. Raises NotReady."""
+        """Start kube-controller-manager with only these controllers, and wait until it is ready.
+
+        flags: further ones. Raises NotReady if it ends or is not ready in time.
+        """
         binary = cache.binary("kube-controller-manager")
 
         def start_on_port(port: int) -> None:
-            """Start it on this port, and wait until it is ready. Raises NotReady."""
+            """Start it on this port, and wait until it is ready. Raises the errors of `wait_ready`."""
             argv = programs.controller_manager(
                 binary, self.kubeconfig, self._files, port, controllers, self.emulated_version, flags
             )
@@ -189,21 +197,25 @@ class ControlPlane:
         self._on_free_ports(1, ("kube-controller-manager",), start_on_port)
 
     def start_kwok(self, flags: Sequence[str] = ()) -> None:
-        """Start kwok, which makes every node alive and every bound pod run; wait until it is ready. Raises NotReady."""
+        """Start kwok, which makes every node alive and every bound pod run; wait until it is ready.
+
+        flags: further ones. Raises NotReady if it ends or is not ready in time.
+        """
         binary, stages = cache.binary("kwok"), Path(__file__).with_name("stages.yaml")
 
         def start_on_port(port: int) -> None:
-            """Start it on this port, and wait until it is ready. Raises NotReady."""
+            """Start it on this port, and wait until it is ready. Raises the errors of `wait_ready`."""
             self._children.start("kwok", programs.kwok(binary, self.kubeconfig, stages, port, flags))
             self.wait_ready("kwok", f"http://{programs.HOST}:{port}/readyz")
 
         self._on_free_ports(1, ("kwok",), start_on_port)
 
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
-        """Start training-operator for PyTorchJobs, and wait until it is ready. Raises NotReady.
+        """Start training-operator for PyTorchJobs, and wait until it is ready.
 
         If only one training-operator can run on this machine, wait until no other runs. gang_scheduler: its flag, None
-        for none.
+        for none. flags: further ones. Raises NotReady if it ends, or if its turn, its certificates or its readiness do
+        not come in time.
         """
         certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()
         if not apart:
@@ -222,7 +234,8 @@ class ControlPlane:
     def start_program(self, name: str, argv: list[str], ready_url: str | None = None) -> int:
         """Start a program of any kind, which ends with the plane; return its pid. name: also of its log.
 
-        ready_url: wait until it answers 200; None to wait for nothing. Raises NotReady.
+        A running program of this name is ended first. ready_url: wait until it answers 200; None to wait for nothing.
+        Raises NotReady if the program ends or does not answer in time.
         """
         pid = self._children.start(name, argv)
         if ready_url:
@@ -242,8 +255,9 @@ class ControlPlane:
         return self._children.state(name)[0]
 
     def restart_apiserver(self) -> None:
-        """Stop the API server and start it again on the same port with the same data; wait until it is ready. Raises
-        NotReady.
+        """Stop the API server and start it again on the same port with the same data; wait until it is ready.
+
+        Raises NotReady if it ends or is not ready within READY_WITHIN_S.
         """
         self._children.stop("kube-apiserver")
         self._children.start("kube-apiserver", self._apiserver_argv)
@@ -252,13 +266,15 @@ class ControlPlane:
     def user_kubeconfig(self, name: str, groups: Sequence[str] = ()) -> Path:
         """Write a kubeconfig for a user with a certificate, and return its file. The user has only the rights that
         RBAC gives.
+
+        groups: of the user.
         """
         pair = self.authority.user(name, tuple(groups))
         return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))
 
     def service_account_token(self, namespace: str, name: str, expires_s: int = 3600) -> str:
-        """Return a new token of a ServiceAccount, which must exist. expires_s: its lifetime in seconds. Raises
-        ApiError.
+        """Return a new token of a ServiceAccount. expires_s: its lifetime in seconds. Raises ApiError if there is no
+        such account.
         """
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         spec = {"expirationSeconds": expires_s}
@@ -268,6 +284,8 @@ class ControlPlane:
     def service_account_kubeconfig(self, namespace: str, name: str, expires_s: int = 3600) -> Path:
         """Write a kubeconfig for a ServiceAccount, and return its file. The account has only the rights that RBAC
         gives.
+
+        expires_s: lifetime of its token in seconds. Raises ApiError if there is no such account.
         """
         user = {"token": self.service_account_token(namespace, name, expires_s)}
         return self._write_kubeconfig(f"account-{namespace}-{name}", user)
@@ -281,7 +299,11 @@ class ControlPlane:
         return self._children.log(name)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send one request as the administrator and return the decoded answer. Blocks. Raises ApiError."""
+        """Send one request as the administrator and return the decoded JSON answer. Blocks.
+
+        body: sent as JSON, None for none; for PATCH a merge patch. Raises ApiError for an error answer, and OSError if
+        the API server does not answer.
+        """
         content = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         call = urllib.request.Request(self.url + path, content, self._headers(kind), method=method)

@@ -42,7 +42,7 @@ def shipped(url: str, ca: Path | None = None, client: Pair | None = None, file: 
     """Return the shipped configuration with its one extender at this URL (http:// or https://, without a verb).
 
     ca: CA of an https extender. client: the certificate that the scheduler shows, None for none. Raises ValueError for
-    https without a CA.
+    https without a CA. file: the shipped one.
     """
     config: dict[str, Any] = yaml.safe_load(file.read_text())
     (extender,) = config["extenders"]

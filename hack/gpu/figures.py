@@ -117,7 +117,8 @@ TARGETS = (
 
 
 def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) -> str:
-    """Return all results as Markdown: stages, targets, figures. Of figures with the same name the last one counts.
+    """Return all results as Markdown: stages, targets, figures. Of several figures with the same stage and name, and of
+    several ends of a stage, the last one counts.
 
     device: "cuda" or "cpu"; on a CPU targets count neither as met nor as missed.
     """

@@ -50,7 +50,7 @@ def begun(
     """Start a job; yield (its agent's process, the file of its events). At the end of the block all of it is killed.
 
     folder: for events and log. memory: for arenas. script: function of scripts.py to run. options: of the launcher.
-    more: arguments of the script. program: the launcher.
+    more: arguments of the script. program: the launcher. device: "cuda" or "cpu", passed to the script.
     """
     file = folder / "events"
     command = [*program, "--standalone", *options, str(SCRIPT), script, device, str(file), *more]

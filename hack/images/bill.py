@@ -14,7 +14,10 @@ _WITH_DEBIAN = frozenset(["turnout"])
 
 
 def bill(name: str, version: str) -> dict[str, Any]:
-    """Return the SBOM of one image, in CycloneDX."""
+    """Return the SBOM of one image, in CycloneDX.
+
+    name: key of LOCK_OF. version: of Turnout. Raises BadLock if the lock has a package without a hash.
+    """
     lock = LOCK_OF[name]
     made = document(name, version, packages({lock: (LOCKS / lock).read_text()}), licences())
     if name in _WITH_DEBIAN:

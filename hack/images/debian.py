@@ -66,7 +66,10 @@ def relock() -> None:
 
 
 def fetched(deb: Deb, cache: Path) -> bytes:
-    """Return a package's file content, from the cache or a mirror. Raises NoPackage."""
+    """Return a package's file content, from the cache, or from a mirror and then into the cache. cache: a folder.
+
+    Raises NoPackage if the mirror does not answer, or answers with another file than the lock has.
+    """
     at = cache / deb.sha256
     if not at.exists():
         mirror = os.environ.get(MIRROR_ENV, f"https://{HOST}").rstrip("/")
@@ -89,7 +92,9 @@ def fetched(deb: Deb, cache: Path) -> bytes:
 
 
 def files(package: bytes) -> dict[str, Entry]:
-    """Return the files that a package installs, without manuals and translations; /lib and the like are below /usr."""
+    """Return the files that a package installs, by path, without manuals and translations; /lib and the like are below
+    /usr. package: content of the .deb file. Raises NoPackage if it is none.
+    """
     data = next(data for name, data in _members(package) if name.startswith("data.tar"))
     found = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as tar:
@@ -105,7 +110,7 @@ def files(package: bytes) -> dict[str, Entry]:
 
 
 def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each member of an `ar` archive, the format of a package."""
+    """Yield (name, content) of each member of an `ar` archive, the format of a package. Raises NoPackage for others."""
     if not archive.startswith(b"!<arch>\n"):
         raise NoPackage("this is no Debian package")
     at = 8

@@ -95,7 +95,10 @@ def write(image: Image, into: Path) -> str:
 
 
 def layers_of(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
-    """Return (configuration of the only image in a layout, files of its layers, the lowest first)."""
+    """Return (configuration of the only image in a layout, files of its layers, the lowest first).
+
+    Raises ValueError if the layout has another number of images than one.
+    """
     (name,) = {entry["digest"] for entry in json.loads((layout / "index.json").read_text())["manifests"]}
     manifest = json.loads(_blob(layout, name).read_text())
     found: dict[str, Any] = json.loads(_blob(layout, manifest["config"]["digest"]).read_text())

@@ -25,8 +25,9 @@ sys.exit({name}())
 def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
     """Return the files of all wheels of a lock, for 64-bit Intel. python: version such as 3.11.
 
-    Wheels that the cache lacks, or has with another hash, are downloaded by pip. Raises FileNotFoundError if one is
-    still missing, and CalledProcessError.
+    lock: the file. cache: a folder, created if it is missing. Wheels that the cache lacks, or has with another hash,
+    are downloaded by pip. Raises FileNotFoundError if one is still missing, CalledProcessError if pip fails, and
+    TimeoutExpired if it takes longer than ten minutes.
     """
     cache.mkdir(parents=True, exist_ok=True)
     wheels, missing = _cached(lock, python, cache)
@@ -39,7 +40,10 @@ def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
 
 
 def _fetch(lock: Path, python: str, cache: Path) -> None:
-    """Download the wheels of a lock file into the cache, by pip with checked hashes."""
+    """Download the wheels of a lock file into the cache, by pip with checked hashes.
+
+    python: version such as 3.11. Raises CalledProcessError if pip fails, and TimeoutExpired after ten minutes.
+    """
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -52,7 +56,10 @@ def _fetch(lock: Path, python: str, cache: Path) -> None:
 
 
 def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]]:
-    """Return (wheels of a lock that are in the cache, names of those that are not)."""
+    """Return (wheels of a lock that are in the cache, names of those that are not).
+
+    python: version such as 3.11. A wheel with another hash counts as missing.
+    """
     text = lock.read_text()
     hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
     wanted = {_normal(name): version for name, version in _pins(text)}
@@ -68,8 +75,8 @@ def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]
 
 
 def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files that a wheel installs. site, bin_: folders for modules and for scripts. python: path in their #!
-    line.
+    """Return the files that a wheel installs, by path. site, bin_: folders for modules and for scripts. python: path in
+    the #! line of scripts. Of its .data folder only scripts and modules are installed.
     """
     found: dict[str, Entry] = {}
     with zipfile.ZipFile(wheel) as opened:
@@ -92,7 +99,10 @@ def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
 
 
 def _scripts(text: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the scripts of a wheel. text: of its entry_points.txt."""
+    """Return the scripts of a wheel. text: of its entry_points.txt.
+
+    bin_: folder of the scripts. python: path in their #! line.
+    """
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(text)

@@ -97,7 +97,10 @@ def _labels(sources: Sources, title: str, description: str) -> dict[str, str]:
 
 
 def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the files of the base image: Debian packages, CA bundle, users, and empty folders for mounts."""
+    """Yield the files of the base image: Debian packages, CA bundle, users, and empty folders for mounts.
+
+    cache: folder of downloaded packages. Raises NoPackage if one is not available.
+    """
     bundle = {}
     for deb in debian.lock():
         for path, entry in debian.files(debian.fetched(deb, cache / "debs")).items():

@@ -32,7 +32,8 @@ exec "$@"
 def unpack_image(layout: Path, into: Path) -> dict[str, Any]:
     """Unpack the layers of an image into a new folder, lowest first. Return the image's configuration.
 
-    layout: folder of an OCI image layout. into: must not exist; its parents are created. Raises FileExistsError.
+    layout: folder of an OCI image layout. into: the new folder; its parents are created. Raises FileExistsError if
+    `into` exists.
     """
     config, layers = layers_of(layout)
     into.mkdir(parents=True)
@@ -85,7 +86,10 @@ def why_not_runnable() -> str:
 
 
 def _program(root: Path, name: str, path: str) -> str:
-    """Return a program's path inside the image; the bare name if no folder of PATH has it. path: the image's PATH."""
+    """Return a program's path inside the image; the bare name if no folder of PATH has it. path: the image's PATH.
+
+    root: folder of the unpacked image.
+    """
     for folder in path.split(":"):
         if (root / folder.lstrip("/") / name).exists():
             return f"{folder}/{name}"

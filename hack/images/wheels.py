@@ -37,7 +37,8 @@ def build(into: Path, source: str = ".") -> Path:
     """Build a wheel, without network, by this Python's setuptools. Return its path.
 
     into: folder of the wheel. source: folder of the package's setup.cfg, relative to the repository. Only files that
-    git knows or does not ignore are used. Raises subprocess.CalledProcessError and TimeoutExpired.
+    git knows or does not ignore are used. Raises subprocess.CalledProcessError if git or pip fails, and TimeoutExpired
+    if pip takes longer than five minutes.
     """
     with tempfile.TemporaryDirectory() as copy:
         known = ("git", "ls-files", "-coz", "--exclude-standard")

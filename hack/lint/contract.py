@@ -88,7 +88,10 @@ def rows(text: str) -> tuple[Row, ...]:
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
-    """Return one row of the table from its fields. Raises ValueError."""
+    """Return one row of the table from its fields.
+
+    Raises ValueError if a field is missing, unknown or has an unknown state, or if a row that is not shown has no note.
+    """
     try:
         row = Row(**{**fields, "state": State(fields["state"])})
     except (KeyError, TypeError, ValueError) as error:
@@ -187,7 +190,7 @@ What else is shown, and on which systems: [shown-on.md](shown-on.md).
 
 
 def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
-    """Return the text of docs/contract.md."""
+    """Return the text of docs/contract.md. tests: that show its rows."""
     shows = by_row(tests)
     parts = [HEAD, *summary(table)]
     for group, said in GROUPS.items():
@@ -203,7 +206,7 @@ def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
 
 
 def read(root: Path = ROOT) -> tuple[tuple[Row, ...], list[Showing]]:
-    """Return the table and the marked tests of a checkout."""
+    """Return the table, and the marked tests sorted by path, of a checkout. Raises ValueError as `rows` does."""
     tests = [
         test
         for file in sorted((root / "tests").rglob("test_*.py"))

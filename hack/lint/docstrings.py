@@ -61,7 +61,10 @@ def _below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[Unknown
 
 
 def _check(path: str, owner: _Function | ast.ClassDef, known: Collection[str]) -> Iterator[UnknownArgument]:
-    """Yield the explained names of one docstring that are not known. `name` also explains an attribute `_name`."""
+    """Yield the explained names of one docstring that are not known. `name` also explains an attribute `_name`.
+
+    owner: that has the docstring. known: names that it may explain.
+    """
     text = _WRAPPED.sub(" ", ast.get_docstring(owner) or "")
     for match in _EXPLAINED.finditer(text):
         elements = {word for group in _BRACKETED.findall(text[: match.start()]) for word in re.findall(r"\w+", group)}

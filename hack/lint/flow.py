@@ -75,6 +75,8 @@ class Recorder:
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
         """Count a call, and the depth of product calls in its thread. The interpreter calls it for each call and
         return.
+
+        frame, event, argument: as of sys.setprofile.
         """
         if event not in ("call", "return") or not self._path(frame.f_code.co_filename):
             return
@@ -143,10 +145,10 @@ def save_questions() -> Iterator[Question]:
     """
     import torch
 
-    from hack.bench.checkpoint.ours import Ours
+    from hack.bench.checkpoint.ours import TurnoutSaver
 
     with tempfile.TemporaryDirectory() as name, _daemon(Path(name)):
-        checkpointer, state = Ours(Path(name, "storage")), {"weight": torch.zeros(1024)}
+        checkpointer, state = TurnoutSaver(Path(name, "storage")), {"weight": torch.zeros(1024)}
         checkpointer.prepare(state)
         checkpointer.save(1, state, disk=True)
         checkpointer.wait()

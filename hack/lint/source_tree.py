@@ -86,7 +86,10 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """Yield the functions and classes of a module, including those in classes, but not those in functions."""
+    """Yield the functions and classes of a module, including those in classes, but not those in functions.
+
+    tree: a module or a class.
+    """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
@@ -109,7 +112,10 @@ def _named_at_run_time(call: ast.Call) -> str | None:
 
 
 def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
-    """Return the parsed .py files of these folders of `root`, folder by folder, sorted by path. Raises SyntaxError."""
+    """Return the parsed .py files of these folders of `root`, folder by folder, sorted by path.
+
+    A missing folder has no files. Raises SyntaxError for a file that is no valid Python.
+    """
     files = [file for package in packages for file in sorted((root / package).rglob("*.py"))]
     collects = gc.isenabled()
     gc.disable()  # trees are kept: the collector would look through those of a thousand files again and again

@@ -154,7 +154,7 @@ def definitions(node: ast.AST) -> Iterator[str]:
 
 
 def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
-    """Yield a fault for each test name above MOST_TEST_NAME characters."""
+    """Yield a fault for each test name above MOST_TEST_NAME characters. inside: the statements of the module."""
     for node in inside:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
@@ -190,7 +190,10 @@ def _missing_paths(words: str, files: Collection[str]) -> Iterator[tuple[int, st
 
 
 def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line number, text) of the comments. Yield nothing if no line with a # names a missing path."""
+    """Yield (line number, text) of the comments. Yield nothing if no line with a # names a missing path.
+
+    text: of a Python file. files: all tracked paths and their folders.
+    """
     if any("#" in line and any(_missing_paths(line, files)) for line in text.splitlines()):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:

@@ -77,7 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def assemble(release: Release, parts: Sequence[Part]) -> None:
-    """Write the parts into a folder, which is emptied first, then the provenance and the checksums of all files."""
+    """Write the parts into a folder, which is emptied first, then the provenance and the checksums of all files.
+
+    parts: each writes files and returns the digests of images by name.
+    """
     shutil.rmtree(release.into, ignore_errors=True)
     release.into.mkdir(parents=True)
     images: dict[str, str] = {}

@@ -31,7 +31,10 @@ class Package:
 
 
 def packages(locks: Mapping[str, str]) -> list[Package]:
-    """Return what these lock files pin, by name and version. locks: text by file name. Raises BadLock."""
+    """Return what these lock files pin, sorted by name and version. locks: text by file name.
+
+    Raises BadLock for a package without a hash.
+    """
     found: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
     for lock, text in locks.items():
         for name, version, hashes in _pinned(lock, text):
@@ -45,7 +48,10 @@ def packages(locks: Mapping[str, str]) -> list[Package]:
 
 
 def document(name: str, version: str, found: Iterable[Package], licences: Mapping[str, str]) -> dict[str, Any]:
-    """Return the bill of materials of a program. licences: SPDX expressions by package, of those that are known."""
+    """Return the bill of materials of a program. found: the packages that it has.
+
+    licences: SPDX expressions by package, of those that are known.
+    """
     components = [_component(each, licences.get(each.name)) for each in found]
     content = repr((name, version, [(each["purl"], each["hashes"]) for each in components]))
     subject = {"type": "application", "name": name, "version": version, "bom-ref": f"pkg:pypi/{name}@{version}"}
@@ -60,7 +66,10 @@ def document(name: str, version: str, found: Iterable[Package], licences: Mappin
 
 
 def _pinned(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (name, version, hashes) of each package that a lock file pins. Raises BadLock."""
+    """Yield (name, version, hashes) of each package that a lock file pins. lock: name of the file, for the message.
+
+    The name is normalized. Raises BadLock for a package without a hash.
+    """
     for block in re.split(r"(?m)^(?=[A-Za-z0-9])", text):
         if (pinned := _PINNED.match(block)) is None:
             continue

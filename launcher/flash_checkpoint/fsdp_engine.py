@@ -105,9 +105,10 @@ class FsdpShardCheckpointer:
         <checkpoint_dir>/<step>; it gets a file for each rank and one about all. MEMORY: written only if training
         resumes from this step after a failure.
 
-        Raises TypeError for other arguments, ValueError for a step below 0 or a path outside checkpoint_dir, and
-        BadState for a value in extra_sd that cannot be saved. If a rank cannot save its part, as without memory
-        (NoMemory), all ranks raise torch's CheckpointException, which is no Exception, with the error of that rank.
+        Raises TypeError for arguments of other types, ValueError for a step outside 0 to MAX_STEP or a `path` that is
+        not directly in checkpoint_dir, and BadState if extra_sd has a tensor or a value that is not supported. All
+        ranks raise torch's CheckpointException, which is no Exception, if one cannot save its part: such as BadState
+        for another value, or NoMemory.
         """
         if isinstance(model, Mapping):
             state_dict, path = model, path or optimizer or ""

@@ -10,8 +10,8 @@ import pytest
 
 from hack.bench.autoscaler import cluster, feeder
 from hack.bench.autoscaler.cluster import GPU, PER_NODE, PODS
-from hack.bench.autoscaler.reaction import FORMS, Plan, measured
-from hack.bench.autoscaler.scene import JOBS, Size
+from hack.bench.autoscaler.reaction import FORMS, ReactionPlan, measured
+from hack.bench.autoscaler.scene import JOBS, ClusterSize
 from hack.bench.autoscaler.scene import PODS as OF_DEFAULT
 
 
@@ -38,8 +38,10 @@ def test_an_autoscaler_takes_in_every_change_that_it_is_fed(tmp_path):
 @pytest.mark.asyncio
 @pytest.mark.slow
 async def test_every_gang_brings_one_shrink_and_the_cluster_stays_full(control_plane):
-    size = Size(jobs=12, workers=3, gpus=2, others=4)
-    found = await measured(control_plane, size, Plan(singles=1, bursts=1, baselines=2, together=2), random.Random(5))
+    size = ClusterSize(jobs=12, workers=3, gpus=2, others=4)
+    found = await measured(
+        control_plane, size, ReactionPlan(singles=1, bursts=1, baselines=2, together=2), random.Random(5)
+    )
     counts = {"floor": 2, "trivial": 2, **dict.fromkeys(FORMS, 1), **{f"{form}, bursts": 2 for form in FORMS}}
     assert {name: len(times) for name, times in found.times_s.items()} == counts
     assert all(took > 0 for times in found.times_s.values() for took in times)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.bench.__main__ import as_json
-from hack.bench.checkpoint.lower_bound import Copy, Warm, split
+from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory, split
 from hack.bench.checkpoint.plan import SceneResult
-from hack.bench.checkpoint.results import BROKE, Results
+from hack.bench.checkpoint.results import BROKE, CheckpointResults
 from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, measured
 from hack.bench.checkpoint.scenes.runner import SCENES
 from hack.bench.checkpoint.scenes.stalls import BASELINES, part
@@ -103,13 +103,13 @@ def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
 
 
 def test_of_a_run_that_saw_nothing_no_target_is_met():
-    found = Results({scene: SceneResult() for scene in SCENES})
+    found = CheckpointResults({scene: SceneResult() for scene in SCENES})
     assert [target.name for target in found.targets() if target.met] == []
     assert {row[-1] for table in found.tables() for row in table.rows} == {BROKE}
 
 
 def test_a_ratio_is_of_the_best_of_one_scene():
-    found = Results(
+    found = CheckpointResults(
         {"first": SceneResult(times_s={"ours": [3.0, 2.0], "floor 1": [1.0, 4.0]}), "steady": SceneResult()}
     )
     assert found.over("first", "ours", "floor 1") == 2
@@ -118,7 +118,7 @@ def test_a_ratio_is_of_the_best_of_one_scene():
 
 
 def test_what_broke_is_told():
-    found = Results({scene: SceneResult(faults={"ours": "OSError: no room"}) for scene in SCENES})
+    found = CheckpointResults({scene: SceneResult(faults={"ours": "OSError: no room"}) for scene in SCENES})
     assert "first, ours: OSError: no room" in found.missing()
 
 
@@ -160,8 +160,8 @@ def test_shares_are_as_large_and_lose_no_byte(lengths, shares):
 def test_a_floor_copies_every_byte_there_and_back(threads):
     every = [tensor for _, tensor in tensors(make(TINY))]
     wanted = [tensor.clone() for tensor in every]
-    with Warm(sum(tensor.nbytes for tensor in every)) as warm:
-        there, back = (Copy(every, warm.address, threads, backwards=way) for way in (False, True))
+    with WarmMemory(sum(tensor.nbytes for tensor in every)) as warm:
+        there, back = (MemoryCopy(every, warm.address, threads, backwards=way) for way in (False, True))
         there()
         assert warm.holds(every)
         for tensor in every:

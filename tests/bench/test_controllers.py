@@ -8,15 +8,15 @@ from collections import Counter
 import pytest
 
 from hack.bench.controllers.audit import Audit, writes
-from hack.bench.controllers.results import Results
+from hack.bench.controllers.results import ControllerResults
 from hack.bench.controllers.run import measured
-from hack.bench.controllers.scene import Size, jobs
-from hack.bench.controllers.sides import Usage
-from hack.bench.controllers.trials import Rest, Trial
-from hack.bench.controllers.watching import Pods
+from hack.bench.controllers.scene import WorkloadSize, jobs
+from hack.bench.controllers.sides import ControllerUsage
+from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement
+from hack.bench.controllers.watching import WatchedPods
 from hack.controlplane.plane import ControlPlane
 
-SIZE = Size(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0, turns=2)
+SIZE = WorkloadSize(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0, turns=2)
 
 
 def line(agent, verb, resource, sub=""):
@@ -47,7 +47,7 @@ def pod(type_, uid):
 
 @pytest.mark.asyncio
 async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
-    pods = Pods()
+    pods = WatchedPods()
     pods.note(pod("ADDED", "1"), 10.0)
     seen = pods.replaced("a-worker-0")
     for at_s, event in enumerate([pod("MODIFIED", "1"), pod("DELETED", "1")], 11):
@@ -60,14 +60,16 @@ async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
 
 
 def trial(seconds, requests):
-    return Trial(seconds, Usage(seconds / 2, 10 * seconds), Counter({"create pods": requests}), [0.1], seconds)
+    return ControllerTrial(
+        seconds, ControllerUsage(seconds / 2, 10 * seconds), Counter({"create pods": requests}), [0.1], seconds
+    )
 
 
 def test_a_ratio_is_the_median_of_those_within_repetitions():
-    rests = Rest(1.0, 0.2, 50.0, 2.0, 0, 1), Rest(1.0, 0.01, 50.0, 12.0, 0, 0)
+    rests = IdleMeasurement(1.0, 0.2, 50.0, 2.0, 0, 1), IdleMeasurement(1.0, 0.01, 50.0, 12.0, 0, 0)
     theirs, ours = [trial(4, 8), trial(40, 8), trial(4, 8)], [trial(2, 4), trial(20, 4), trial(8, 16)]
     deleted = [(0.1, 0.2), (0.1, 0.08), (0.2, 0.1)]
-    outcome = Results(SIZE, theirs, ours, *rests, deleted).outcome(quick=True)
+    outcome = ControllerResults(SIZE, theirs, ours, *rests, deleted).outcome(quick=True)
     assert outcome.figures["ms from a job's deletion until its children are gone: ratio"] == pytest.approx(0.8)
     assert outcome.figures["seconds until all are Running: ratio"] == 0.5
     assert outcome.figures["requests a job: ratio"] == 0.5

@@ -4,7 +4,7 @@ import pytest
 
 from hack.bench.health.dlrover import blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes
-from hack.bench.health.trials import Findings, Scene, innocents, judge_with_both_rules, ours, theirs
+from hack.bench.health.trials import NodeFindings, Scene, innocents, judge_with_both_rules, ours, theirs
 
 
 def some(*found):
@@ -60,16 +60,16 @@ def test_a_floor_without_faults_has_one_round():
 
 
 FLOOR = SimulatedNodes(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
-EXACT = Findings(some(0), some(2), some(4), some((6, 7)))
+EXACT = NodeFindings(some(0), some(2), some(4), some((6, 7)))
 
 
 @pytest.mark.parametrize(
     ("findings", "wrong", "missed"),
     [
         pytest.param(EXACT, 0, 0, id="all of it"),
-        pytest.param(Findings(some(), some(), some()), 0, 4, id="nothing"),
-        pytest.param(Findings(some(0, 1), some(2), some(4), some((6, 7))), 1, 0, id="one more"),
-        pytest.param(Findings(some(0), some(2), some(4), some((1, 3))), 2, 1, id="another link: both of its ends"),
+        pytest.param(NodeFindings(some(), some(), some()), 0, 4, id="nothing"),
+        pytest.param(NodeFindings(some(0, 1), some(2), some(4), some((6, 7))), 1, 0, id="one more"),
+        pytest.param(NodeFindings(some(0), some(2), some(4), some((1, 3))), 2, 1, id="another link: both of its ends"),
     ],
 )
 def test_what_is_said_is_scored_by_what_is_true(findings, wrong, missed):

@@ -8,8 +8,8 @@ import yaml
 
 from hack.bench.placement import streams
 from hack.bench.scheduler import kueue, kueue_beside, kueue_words
-from hack.bench.scheduler.kueue import NotRun, Peer
-from hack.bench.scheduler.stream import Cell, Sent
+from hack.bench.scheduler.kueue import KueueRelease, MissingKueue
+from hack.bench.scheduler.stream import StreamCell, StreamResult
 from tests.kit.not_run import PREFIX
 
 
@@ -47,12 +47,12 @@ RELEASE = [
 
 def sent(*crossings, failed=0, bound_s=()):
     """Build what one seed gave."""
-    return Sent(crossings=list(crossings), bound_s=list(bound_s), failed=failed, patches=8, pods=4)
+    return StreamResult(crossings=list(crossings), bound_s=list(bound_s), failed=failed, patches=8, pods=4)
 
 
 def cell(way, apart, *of_seeds, kubernetes="1.35.4"):
     """A cell of the benchmark's table."""
-    return Cell(way, apart, kubernetes, of_seeds)
+    return StreamCell(way, apart, kubernetes, of_seeds)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_kueue_is_looked_for_in_the_folder_that_turnout_peers_names(there, reaso
         (tmp_path / name).touch()
     found = kueue.find({} if there is None else {"TURNOUT_PEERS": str(tmp_path)})
     if reason is None:
-        assert found == Peer(tmp_path / "kueue-manager", tmp_path / "kueue-manifests.yaml")
+        assert found == KueueRelease(tmp_path / "kueue-manager", tmp_path / "kueue-manifests.yaml")
     else:
-        assert found == NotRun(reason.format(tmp_path))
+        assert found == MissingKueue(reason.format(tmp_path))
 
 
 def test_without_turnout_peers_one_line_says_not_run():
@@ -199,7 +199,7 @@ def test_a_seed_whose_gangs_all_failed_has_no_crossings():
 @pytest.mark.asyncio
 async def test_kueue_places_gangs_whole_and_their_room_is_free_again():
     peer = kueue.find(os.environ)
-    if isinstance(peer, NotRun):
+    if isinstance(peer, MissingKueue):
         pytest.skip(PREFIX + peer.reason)
     version, found = await kueue.send(peer, [120, 0, 120], 1, 0.0)
     assert found.failed == 0

@@ -11,9 +11,19 @@ import pytest
 from hack.bench.preprocess import measure, sides, text
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, Merge, Run, tables, targets
-from hack.bench.preprocess.run import Plan, measured
-from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, NotRun, Side
+from hack.bench.preprocess.results import MergeResult, PreprocessFindings, PreprocessRunResult, tables, targets
+from hack.bench.preprocess.run import PreprocessPlan, measured
+from hack.bench.preprocess.sides import (
+    AUTO,
+    DATATROVE,
+    FAST,
+    GIGATOKEN,
+    OLD,
+    OURS,
+    SPARK,
+    MissingPreprocessor,
+    Preprocessor,
+)
 
 MB = 1_000_000
 
@@ -113,7 +123,7 @@ def test_a_peer_that_is_not_there_is_named_with_the_reason(tmp_path, made, missi
     touch(tmp_path, made or ())
     found = sides.peers({} if made is None else {"TURNOUT_PEERS": str(tmp_path)}, tmp_path / "tokenizer")
     assert [peer.name for peer in found] == [FAST, OLD, DATATROVE]
-    absent = [peer for peer in found if isinstance(peer, NotRun)]
+    absent = [peer for peer in found if isinstance(peer, MissingPreprocessor)]
     assert [peer.name for peer in absent] == list(missing)
     assert all(missing[peer.name] in peer.note and "not run: " in peer.note for peer in absent)
 
@@ -122,7 +132,7 @@ def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
     touch(tmp_path, [TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON])
     every = [*sides.peers({"TURNOUT_PEERS": str(tmp_path)}, tmp_path), sides.ours("auto", tmp_path / "tokenizer.json")]
     for side in every:
-        assert isinstance(side, Side)
+        assert isinstance(side, Preprocessor)
         words = " ".join(side.command([tmp_path / "a.jsonl"], tmp_path / "out"))
         assert str(tmp_path / "a.jsonl") in words
         assert str(tmp_path / "out") in words
@@ -130,11 +140,11 @@ def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
 
 
 def run(wall_s, size_mb=100, cpu_s=0.0, peak_mib=0.0):
-    return Run(size_mb * MB, Usage(wall_s, cpu_s, peak_mib))
+    return PreprocessRunResult(size_mb * MB, Usage(wall_s, cpu_s, peak_mib))
 
 
 STARTS = {OURS: 1, AUTO: 2, GIGATOKEN: 0, FAST: 9, OLD: 8, SPARK: 5}
-FINDINGS = Findings(
+FINDINGS = PreprocessFindings(
     starts={name: [Usage(wall_s, 0, 0)] * (1 if name == OLD else 3) for name, wall_s in STARTS.items()},
     rounds={
         OURS: [run(3), run(2), run(11)],
@@ -146,7 +156,7 @@ FINDINGS = Findings(
     },
     memory={OURS: [run(3, peak_mib=300), run(9, 400, peak_mib=500)], FAST: [run(9, peak_mib=4_000)]},
     long_document=[(run(6), run(5)), (run(9), run(5)), (run(5), run(5))],
-    merges=[Merge(100, 2.0, 1.0), Merge(100, 1.0, 1.0), Merge(100, 1.0, 1.5)],
+    merges=[MergeResult(100, 2.0, 1.0), MergeResult(100, 1.0, 1.0), MergeResult(100, 1.0, 1.5)],
     equal={AUTO: True, FAST: True, OLD: False},
 )
 
@@ -195,8 +205,8 @@ def test_tables_have_a_row_for_each_side_that_ran():
 
 
 def test_a_run_without_findings_shows_an_empty_table_and_meets_nothing():
-    assert [table.rows for table in tables(Findings())] == [[]]
-    assert not any(target.met for target in targets(Findings(), full=False))
+    assert [table.rows for table in tables(PreprocessFindings())] == [[]]
+    assert not any(target.met for target in targets(PreprocessFindings(), full=False))
 
 
 def test_a_command_is_measured_with_the_memory_of_its_children(tmp_path):
@@ -220,7 +230,7 @@ def test_a_command_that_fails_says_what_it_printed_last(tmp_path):
 @pytest.mark.long  # what it measures runs in `make bench`
 def test_every_part_of_the_benchmark_runs_on_little_text(tmp_path, monkeypatch):
     monkeypatch.delenv("TURNOUT_PEERS", raising=False)
-    plan = Plan(2 * MB, MB, rounds=1, memory=((2 * MB, 2),), long_bytes=MB, long_rounds=1, merges=1)
+    plan = PreprocessPlan(2 * MB, MB, rounds=1, memory=((2 * MB, 2),), long_bytes=MB, long_rounds=1, merges=1)
     outcome = measured(tmp_path, plan, full=False)
     assert len(outcome.tables) == 4
     assert {row[-1] for row in outcome.tables[0].rows} <= {"equal", "-"}

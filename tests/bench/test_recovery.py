@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from hack.bench.recovery import jobs, restarts
-from hack.bench.recovery.acts import Act, Recovery, Trial, may_begin, measure_recovery
+from hack.bench.recovery.acts import RecoveryEvent, RecoveryMeasurement, RecoveryTrial, may_begin, measure_recovery
 from hack.bench.recovery.events import OURS, QUICK, outcome
-from hack.bench.recovery.phase_times import LOST, WORDS, Fault, Mark, fault, middle, stepped
-from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.recovery.phase_times import LOST, WORDS, KillResult, PhaseMark, fault, middle, stepped
+from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.chaos.history import Record
 from hack.chaos.testbed.manifests import ROOT
 
@@ -34,35 +34,40 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
 @pytest.mark.parametrize(
     ("act", "after", "found"),
     [
-        pytest.param(Act.KILLED, [], None, id="nothing comes of it"),
+        pytest.param(RecoveryEvent.KILLED, [], None, id="nothing comes of it"),
         pytest.param(
-            Act.KILLED,
+            RecoveryEvent.KILLED,
             round_(2, 3, 3, [7, 8]),
-            Recovery(new_s=3.5, still_s=4, again=0, sources=("memory",), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory",), world=3),
             id="from memory: no step again",
         ),
         pytest.param(
-            Act.KILLED, round_(2, 3, 0, [7, 8, 9], "disk"), None, id="steps that were made before are no new ones"
+            RecoveryEvent.KILLED,
+            round_(2, 3, 0, [7, 8, 9], "disk"),
+            None,
+            id="steps that were made before are no new ones",
         ),
         pytest.param(
-            Act.KILLED,
+            RecoveryEvent.KILLED,
             round_(2, 3, 1, [7, 8, 9], "disk"),
-            Recovery(new_s=5.5, still_s=6, again=2, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=5.5, still_s=6, again=2, sources=("disk",), world=3),
             id="from disk: until it is where it was",
         ),
         pytest.param(
-            Act.KILLED,
+            RecoveryEvent.KILLED,
             [*round_(2, 2, 1, [7], "disk"), *round_(3, 3, 1, [10, 11, 12], "disk")],
-            Recovery(new_s=8.5, still_s=9, again=3, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=8.5, still_s=9, again=3, sources=("disk",), world=3),
             id="a world that ends again before it is where it was",
         ),
         pytest.param(
-            Act.LOST,
+            RecoveryEvent.LOST,
             round_(2, 3, 3, [7], homes="abd"),
-            Recovery(new_s=3.5, still_s=4, again=0, sources=("memory", "buddy"), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory", "buddy"), world=3),
             id="who was not there before has another's memory",
         ),
-        pytest.param(Act.GIVES_WAY, round_(2, 3, 3, [7]), None, id="a world that is not smaller is not what was asked"),
+        pytest.param(
+            RecoveryEvent.GIVES_WAY, round_(2, 3, 3, [7]), None, id="a world that is not smaller is not what was asked"
+        ),
     ],
 )
 def test_how_a_job_went_on(act, after, found):
@@ -71,7 +76,7 @@ def test_how_a_job_went_on(act, after, found):
 
 def test_a_growing_job_stands_still_only_from_its_last_step_before():
     old = round_(1, 2, 0, [1, 2, 3, 9], "fresh", "ab")
-    assert measure_recovery([*old, *round_(2, 3, 4, [11])], Act.GROWS, 3.5) == Recovery(
+    assert measure_recovery([*old, *round_(2, 3, 4, [11])], RecoveryEvent.GROWS, 3.5) == RecoveryMeasurement(
         7.5, 2, 0, ("memory", "buddy"), 3
     )
 
@@ -79,7 +84,9 @@ def test_a_growing_job_stands_still_only_from_its_last_step_before():
 def test_a_smaller_world_that_trains_on_the_way_does_not_stand_still():
     """A world that is too small still makes new steps."""
     after = [*round_(2, 1, 3, [5, 6], homes="a"), *round_(3, 2, 5, [8], homes="ab")]
-    assert measure_recovery([*BEFORE, *after], Act.GIVES_WAY, 3.5) == Recovery(4.5, 2, 0, ("memory",), 2)
+    assert measure_recovery([*BEFORE, *after], RecoveryEvent.GIVES_WAY, 3.5) == RecoveryMeasurement(
+        4.5, 2, 0, ("memory",), 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,20 +100,23 @@ def test_a_smaller_world_that_trains_on_the_way_does_not_stand_still():
 )
 def test_when_an_act_may_begin(world, steps, begins):
     records = round_(1, world, 0, [1 + at / 10 for at in range(steps)])
-    assert may_begin(records, Act.KILLED, EVERY) is begins
+    assert may_begin(records, RecoveryEvent.KILLED, EVERY) is begins
 
 
 def test_a_round_that_has_just_begun_is_waited_for():
-    assert not may_begin(round_(2, 3, 29, [40]), Act.KILLED, EVERY)
-    assert not may_begin([], Act.KILLED, EVERY)
+    assert not may_begin(round_(2, 3, 29, [40]), RecoveryEvent.KILLED, EVERY)
+    assert not may_begin([], RecoveryEvent.KILLED, EVERY)
 
 
 def trials(*new_s, again=0, source="memory"):
-    return [Trial(Recovery(each, each, again, (source,), 3) if each < math.inf else None) for each in new_s]
+    return [
+        RecoveryTrial(RecoveryMeasurement(each, each, again, (source,), 3) if each < math.inf else None)
+        for each in new_s
+    ]
 
 
 def found(**of):
-    return outcome({side: dict.fromkeys(Act, each) for side, each in of.items()})
+    return outcome({side: dict.fromkeys(RecoveryEvent, each) for side, each in of.items()})
 
 
 @pytest.mark.parametrize(
@@ -119,8 +129,8 @@ def found(**of):
 )
 def test_the_row_of_an_event(new_s, row):
     (table,) = found(torchrun=trials(*new_s)).tables
-    assert table.texts()[0] == [f"{Act.KILLED.what}, torchrun", *row]
-    assert len(table.rows) == len(Act)
+    assert table.texts()[0] == [f"{RecoveryEvent.KILLED.what}, torchrun", *row]
+    assert len(table.rows) == len(RecoveryEvent)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +144,12 @@ def test_the_row_of_an_event(new_s, row):
     ],
 )
 def test_what_ours_is_held_to(mine, met):
-    story = {OURS[0]: dict.fromkeys(Act, mine), "torchrun": dict.fromkeys(Act, trials(9, again=9))}
+    story = {OURS[0]: dict.fromkeys(RecoveryEvent, mine), "torchrun": dict.fromkeys(RecoveryEvent, trials(9, again=9))}
     assert [target.met for target in outcome(story).targets] == met
 
 
 def test_why_a_job_never_came_to_an_act_is_told():
-    assert f"torchrun, {Act.KILLED.what}: no world" in found(torchrun=[Trial(None, "no world")]).notes
+    assert f"torchrun, {RecoveryEvent.KILLED.what}: no world" in found(torchrun=[RecoveryTrial(None, "no world")]).notes
 
 
 @pytest.mark.long
@@ -148,21 +158,21 @@ def test_the_quick_run_tells_every_row(tmp_path):
     command = [sys.executable, "-m", "hack.bench", "recovery", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_150, check=True)
     figures = json.loads(done.stdout.splitlines()[-1])["figures"]
-    assert len([name for name in figures if name.endswith(": next new step s")]) == len(QUICK) * len(Act)
-    for act in Act:
+    assert len([name for name in figures if name.endswith(": next new step s")]) == len(QUICK) * len(RecoveryEvent)
+    for act in RecoveryEvent:
         assert done.stdout.count(act.what) >= len(QUICK)
 
 
 def marks(pid, rank, restart, began_s, words=WORDS):
-    return [Mark(pid, rank, restart, word, began_s + at) for at, word in enumerate(words)]
+    return [PhaseMark(pid, rank, restart, word, began_s + at) for at, word in enumerate(words)]
 
 
 MARKS = [*marks(1, 0, 0, 0), *marks(2, 1, 0, 0)]
 
 
 def test_a_mark_is_read_as_it_was_written():
-    mark = Mark(7, 1, 2, "loaded", 12.25)
-    assert Mark.read(mark.written()) == mark
+    mark = PhaseMark(7, 1, 2, "loaded", 12.25)
+    assert PhaseMark.read(mark.written()) == mark
 
 
 @pytest.mark.parametrize(
@@ -194,7 +204,7 @@ def test_of_each_rank_the_newest_process_counts():
 
 
 def test_medians_are_those_of_the_jobs_that_survived():
-    faults = [LOST, *(Fault({"stopped": math.nan, "stepped": took_s}, 1) for took_s in (1.0, 2.0, 9.0))]
+    faults = [LOST, *(KillResult({"stopped": math.nan, "stepped": took_s}, 1) for took_s in (1.0, 2.0, 9.0))]
     assert middle(faults)["stepped"] == 2.0
     assert math.isnan(middle(faults)["stopped"])
     row = restarts.outcome({"torchrun": faults}).tables[0].rows[0]
@@ -203,23 +213,23 @@ def test_medians_are_those_of_the_jobs_that_survived():
 
 def test_restarts_are_held_against_torchrun_at_its_best():
     names = {"turnout-run": 0.1, "torchrun at its best": 1.7}
-    found = restarts.outcome({name: [Fault({"stepped": took_s}, 1)] for name, took_s in names.items()})
+    found = restarts.outcome({name: [KillResult({"stepped": took_s}, 1)] for name, took_s in names.items()})
     assert all(target.met for target in found.targets)
     assert not any(target.met for target in restarts.outcome({}).targets)
 
 
 def test_a_job_that_never_starts_is_lost(tmp_path):
     ends = jobs.Launcher("ends", lambda port, folder: [[sys.executable, "-c", "raise SystemExit(3)"]])
-    assert jobs.faults(ends, Names.MACHINE, tmp_path, 2, 5.0) == [LOST, LOST]
+    assert jobs.faults(ends, NameSource.MACHINE, tmp_path, 2, 5.0) == [LOST, LOST]
 
 
 @pytest.mark.long
 def test_a_killed_process_of_ours_costs_one_restart(tmp_path):
-    found = jobs.faults(jobs.OURS, Names.MACHINE, tmp_path, 2, 30.0)
+    found = jobs.faults(jobs.OURS, NameSource.MACHINE, tmp_path, 2, 30.0)
     assert [each.burned for each in found] == [1, 1]
     assert [[*each.after_s] for each in found] == [["detected", "stopped", *WORDS]] * 2
 
 
 @pytest.mark.long
 def test_the_loss_of_an_agent_of_ours_leaves_a_world_of_one(tmp_path):
-    assert jobs.lost_agent(jobs.OURS_SHRINKS, Names.MACHINE, tmp_path, 60.0).took_s < 60
+    assert jobs.lost_agent(jobs.OURS_SHRINKS, NameSource.MACHINE, tmp_path, 60.0).took_s < 60

@@ -9,9 +9,9 @@ from hack.bench.tenants.attacks import ATTACKS, nothing, plain
 from hack.bench.tenants.lending_attacks import ATTACKS as ON_JOBS
 from hack.bench.tenants.lending_attacks import NONE
 from hack.bench.tenants.lending_story import LendingStory
-from hack.bench.tenants.story import Size, tell
+from hack.bench.tenants.story import SimulationSize, tell
 
-SIZE = Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True)
+SIZE = SimulationSize(nodes=100, seconds=600, every_s=12, at_once=1, quick=True)
 
 
 def named(attacks, name):
@@ -32,7 +32,7 @@ def test_what_is_held_beside_an_attack_has_its_pods_and_no_words():
 
 
 def test_a_pod_of_the_attacker_that_is_refused_is_no_lost_answer():
-    small = Size(nodes=16, seconds=140, every_s=12, at_once=1, quick=True)
+    small = SimulationSize(nodes=16, seconds=140, every_s=12, at_once=1, quick=True)
     assert tell(small, named(ATTACKS, "words that are no numbers").attack).neutral == 0
 
 

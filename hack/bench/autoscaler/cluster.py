@@ -44,9 +44,10 @@ class Cluster:
 
 
 def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
-    """Return a cluster whose nodes are full of jobs.
+    """Return a cluster whose nodes are filled with jobs.
 
-    The jobs have up to MOST workers of 1, 2, 4 or 8 GPUs. waiters: number of further jobs, of which no pod has a node.
+    The jobs have up to MOST workers of 1, 2, 4 or 8 GPUs; a job for which there is no room is left out. waiters: number
+    of further jobs, of which no pod has a node. rng: draws the sizes.
     """
     made = Cluster()
     for number in range(nodes):
@@ -65,9 +66,10 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
 
 
 def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
-    """Return (minimum, GPUs of a worker, node of each worker) of every job.
+    """Return (minimum, GPUs of a worker, node number of each worker) of every job that got a worker.
 
-    All jobs get two workers; then they grow while there is room, as in a cluster that lends idle GPUs.
+    Each of `jobs` jobs gets up to two workers; then they grow while there is room, as in a cluster that lends idle
+    GPUs. rng: draws the minimum and the GPUs.
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
@@ -113,7 +115,10 @@ def quota(namespace: str, gpus: int) -> Raw:
 
 
 def indexed_job(number: int, size: int, minimum: int, maximum: int, gpus: int) -> Raw:
-    """Return an elastic Indexed Job with `size` workers. number: gives name and namespace. gpus: of each worker."""
+    """Return an elastic Indexed Job with `size` workers. number: gives name and namespace. gpus: of each worker.
+
+    minimum, maximum: bounds of its workers.
+    """
     meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
     meta["annotations"] = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum)}
     meta["generation"] = 1
@@ -131,7 +136,7 @@ def indexed_job(number: int, size: int, minimum: int, maximum: int, gpus: int) -
 
 
 def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Raw:
-    """Return one pod of a job.
+    """Return one pod of a job. index: in the job. gpus: of the pod.
 
     on: number of its node, None for a pending pod. life: number of earlier pods with its index.
     """
@@ -157,7 +162,7 @@ def pod_spec(gpus: int) -> Raw:
 
 
 def _meta(name: str, namespace: str, uid: str) -> Raw:
-    """Return metadata as large as a real object's, with managedFields. namespace: "" for none."""
+    """Return metadata as large as a real object's, with managedFields. namespace: "" for none. uid: the object's."""
     fields: dict[str, Raw] = {f"f:field-{n}": {} for n in range(30)}
     wrote = [
         {"manager": who, "operation": "Update", "apiVersion": "v1", "time": CREATED, "fieldsV1": {"f:spec": fields}}

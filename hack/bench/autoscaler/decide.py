@@ -68,8 +68,8 @@ def _ms(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
-    """Run an autoscaler in its own process, which reads `changes` changes of a full cluster in which a few jobs
-    always wait.
+    """Run an autoscaler in its own process, which reads `changes` changes of a full cluster in which a few jobs always
+    wait. Return its times and memory as an outcome.
     """
     rng = random.Random(1)
     full = cluster.built(jobs, nodes, rng, WAITERS)
@@ -99,7 +99,10 @@ def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
 
 
 def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, number of changed jobs) of each decision. Every fourth decision has a new cluster."""
+    """Yield (seconds, number of changed jobs) of each of `runs` decisions. Every fourth one has a new cluster.
+
+    scene: one of SCENES.
+    """
     policy = Policy()
     for number in range(runs):
         if number % 4 == 0:
@@ -119,7 +122,7 @@ def _as_seen_anew(room: Capacity) -> Capacity:
 
 
 def _cluster(scene: str, rng: random.Random) -> Observation:
-    """Return a full cluster of elastic jobs, changed as the scene requires."""
+    """Return a full cluster of elastic jobs, changed as the scene, one of SCENES, requires. rng: draws the jobs."""
     shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
     takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
     free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
@@ -167,7 +170,7 @@ def _job(
 ) -> JobState:
     """Return a random elastic job with as many workers as find a node; a job without any is suspended.
 
-    number: of the job, part of its name. next_free: as `_filler` returns it.
+    number: of the job, part of its name. next_free: as `_filler` returns it. shapes: one is drawn.
     """
     shape, minimum = rng.choice(shapes), rng.randint(1, 2)
     size = minimum + rng.randint(0, 2)
@@ -191,7 +194,10 @@ def _job(
 
 
 def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
-    """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`."""
+    """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`.
+
+    takes: amounts that a pod of each shape takes. free: free amounts of each node, which are changed in place.
+    """
     kept = seen.workers[: seen.job.bounds.minimum]
     for worker in seen.workers[len(kept) :]:
         free[worker.row] += takes[seen.job.shape]

@@ -59,14 +59,14 @@ def run_fed_autoscaler(folder: Path) -> dict[str, Any]:
     """Run this module in a process of its own, which feeds an autoscaler from a folder. Return its measurements by
     name.
 
-    Raises CalledProcessError, and TimeoutExpired after GIVE_UP_S.
+    Raises CalledProcessError if the process fails, and TimeoutExpired after GIVE_UP_S.
     """
     command = [sys.executable, "-m", "hack.bench.autoscaler.feeder", str(folder)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=GIVE_UP_S)
     return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
-class Files:
+class FolderSource:
     """A Source: lists and changes of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,8 +76,9 @@ class Files:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = PAGE
     ) -> AsyncIterator[bytes]:
-        """Yield each page of a list, as an API server would; one empty page for a collection that is not in the
-        folder.
+        """Yield each page of a list, as an API server would; one empty page for a collection that is not in the folder.
+
+        path: of the collection. params, limit: ignored.
         """
         file = self._folder / _file(path)
         if not file.exists():
@@ -121,15 +122,14 @@ class TimedCache(Cache):
     took_s: list[float]
 
     def observation(
-        self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
+        self, now_s: float, age_s: float = 0.0, complete: bool = True, monotonic_s: float | None = None
     ) -> Observation:
         """Return the observation of the cache, and append its CPU seconds in this thread to `took_s`.
 
-        whole: False if some list failed; `complete` of `Cache.observation`. steady_s: now by the monotonic clock, None
-        for `now_s`; its `monotonic_s`. now_s, age_s: as there.
+        The arguments are those of `Cache.observation`.
         """
         began_s = time.thread_time()
-        seen = super().observation(now_s, age_s, whole, steady_s)
+        seen = super().observation(now_s, age_s, complete, monotonic_s)
         self.took_s.append(time.thread_time() - began_s)
         return seen
 
@@ -152,7 +152,7 @@ class TimedController(AutoscalerController):
         return written
 
 
-class Times:
+class DecisionTimes:
     """Replaces the histogram of decisions: keeps each time, in CPU seconds."""
 
     def __init__(self) -> None:
@@ -167,15 +167,18 @@ class Times:
 
 
 async def main(folder: Path) -> None:
-    """Read the lists, then the changes, and print the results. A failure of any task ends the program."""
+    """Read the lists of a folder, then its changes, and print the results as one line of JSON.
+
+    A failure of any task ends the program.
+    """
     async with asyncio.TaskGroup() as tasks:
         pid = os.getpid()
         began_s, before_mib = time.perf_counter(), memory_mib(pid)
-        view, source, clock = TimedCache(KINDS, (GPU,)), Files(folder), RealClock()
+        view, source, clock = TimedCache(KINDS, (GPU,)), FolderSource(folder), RealClock()
         informers = AutoscalerInformers(
             view, source, KINDS, clock, random.Random(1), WatchedConfigMaps("default/map", "default/orders")
         )
-        metrics, decisions = Metrics((GPU,)), Times()
+        metrics, decisions = Metrics((GPU,)), DecisionTimes()
         metrics.decide_s = decisions  # type: ignore[assignment]
         writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.count_outcome)
         autoscaler = TimedController(view, informers, writer, Policy(), clock, _Deaf(), metrics)

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hack.bench.autoscaler.scene import Size
+from hack.bench.autoscaler.scene import ClusterSize
 from hack.bench.autoscaler.testbed import Testbed, opened
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 from hack.bench.support.percentiles import interpolated
 from hack.controlplane.plane import ControlPlane
 
-SIZE = Size(jobs=1000, workers=4, gpus=1)
-LARGE = Size(jobs=10_000, workers=2, gpus=4, others=5000)
+SIZE = ClusterSize(jobs=1000, workers=4, gpus=1)
+LARGE = ClusterSize(jobs=10_000, workers=2, gpus=4, others=5000)
 FORMS = ("pods", "Pending", "Inqueue")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReactionPlan:
     """How many gangs come of each form: one by one, and in bursts of so many. baselines: times of each baseline."""
 
     singles: int
@@ -34,12 +34,12 @@ class Plan:
     together: int = 10
 
 
-FULL, QUICK, LARGE_PLAN = Plan(100, 10, 100), Plan(20, 2, 40), Plan(30, 3, 0)
-SMALLEST = Size(jobs=12, workers=3, gpus=2, others=4), Plan(singles=1, bursts=1, baselines=2, together=2)
+FULL, QUICK, LARGE_PLAN = ReactionPlan(100, 10, 100), ReactionPlan(20, 2, 40), ReactionPlan(30, 3, 0)
+SMALLEST = ClusterSize(jobs=12, workers=3, gpus=2, others=4), ReactionPlan(singles=1, bursts=1, baselines=2, together=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ReactionResults:
     """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: its memory now and at most."""
 
     times_s: dict[str, list[float]]
@@ -66,7 +66,7 @@ def measure(scale: Scale) -> Outcome:
     return combined("reaction", *outcomes)
 
 
-async def one_plane(size: Size, plan: Plan) -> Results:
+async def one_plane(size: ClusterSize, plan: ReactionPlan) -> ReactionResults:
     """Run the measurement on a new control plane, which is stopped afterwards. Return the times."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
@@ -75,9 +75,10 @@ async def one_plane(size: Size, plan: Plan) -> Results:
         await asyncio.to_thread(plane.stop)
 
 
-async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
-    """Create the cluster on an empty control plane, start the autoscaler, and measure how soon jobs shrink for
-    gangs.
+async def measured(plane: ControlPlane, size: ClusterSize, plan: ReactionPlan, rng: random.Random) -> ReactionResults:
+    """Create the cluster on an empty control plane, start the autoscaler, and measure how soon jobs shrink for gangs.
+
+    Return the times. plan: how many gangs come. rng: chooses pauses.
     """
     async with opened(plane, size, rng) as testbed:
         times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
@@ -89,10 +90,12 @@ async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Rand
             times[form], times[f"{form}, bursts"] = await _reactions(testbed, form, plan)
         more, after_s = await _decisions(testbed)
         decide_s = (after_s - taken_s) / max(1, more - looks)
-        return Results(times, start_s, decide_s, int(more - looks), testbed.memory_mib(), testbed.memory_mib("VmHWM"))
+        return ReactionResults(
+            times, start_s, decide_s, int(more - looks), testbed.memory_mib(), testbed.memory_mib("VmHWM")
+        )
 
 
-async def _reactions(testbed: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
+async def _reactions(testbed: Testbed, form: str, plan: ReactionPlan) -> tuple[list[float], list[float]]:
     """Return the reaction times, in seconds, to gangs that come one by one, and to gangs that come together.
 
     form: as in Testbed.react.
@@ -113,7 +116,7 @@ _WORDS = {
 }
 
 
-def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
+def _outcome(found: ReactionResults, size: ClusterSize, targets: Sequence[Target]) -> Outcome:
     """Return the table of reaction times, the targets and the note. Forms without a reaction have no row.
 
     size: of the cluster, named in each row.
@@ -131,7 +134,7 @@ def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
     return Outcome("reaction", [table], targets, [_note(found, size)])
 
 
-def _targets(found: Results, where: str) -> Iterator[Target]:
+def _targets(found: ReactionResults, where: str) -> Iterator[Target]:
     """Yield the targets that docs/autoscaler.md promises, for single gangs and for bursts. where: prefix of their
     names.
     """
@@ -143,7 +146,7 @@ def _targets(found: Results, where: str) -> Iterator[Target]:
     yield Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(held, 0.99), "<=", 1)
 
 
-def _note(found: Results, size: Size) -> str:
+def _note(found: ReactionResults, size: ClusterSize) -> str:
     """Return the note about the size of the cluster, and the time and memory of the autoscaler."""
     return (
         f"{size.jobs:,} Indexed Jobs, {size.pods:,} pods, {size.nodes * 8:,} GPUs: the autoscaler started, saw "

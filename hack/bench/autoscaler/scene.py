@@ -17,7 +17,7 @@ PER_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ClusterSize:
     """jobs: elastic, of `workers` pods of `gpus` each, of which one is the min; others: pods that are nobody's job's.
 
     A gang asks for just what one job has lent, so that each brings about one shrink.
@@ -42,17 +42,17 @@ class Size:
         return self.workers - 1
 
 
-def nodes(size: Size) -> list[Raw]:
+def nodes(size: ClusterSize) -> list[Raw]:
     """Every node."""
     return [gpu_node(_node(at), address(at)) for at in range(size.nodes)]
 
 
-def jobs(size: Size) -> list[Raw]:
+def jobs(size: ClusterSize) -> list[Raw]:
     """Every elastic job, grown to its most."""
     return [_job(f"job-{at:05d}", size) for at in range(size.jobs)]
 
 
-def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
+def pods(size: ClusterSize, made: list[Raw]) -> Iterator[Raw]:
     """Yield every pod, bound to its node. made: the jobs as the API server returned them."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
     for job, index in ((job, index) for job in made for index in range(size.workers)):
@@ -71,7 +71,7 @@ def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
         yield _pod(f"other-{at:05d}", size.gpus, next(places))
 
 
-def gang(name: str, size: Size) -> list[Raw]:
+def gang(name: str, size: ClusterSize) -> list[Raw]:
     """Return the pending pods of a gang that no known controller owns, with koordinator's annotations; it has no
     PodGroup.
     """
@@ -80,7 +80,7 @@ def gang(name: str, size: Size) -> list[Raw]:
     return [_pod(f"{name}-{rank}", size.gpus, annotations=notes) for rank in range(size.asked)]
 
 
-def group(name: str, size: Size, phase: str) -> Raw:
+def group(name: str, size: ClusterSize, phase: str) -> Raw:
     """Return a PodGroup of Volcano in this phase, without pods, and with an owner that would create them."""
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
@@ -93,7 +93,7 @@ def group(name: str, size: Size, phase: str) -> Raw:
     }
 
 
-def members(name: str, size: Size, places: list[str]) -> list[Raw]:
+def members(name: str, size: ClusterSize, places: list[str]) -> list[Raw]:
     """Return the pods of a PodGroup, on their nodes."""
     notes = {labels.VOLCANO_GROUP: name}
     return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
@@ -116,7 +116,7 @@ def _node(number: int) -> str:
     return f"node-{number:05d}"
 
 
-def _job(name: str, size: Size) -> Raw:
+def _job(name: str, size: ClusterSize) -> Raw:
     """Return an elastic Indexed Job with `size.workers` workers, which may shrink to one."""
     notes = {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: str(size.workers)}
     return {

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from hack.bench.autoscaler import scene
-from hack.bench.autoscaler.scene import GROUPS, JOBS, PODS, Raw, Size
+from hack.bench.autoscaler.scene import GROUPS, JOBS, PODS, ClusterSize, Raw
 from hack.bench.support.measure import memory_mib
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane, free_ports
@@ -52,7 +52,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 @dataclass(slots=True)
-class Observed:
+class WatchRecord:
     """What the watches have shown, and when.
 
     first_s: when each pod and PodGroup was first seen, by name, monotonic seconds. shrunk: (job, new size, time).
@@ -90,7 +90,7 @@ class Observed:
 class Testbed:
     """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
 
-    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Observed, rng: random.Random) -> None:
+    def __init__(self, plane: ControlPlane, size: ClusterSize, api: Api, seen: WatchRecord, rng: random.Random) -> None:
         self._plane, self._size, self._api, self._seen, self._rng = plane, size, api, seen, rng
         self._number = 0
         self._port = 0
@@ -218,7 +218,7 @@ class Testbed:
 
 
 @asynccontextmanager
-async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIterator[Testbed]:
+async def opened(plane: ControlPlane, size: ClusterSize, rng: random.Random) -> AsyncIterator[Testbed]:
     """Create the cluster and start the watches; stop them at the end of the block. rng: chooses pauses."""
     async with plane.api() as api:
         await api.create(scene.group_crd())
@@ -226,7 +226,7 @@ async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIt
         jobs = await api.create_all(scene.jobs(size))
         await api.create_all(scene.pods(size, jobs))
         await api.served(GROUPS)
-        seen = Observed(sizes={job["metadata"]["name"]: size.workers for job in jobs})
+        seen = WatchRecord(sizes={job["metadata"]["name"]: size.workers for job in jobs})
         watched = ((JOBS, seen.note_job), (PODS, seen.note), (GROUPS, seen.note))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_follow(api, path, await _version(api, path), note)) for path, note in watched]

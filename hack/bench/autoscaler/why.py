@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from hack.bench.autoscaler import scene
-from hack.bench.autoscaler.scene import Size
+from hack.bench.autoscaler.scene import ClusterSize
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.api import Api
@@ -35,8 +35,8 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.errors import NotFound
 
-SIZE, QUICK = Size(jobs=1000, workers=4, gpus=1), Size(jobs=200, workers=4, gpus=1)
-SMALLEST = Size(jobs=8, workers=4, gpus=1)
+SIZE, QUICK = ClusterSize(jobs=1000, workers=4, gpus=1), ClusterSize(jobs=200, workers=4, gpus=1)
+SMALLEST = ClusterSize(jobs=8, workers=4, gpus=1)
 TIMES = 10
 GANG = "needs"
 TARGETS_S = {SMALLEST.jobs: 0.5, QUICK.jobs: 0.5, SIZE.jobs: 1.0}  # of CPU
@@ -71,10 +71,11 @@ async def helps(compiled: str) -> Timed:
     return taken
 
 
-async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
+async def measured(plane: ControlPlane, size: ClusterSize, compiled: str) -> Timed:
     """Fill a cluster and time each question TIMES times, in turn, after one run of each that does not count.
 
-    compiled: folder of the bytecode cache.
+    Return the wall seconds of each question, and the CPU seconds of each `why` under "CPU of " and its name. compiled:
+    folder of the bytecode cache.
     """
     async with plane.api() as api:
         await _fill(api, size)
@@ -111,7 +112,7 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def _fill(api: Api, size: Size) -> None:
+async def _fill(api: Api, size: ClusterSize) -> None:
     """Create nodes, jobs with their pods, and a gang that waits."""
     await api.create_all(scene.nodes(size))
     jobs = await api.create_all(scene.jobs(size))
@@ -183,7 +184,7 @@ async def _time_process(compiled: str, *argv: str) -> float:
     return took_s
 
 
-def _outcome(size: Size, taken: Timed, helped: Timed) -> Outcome:
+def _outcome(size: ClusterSize, taken: Timed, helped: Timed) -> Outcome:
     """Return the tables and targets. taken: seconds by what was timed. helped: CPU seconds of --help by command."""
     columns = {"milliseconds": "", "median": ".0f", "p90": ".0f", "most": ".0f"}
     rows = [

@@ -17,7 +17,7 @@ Piece = tuple[int, int, int]  # to, from: addresses; bytes
 _PAGE = 4096
 
 
-class Warm:
+class WarmMemory:
     """Shared memory whose pages have all been written. Use it in a `with` block, which frees it."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -44,7 +44,7 @@ class Warm:
         return True
 
 
-class Copy:
+class MemoryCopy:
     """A memcpy of tensors, one after the other, to an address, or with `backwards` from it into the tensors.
 
     threads: that copy equal shares in parallel.

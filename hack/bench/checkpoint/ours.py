@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Ours:
+class TurnoutSaver:
     """Checkpointer, as a Saver. It writes to the folder on request only. frozen: names of constant tensors."""
 
     def __init__(self, folder: Path, frozen: frozenset[str] = frozenset()) -> None:

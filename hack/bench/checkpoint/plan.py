@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from hack.bench.checkpoint.state import Size
+from hack.bench.checkpoint.state import ModelSize
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckpointPlan:
     """One run. firsts, steady, loops, persists, loads, sockets: how often each is done.
 
     size: of the state whose saves are timed. small: of the one that is saved beside training. wide: of the one that is
@@ -20,9 +20,9 @@ class Plan:
     is timed. sent_bytes: over a socket.
     """
 
-    size: Size
-    small: Size
-    wide: Size
+    size: ModelSize
+    small: ModelSize
+    wide: ModelSize
     firsts: int
     steady: int
     loops: int
@@ -35,7 +35,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class BenchmarkFolders:
     """memory: a folder in tmpfs; disk: one on a disk. Both are empty at first and removed at last."""
 
     memory: Path

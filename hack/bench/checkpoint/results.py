@@ -47,7 +47,7 @@ WORLDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CheckpointResults:
     """One run: the result of each scene."""
 
     scenes: Mapping[str, SceneResult]  # by name
@@ -115,7 +115,8 @@ class Results:
     def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
         """Return a table of one scene with a row per name.
 
-        beneath: the name with which each row is compared, by name; "" for all names that are not listed.
+        beneath: the name with which each row is compared, by name; "" for all names that are not listed. title: of the
+        table, without the size.
         """
         rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
         size = f"{self.scenes[scene].state_bytes / 1e6:,.0f} MB"

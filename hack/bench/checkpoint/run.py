@@ -16,21 +16,21 @@ from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 
-from hack.bench.checkpoint.plan import Places, Plan
-from hack.bench.checkpoint.results import Results
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan
+from hack.bench.checkpoint.results import CheckpointResults
 from hack.bench.checkpoint.scenes.runner import played
-from hack.bench.checkpoint.state import Size
+from hack.bench.checkpoint.state import ModelSize
 from hack.bench.support.measure import load_note
 from hack.bench.support.outcome import Outcome, Scale
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
 REMOVE_S = 10.0
-LARGE = Size(width=640, layers=29, words=19_200)  # 1.87 GB in 1,056 tensors
-SMALL = Size(width=240, layers=29, words=8_600)  # 268 MB in as many
-FULL = Plan(
+LARGE = ModelSize(width=640, layers=29, words=19_200)  # 1.87 GB in 1,056 tensors
+SMALL = ModelSize(width=240, layers=29, words=8_600)  # 268 MB in as many
+FULL = CheckpointPlan(
     size=LARGE,
-    small=Size(width=352, layers=29, words=9_600),  # 565 MB
-    wide=Size(width=2_048, layers=2, words=19_200),  # 1.70 GB in 84 tensors
+    small=ModelSize(width=352, layers=29, words=9_600),  # 565 MB
+    wide=ModelSize(width=2_048, layers=2, words=19_200),  # 1.70 GB in 84 tensors
     firsts=5,
     steady=5,
     loops=5,
@@ -41,10 +41,10 @@ FULL = Plan(
     sent_bytes=512 << 20,
     sockets=9,
 )
-QUICK = Plan(
+QUICK = CheckpointPlan(
     size=SMALL,
-    small=Size(width=256, layers=6, words=3_000),  # 78 MB in 228 tensors
-    wide=Size(width=1_024, layers=1, words=8_192),  # 264 MB in 48 tensors
+    small=ModelSize(width=256, layers=6, words=3_000),  # 78 MB in 228 tensors
+    wide=ModelSize(width=1_024, layers=1, words=8_192),  # 264 MB in 48 tensors
     firsts=5,
     steady=5,
     loops=5,
@@ -55,8 +55,8 @@ QUICK = Plan(
     sent_bytes=256 << 20,
     sockets=5,
 )
-TINY = Size(width=32, layers=2, words=64)
-SMALLEST = Plan(
+TINY = ModelSize(width=32, layers=2, words=64)
+SMALLEST = CheckpointPlan(
     size=TINY,
     small=TINY,
     wide=TINY,
@@ -77,7 +77,7 @@ def run(scale: Scale) -> Outcome:
     return measured(scale.pick(FULL, QUICK, SMALLEST))
 
 
-def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
+def measured(plan: CheckpointPlan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
     """Run all scenes in new folders below `memory` and `disk`, which are removed afterwards, also after a signal."""
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
@@ -87,7 +87,7 @@ def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
         for parent in (memory, disk):
             folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
             ends.callback(_remove, folders[-1])
-        found = Results(played(plan, Places(*folders)))
+        found = CheckpointResults(played(plan, BenchmarkFolders(*folders)))
     notes = [
         *found.missing(),
         f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",

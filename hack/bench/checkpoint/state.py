@@ -14,7 +14,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ModelSize:
     """A small GPT. words: of its vocabulary."""
 
     width: int
@@ -34,7 +34,7 @@ class Size:
         return shapes | {"last.weight": (width,), "last.bias": (width,)}
 
 
-def make(size: Size, seed: int = 7) -> dict[str, Any]:
+def make(size: ModelSize, seed: int = 7) -> dict[str, Any]:
     """Return a state of model, optimizer, scheduler and random numbers, with different values everywhere.
 
     All memory is written, so that no save pays for page faults.

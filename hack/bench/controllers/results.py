@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hack.bench.controllers.scene import Size
-from hack.bench.controllers.trials import Rest, Trial
+from hack.bench.controllers.scene import WorkloadSize
+from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement
 from hack.bench.support.measure import load_note, middle, middle_ratio
 from hack.bench.support.outcome import Outcome, Table, Target
 from hack.bench.support.percentiles import interpolated
 
-_MEASURES: dict[str, Callable[[Trial, Size], float]] = {
+_MEASURES: dict[str, Callable[[ControllerTrial, WorkloadSize], float]] = {
     "seconds until all are Running": lambda one, size: one.running_s,
     "CPU seconds": lambda one, size: one.used.cpu_s,
     "peak MiB": lambda one, size: one.used.peak_mib,
@@ -25,14 +25,14 @@ _SIDES = {"Training Operator": ".2f", "ours": ".2f"}
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ControllerResults:
     """A whole run: the repetitions of each controller in the order of their pairs, and both at rest."""
 
-    size: Size
-    theirs: Sequence[Trial]
-    ours: Sequence[Trial]
-    their_rest: Rest
-    our_rest: Rest
+    size: WorkloadSize
+    theirs: Sequence[ControllerTrial]
+    ours: Sequence[ControllerTrial]
+    their_rest: IdleMeasurement
+    our_rest: IdleMeasurement
     deleted: Sequence[tuple[float, float]]  # by turn, theirs and ours: seconds until a deleted job's children were gone
 
     def outcome(self, quick: bool) -> Outcome:

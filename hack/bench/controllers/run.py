@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 
 from hack.bench.controllers.audit import Audit
-from hack.bench.controllers.results import Results
-from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, Size
-from hack.bench.controllers.sides import Side
-from hack.bench.controllers.trials import Rest, Trial, deletions, open_cluster, rest, trial
+from hack.bench.controllers.results import ControllerResults
+from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, WorkloadSize
+from hack.bench.controllers.sides import Controller
+from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement, deletions, open_cluster, rest, trial
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
@@ -29,7 +29,7 @@ def run(scale: Scale) -> Outcome:
     return asyncio.run(measure(scale.pick(FULL, QUICK, SMALLEST))).outcome(scale is not Scale.FULL)
 
 
-async def measure(size: Size) -> Results:
+async def measure(size: WorkloadSize) -> ControllerResults:
     """Run the benchmark on a new control plane, which is stopped afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         audit = Audit(Path(folder))
@@ -40,13 +40,13 @@ async def measure(size: Size) -> Results:
             await asyncio.to_thread(plane.stop)
 
 
-async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
+async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> ControllerResults:
     """Measure both controllers on an empty control plane. They take turns at being first."""
-    theirs: list[Trial] = []
-    ours: list[Trial] = []
+    theirs: list[ControllerTrial] = []
+    ours: list[ControllerTrial] = []
     async with open_cluster(plane) as (api, their_side, our_side):
         for again in range(size.times):
-            turns: list[tuple[Side, list[Trial]]] = [(their_side, theirs), (our_side, ours)]
+            turns: list[tuple[Controller, list[ControllerTrial]]] = [(their_side, theirs), (our_side, ours)]
             for side, found in turns if again % 2 == 0 else reversed(turns):
                 found.append(await trial(side, api, audit, size, random.Random(again)))
                 _progress(side, found[-1])
@@ -54,13 +54,15 @@ async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
         at_rest = await rest(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
-    return Results(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
+    return ControllerResults(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
 
 
-async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: int) -> tuple[float, float]:
+async def _both_deleted(
+    api: Api, sides: tuple[Controller, Controller], size: WorkloadSize, again: int
+) -> tuple[float, float]:
     """Return, for both controllers, the median seconds until a deleted job's children are gone: (theirs, ours).
 
-    again: number of the repetition; it decides which controller is first.
+    again: number of the repetition; it decides which controller is first. sides: the two controllers, theirs first.
     """
     found = {}
     for side in sides if again % 2 == 0 else reversed(sides):
@@ -70,12 +72,12 @@ async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: i
     return theirs, ours
 
 
-def _progress(side: Side, found: Trial) -> None:
+def _progress(side: Controller, found: ControllerTrial) -> None:
     told = f"all running after {found.running_s:.1f} s, CPU {found.used.cpu_s:.1f} s, {found.used.peak_mib:.0f} MiB"
     asked = ", ".join(f"{name} {count}" for name, count in found.requests.most_common())
     progress(f"{side.name}: {told}; {asked}")
 
 
-def _progress_at_rest(side: Side, found: Rest) -> None:
+def _progress_at_rest(side: Controller, found: IdleMeasurement) -> None:
     told = f"at rest {found.cores:.2%} of a core, {found.peak_mib:.0f} MiB, caught up after {found.caught_up_s:.1f} s"
     progress(f"{side.name}: {told}")

@@ -18,7 +18,7 @@ OF_JOB = "training.kubeflow.org/job-name"
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class WorkloadSize:
     """How much one run does. jobs: of `workers` pods each. lost: pods that are lost, one after the other.
 
     steady: jobs of one worker each, which then rest for `steady_s` seconds. times: how often each controller is run.
@@ -39,9 +39,9 @@ class Size:
         return self.jobs * self.workers
 
 
-FULL = Size(jobs=500, workers=8, lost=200, deleted=20, steady=5000, steady_s=60.0, times=2)
-QUICK = Size(jobs=40, workers=4, lost=40, deleted=5, steady=500, steady_s=15.0)
-SMALLEST = Size(jobs=4, workers=2, lost=2, deleted=1, steady=4, steady_s=1.0, turns=1)
+FULL = WorkloadSize(jobs=500, workers=8, lost=200, deleted=20, steady=5000, steady_s=60.0, times=2)
+QUICK = WorkloadSize(jobs=40, workers=4, lost=40, deleted=5, steady=500, steady_s=15.0)
+SMALLEST = WorkloadSize(jobs=4, workers=2, lost=2, deleted=1, steady=4, steady_s=1.0, turns=1)
 
 
 def cluster() -> Iterator[Raw]:

@@ -22,14 +22,14 @@ READY_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ControllerUsage:
     """cpu_s: user and system time so far. peak_mib: the most memory that the process has had."""
 
     cpu_s: float
     peak_mib: float
 
 
-class Side:
+class Controller:
     """One controller. name: of the program on the plane. agent: how its name for itself begins in requests.
 
     looks: the series of its metrics page that counts looks at jobs; waiting: that of jobs which wait for one.
@@ -49,10 +49,10 @@ class Side:
         """End it, gently."""
         await asyncio.to_thread(self._plane.stop_program, self.name)
 
-    def usage(self) -> Usage:
+    def usage(self) -> ControllerUsage:
         """Read what the process has used since it began."""
         pid = self._plane.pid(self.name)
-        return Usage(cpu_s(pid), memory_mib(pid, "VmHWM"))
+        return ControllerUsage(cpu_s(pid), memory_mib(pid, "VmHWM"))
 
     async def caught_up(self, jobs: int) -> None:
         """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it."""
@@ -68,7 +68,7 @@ class Side:
                 await asyncio.sleep(0.02)
 
 
-class Theirs(Side):
+class TrainingOperator(Controller):
     """The Training Operator."""
 
     name = agent = "training-operator"
@@ -81,7 +81,7 @@ class Theirs(Side):
         self._metrics = f"{self._plane.training_operator_url}/metrics"
 
 
-class Ours(Side):
+class TurnoutController(Controller):
     """The job controllers of this repository."""
 
     name, agent = "turnout-controller", "turnout"
@@ -104,7 +104,7 @@ def _sum(page: str, series: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
 
 
-async def restart(side: Side, jobs: int) -> float:
+async def restart(side: Controller, jobs: int) -> float:
     """Start a stopped controller. Return the seconds until it looked at every job. jobs: their number."""
     began_s = time.monotonic()
     await side.start()

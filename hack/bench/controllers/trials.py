@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hack.bench.controllers.audit import Audit, writes
-from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, Size, cluster, jobs
-from hack.bench.controllers.sides import Ours, Side, Theirs, Usage, restart
+from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, WorkloadSize, cluster, jobs
+from hack.bench.controllers.sides import Controller, ControllerUsage, TrainingOperator, TurnoutController, restart
 from hack.bench.controllers.watching import all_running, watched_pods
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
@@ -27,18 +27,18 @@ _PAUSES_S = (0.01, 0.06)  # random pause before a pod is deleted, so that the co
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ControllerTrial:
     """The measurements of one controller's run."""
 
     running_s: float  # from the first job's creation until all are Running with all workers active
-    used: Usage  # CPU time from the start until the controller sent nothing more; peak memory
+    used: ControllerUsage  # CPU time from the start until the controller sent nothing more; peak memory
     requests: Counter[str] = field(default_factory=Counter)  # by verb and resource, in the same time
     lost_s: Sequence[float] = ()  # for each deleted pod, until its replacement was seen
     all_deleted_s: float = 0.0  # from the deletion of all jobs at once until their pods and Services were gone
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class IdleMeasurement:
     """The measurements of a controller whose jobs need no changes."""
 
     created_s: float  # until all jobs were Running; 0 if another controller created them
@@ -50,13 +50,13 @@ class Rest:
 
 
 @asynccontextmanager
-async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, Ours]]:
+async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, TrainingOperator, TurnoutController]]:
     """Prepare a cluster with nodes, kwok, a garbage collector and no job; yield a client and both controllers, stopped.
 
     The Training Operator is started and stopped once, because it installs its CRDs.
     """
     await asyncio.to_thread(plane.start_kwok)
-    theirs, ours = Theirs(plane), Ours(plane)
+    theirs, ours = TrainingOperator(plane), TurnoutController(plane)
     async with plane.api() as api:
         for each in cluster():
             await api.create(each)
@@ -68,10 +68,11 @@ async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, 
         yield api, theirs, ours
 
 
-async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Random) -> Trial:
+async def trial(side: Controller, api: Api, audit: Audit, size: WorkloadSize, rng: random.Random) -> ControllerTrial:
     """Start one controller, run it through all measurements, and stop it: create the jobs, lose pods, delete the jobs.
 
-    Returns the measurements. No job, pod or Service is left. rng: chooses the lost pods and the pauses.
+    Returns the measurements. No job, pod or Service is left. rng: chooses the lost pods and the pauses. audit: counts
+    the controller's requests.
     """
     await side.start()
     try:
@@ -83,11 +84,11 @@ async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Rand
         all_deleted_s = await _time_deletion_of_all(api)
     finally:
         await side.stop()
-    used = Usage(after.cpu_s - before.cpu_s, after.peak_mib)
-    return Trial(running_s, used, requests, lost_s, all_deleted_s)
+    used = ControllerUsage(after.cpu_s - before.cpu_s, after.peak_mib)
+    return ControllerTrial(running_s, used, requests, lost_s, all_deleted_s)
 
 
-async def deletions(side: Side, api: Api, size: Size) -> list[float]:
+async def deletions(side: Controller, api: Api, size: WorkloadSize) -> list[float]:
     """Run one controller over `size.deleted` jobs and delete them, one after the other.
 
     Returns, for each job, the seconds from its deletion until its pods and Services were gone.
@@ -100,10 +101,13 @@ async def deletions(side: Side, api: Api, size: Size) -> list[float]:
         await side.stop()
 
 
-async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> tuple[Rest, Rest]:
+async def rest(
+    side: Controller, other: Controller, api: Api, audit: Audit, size: WorkloadSize
+) -> tuple[IdleMeasurement, IdleMeasurement]:
     """Measure `side` while its jobs need no changes, and after a restart; then start `other` on the same jobs.
 
     Returns the figures of both; created_s of `other` is 0. The jobs are left, because deleting them would take minutes.
+    audit: counts the controllers' requests.
     """
     await side.start()
     try:
@@ -115,7 +119,7 @@ async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> t
         await side.stop()
     caught_up_s, writes_after_restart = await _restart(side, audit, size.steady)
     await side.stop()
-    found = Rest(created_s, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
+    found = IdleMeasurement(created_s, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
     caught_up_s, writes_after_restart = await _restart(other, audit, size.steady)
     try:
         await _wait_until_quiet(audit, other)
@@ -123,12 +127,14 @@ async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> t
         peak_mib = other.usage().peak_mib
     finally:
         await other.stop()
-    return found, Rest(0.0, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
+    return found, IdleMeasurement(0.0, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
 
 
 async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
     """Create jobs and wait until all run. Return the seconds. workers: of each job. Raises TimeoutError after
     GIVE_UP_S.
+
+    wanted: the jobs.
     """
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -137,7 +143,7 @@ async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: i
     return time.monotonic() - began_s
 
 
-async def _wait_until_quiet(audit: Audit, side: Side) -> None:
+async def _wait_until_quiet(audit: Audit, side: Controller) -> None:
     """Wait until the controller sent no request for QUIET_S seconds, since its Events lag behind.
 
     Raises TimeoutError after GIVE_UP_S.
@@ -152,7 +158,7 @@ async def _wait_until_quiet(audit: Audit, side: Side) -> None:
             at = now
 
 
-async def _time_replacements(api: Api, size: Size, rng: random.Random) -> list[float]:
+async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -> list[float]:
     """Delete `size.lost` pods, one after the other, without grace.
 
     Returns, for each pod, the seconds until another pod with its name was seen.
@@ -198,7 +204,7 @@ async def _wait_until_empty(api: Api, path: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _measure_rest(side: Side, audit: Audit, for_s: float) -> tuple[float, int]:
+async def _measure_rest(side: Controller, audit: Audit, for_s: float) -> tuple[float, int]:
     """Watch a controller that has nothing to do. Return (CPU cores used on average, number of its writes).
 
     for_s: length of the measurement.
@@ -209,7 +215,7 @@ async def _measure_rest(side: Side, audit: Audit, for_s: float) -> tuple[float, 
     return cores, writes(audit.since(at, side.agent))
 
 
-async def _restart(side: Side, audit: Audit, count: int) -> tuple[float, int]:
+async def _restart(side: Controller, audit: Audit, count: int) -> tuple[float, int]:
     """Start a controller when `count` jobs exist that need no changes.
 
     Returns the seconds until it looked at all jobs, and the number of its writes until QUIET_S later. It is left

@@ -54,7 +54,10 @@ _job, _pod = msgspec.json.Decoder(_JobEvent), msgspec.json.Decoder(_PodEvent)
 
 
 async def all_running(api: Api, count: int, workers: int, within_s: float) -> None:
-    """Wait until `count` jobs have the condition Running and `workers` active workers. Raises TimeoutError."""
+    """Wait until `count` jobs have the condition Running and `workers` active workers.
+
+    Raises TimeoutError after `within_s` seconds.
+    """
     running = set[str]()
     done = asyncio.Event()
 
@@ -74,7 +77,7 @@ async def all_running(api: Api, count: int, workers: int, within_s: float) -> No
         await done.wait()
 
 
-class Pods:
+class WatchedPods:
     """The pods as a watch shows them. Ask `replaced` before deleting one."""
 
     def __init__(self) -> None:
@@ -104,12 +107,13 @@ class Pods:
 
 
 @asynccontextmanager
-async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIterator[Pods]:
+async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIterator[WatchedPods]:
     """Follow the pods while the block runs.
 
-    The block begins when at least `count` pods are known. Raises TimeoutError.
+    The block begins when at least `count` pods are known. Raises TimeoutError if they are not within `within_s`
+    seconds.
     """
-    pods = Pods()
+    pods = WatchedPods()
     async with _followed(api, PODS, pods.note):
         async with asyncio.timeout(within_s):
             while True:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.extender import cluster
-from hack.bench.scheduler.noop import Noop
+from hack.bench.scheduler.noop import NoopExtender
 from turnout.kube.client import logs
 from turnout.kube.client.run_until_signal import run_until_signal
 from turnout.scheduler_ext.__main__ import serve as serve_extender
@@ -32,13 +32,13 @@ from turnout.simulator.api.writes.deletion import DeleteOptions
 PACE_S = 0.02  # between bursts of events
 
 
-class Times:
+class PhaseTimes:
     """Replaces the phase histogram: keeps each request's decode, plan and encode times in order, in seconds."""
 
     def __init__(self) -> None:
         self.taken_s = array("d")
 
-    def labels(self, *_: str) -> Times:
+    def labels(self, *_: str) -> PhaseTimes:
         """Return this same series for all labels. The order of the requests tells verbs and phases apart."""
         return self
 
@@ -52,7 +52,7 @@ class TimedMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.times = Times()
+        self.times = PhaseTimes()
         self.phase = self.times  # type: ignore[assignment]
 
 
@@ -63,7 +63,7 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
     """Serve a no-op extender, which answers at once, until SIGTERM. port_file: gets the port."""
-    async with Listeners(Noop(), metrics, Listen(port=0, health_port=0)) as opened:
+    async with Listeners(NoopExtender(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
         await run_until_signal()
 
@@ -71,7 +71,8 @@ async def noop(metrics: Metrics, port_file: Path) -> None:
 async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
     """Serve an API with a cluster that changes at this rate, until SIGTERM.
 
-    The kubeconfig is written when the cluster is complete.
+    The kubeconfig is written when the cluster is complete. kubeconfig: the file, through which the API is found. nodes,
+    pods: in the cluster. events_per_s: watch events that the changes cause.
     """
     whole = kubeconfig.with_suffix(".part")
     async with serve_api(whole, kept_changes=50_000) as served:

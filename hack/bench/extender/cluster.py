@@ -79,7 +79,10 @@ def busy_nodes(nodes: int, pods: int, rng: random.Random) -> list[int]:
 
 
 def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
-    """Return a training pod of about 2 KB, as a job controller creates it. on: its node, "" for a pending pod."""
+    """Return a training pod of about 2 KB, as a job controller creates it. on: its node, "" for a pending pod.
+
+    gpus: that it asks for. gang, index: its gang, None for none, and its rank there.
+    """
     asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
     env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
     notes = {labels.VOLCANO_GROUP: gang.name} if gang else {}

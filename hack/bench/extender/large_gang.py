@@ -104,7 +104,7 @@ def _ask(plans: Plans, member: Raw, names: list[str]) -> tuple[float, str]:
     """Ask filter about a pod, and store the chosen node in the view. Return (milliseconds, node); node "" if none is
     kept.
 
-    names: candidate nodes.
+    names: candidate nodes. member: the pod, which the view has.
     """
     now_s, seen = time.monotonic(), plans.view.pods[member["metadata"]["uid"]]
     began_s = time.perf_counter()

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 
 from hack.bench.extender import large_gang
 from hack.bench.extender.large_gang import LargeGang
-from hack.bench.extender.stream import Measured, Size, measure
+from hack.bench.extender.stream import SizeResult, StreamSize, measure
 from hack.bench.support.measure import load_note, middle, middle_ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 
-FULL = (Size(500, 2_000, 5, 1200), Size(5_000, 20_000, 5, 1200), Size(50_000, 20_000, 5, 400))
-QUICK = (Size(500, 2_000, 1, 300), Size(5_000, 20_000, 3, 300), Size(50_000, 20_000, 1, 100))
+FULL = (StreamSize(500, 2_000, 5, 1200), StreamSize(5_000, 20_000, 5, 1200), StreamSize(50_000, 20_000, 5, 400))
+QUICK = (StreamSize(500, 2_000, 1, 300), StreamSize(5_000, 20_000, 3, 300), StreamSize(50_000, 20_000, 1, 100))
 ENDS = ("handler", "loopback", "first of gang")
 COLUMNS = {"names, server": "", **{f"{end} {share}": ".2f" for end in ENDS for share in ("p50", "p99")}}
 LARGE_GANGS = (1_000, 10_000)  # pods
-SMALLEST = (Size(64, 128, 1, 40), Size(96, 192, 1, 40), Size(128, 256, 1, 40))
+SMALLEST = (StreamSize(64, 128, 1, 40), StreamSize(96, 192, 1, 40), StreamSize(128, 256, 1, 40))
 
 
 def run(scale: Scale) -> Outcome:
@@ -42,10 +42,10 @@ def run(scale: Scale) -> Outcome:
     )
 
 
-def _ms(one: Measured, who: str, end: str, share: float) -> float:
+def _ms(one: SizeResult, who: str, end: str, share: float) -> float:
     """Return the median, over the runs, of a percentile of one server's times in ms; NaN without times.
 
-    who: field of the run, "ours" or "noop". end: where the time was taken.
+    who: field of the run, "ours" or "noop". end: where the time was taken. share: the percentile, 0 to 1.
     """
     timed = [getattr(run, who) for run in one.runs]
     if end == "first of gang":
@@ -55,13 +55,13 @@ def _ms(one: Measured, who: str, end: str, share: float) -> float:
     return middle(nearest_rank(seconds, share) * 1e3 for seconds in series)
 
 
-def _rows(one: Measured) -> Iterator[tuple[object, ...]]:
+def _rows(one: SizeResult) -> Iterator[tuple[object, ...]]:
     for who in ("ours", "noop"):
         ms = [_ms(one, who, end, share) for end in ENDS for share in (0.5, 0.99)]
         yield f"{one.size.nodes:,} names, {who}", *ms
 
 
-def _targets(measured: Sequence[Measured]) -> Iterator[Target]:
+def _targets(measured: Sequence[SizeResult]) -> Iterator[Target]:
     """Yield the targets that docs/extender.md promises, for the middle and the largest size."""
     for one, most_ms in zip(measured[1:], (10, 50), strict=True):
         yield Target(f"handler p99 at {one.size.nodes:,} names, ms", _ms(one, "ours", "handler", 0.99), "<=", most_ms)
@@ -77,7 +77,7 @@ def _large_targets(one: LargeGang) -> Iterator[Target]:
     yield Target(f"worst question of others after a binding, {one.pods:,} pods, ms", max(one.others_ms), "<=", 20)
 
 
-def _notes(measured: Sequence[Measured]) -> tuple[str, ...]:
+def _notes(measured: Sequence[SizeResult]) -> tuple[str, ...]:
     """Return the notes about the requests of each size and how they were timed."""
     counts = ", ".join(
         f"{one.size.nodes:,}: {one.size.runs} runs of {len(one.runs[0].ours.loopback_s)} requests, "

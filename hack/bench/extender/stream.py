@@ -26,7 +26,7 @@ _PODS = f"/api/v1/namespaces/{cluster.NAMESPACE}/pods"
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class StreamSize:
     """The size of a cluster, the pods that it has, and the requests to send."""
 
     nodes: int
@@ -37,7 +37,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Timed:
+class RequestTimes:
     """Seconds, one per request in order. first: which requests were the first of their gang, plan included."""
 
     loopback_s: list[float] = field(default_factory=list)
@@ -46,36 +46,39 @@ class Timed:
 
 
 @dataclass(slots=True)
-class Run:
+class StreamRun:
     """One stream, sent to Turnout and to the no-op server alternately."""
 
-    ours: Timed = field(default_factory=Timed)
-    noop: Timed = field(default_factory=Timed)
+    ours: RequestTimes = field(default_factory=RequestTimes)
+    noop: RequestTimes = field(default_factory=RequestTimes)
     placed: int = 0  # gangs
     refused: int = 0
 
 
 @dataclass(slots=True)
-class Measured:
+class SizeResult:
     """Everything of one size. start_s: from the extender's start to ready."""
 
-    size: Size
-    runs: list[Run]
+    size: StreamSize
+    runs: list[StreamRun]
     rss_mib: float
     peak_mib: float
     start_s: float
 
 
-def measure(size: Size) -> Measured:
-    """Start all programs, send the streams, and stop the programs."""
+def measure(size: StreamSize) -> SizeResult:
+    """Start all programs, send the streams, and stop the programs. Return times and memory.
+
+    Raises RuntimeError if a program ends or the extender reports a fault.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with _processes(size, folder) as (api, ours, noop, pages, process, start_s):
             stream = _Stream(size, api, ours, noop)
-            stream.send(Run(), size.requests // 4)  # warms up; its times are cut off below
+            stream.send(StreamRun(), size.requests // 4)  # warms up; its times are cut off below
             runs, rss_mib = [], 0.0
             for _ in range(size.runs):
-                runs.append(stream.send(Run(), size.requests))
+                runs.append(stream.send(StreamRun(), size.requests))
                 rss_mib = max(rss_mib, memory_mib(process.pid))
             peak_mib = memory_mib(process.pid, "VmHWM")
             _check_no_errors(pages)
@@ -86,12 +89,12 @@ def measure(size: Size) -> Measured:
                 timed = getattr(run, who)
                 timed.handler_s = handler_s[left - len(timed.loopback_s) : left]
                 left -= len(timed.loopback_s)
-    return Measured(size, runs, rss_mib, peak_mib, start_s)
+    return SizeResult(size, runs, rss_mib, peak_mib, start_s)
 
 
 @contextmanager
 def _processes(
-    size: Size, folder: Path
+    size: StreamSize, folder: Path
 ) -> Iterator[tuple[Caller, Caller, Caller, Caller, subprocess.Popen[bytes], float]]:
     """Start the API, the extender, and the no-op; end them with the block.
 
@@ -124,13 +127,13 @@ def _processes(
 class _Stream:
     """kube-scheduler's part: gangs come, each pod is filtered, scored and bound, the oldest gang leaves."""
 
-    def __init__(self, size: Size, api: Caller, ours: Caller, noop: Caller) -> None:
+    def __init__(self, size: StreamSize, api: Caller, ours: Caller, noop: Caller) -> None:
         self._size, self._api, self._ours, self._noop = size, api, ours, noop
         self._names = [json.dumps(cluster.node_name(n)).encode() for n in range(size.nodes)]
         self._gangs, self._living = cluster.gangs(11), deque[Gang]()
         self._rng = Random(5)
 
-    def send(self, run: Run, requests: int) -> Run:
+    def send(self, run: StreamRun, requests: int) -> StreamRun:
         """Create new gangs and place their pods until this many requests are answered; return `run` with their
         times.
         """
@@ -158,7 +161,7 @@ class _Stream:
             self._api.json("DELETE", f"{_PODS}/{gang.name}-{index}?gracePeriodSeconds=0")
         self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
 
-    def _place(self, run: Run, pod: Raw) -> bool:
+    def _place(self, run: StreamRun, pod: Raw) -> bool:
         """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept.
 
         If ours kept all nodes, bind it to the first node of its scores. Returns False, and binds nothing, if our
@@ -177,8 +180,11 @@ class _Stream:
         self._api.json("POST", f"{_PODS}/{name}/binding", {"target": {"name": kept[0]}})
         return True
 
-    def _ask(self, run: Run, verb: str, body: bytes) -> bytes:
-        """Send a request to our extender and to the no-op, and record both times. Return our answer."""
+    def _ask(self, run: StreamRun, verb: str, body: bytes) -> bytes:
+        """Send a request to our extender and to the no-op, and record both times. Return our answer.
+
+        verb: path of the request, such as "/filter". run: gets the times.
+        """
         answer, took_s = self._ours.call("POST", verb, body)
         run.ours.loopback_s.append(took_s)
         run.noop.loopback_s.append(self._noop.call("POST", verb, body)[1])

@@ -69,7 +69,10 @@ def _coordinator() -> Callable[[int], object]:
     ledger = ledgers.form(ledgers.new_ledger("bench/1", time.time_ns(), 0), 8)
 
     def count(number: int) -> bytes:
-        """Apply one heartbeat of rank 0, and return the coordinator's heartbeat with the new totals, encoded."""
+        """Apply one heartbeat of rank 0, and return the coordinator's heartbeat with the new totals, encoded.
+
+        number: of the step.
+        """
         nonlocal ledger
         report = RankZero(1, number, save_ns=number * NS // 100, since_step_ns=1_000, first=0)
         ledger = ledgers.begin_steps(ledgers.count_training(ledger, (number + 1) * NS, report), report.first)

@@ -17,7 +17,7 @@ Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Blamed:
+class DlroverVerdict:
     """The nodes that DLRover's check calls faulty and slow. rounds: the groups of each round."""
 
     bad: Numbers
@@ -25,7 +25,7 @@ class Blamed:
     rounds: tuple[tuple[Numbers, ...], ...]
 
 
-def blamed(cluster: SimulatedNodes) -> Blamed:
+def blamed(cluster: SimulatedNodes) -> DlroverVerdict:
     """Run DLRover's check on a simulated cluster: two rounds, or one if the first finds nothing."""
     passed, best_s = dict.fromkeys(range(cluster.nodes), False), dict.fromkeys(range(cluster.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()
@@ -42,7 +42,7 @@ def blamed(cluster: SimulatedNodes) -> Blamed:
         bad, slow = [number for number in passed if not passed[number]], _stragglers(best_s)
         if not bad + slow or (bad and cluster.nodes <= _ALONE):
             break
-    return Blamed(tuple(bad), tuple(slow), tuple(rounds))
+    return DlroverVerdict(tuple(bad), tuple(slow), tuple(rounds))
 
 
 def _neighbours(best_s: dict[int, float]) -> tuple[Numbers, ...]:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TRAIN_SCRIPT = Path(__file__).with_name("hanging_script.py")
 
 
-class World:
+class HangingWorld:
     """A world of ranks in one folder, started repeatedly. said: the last reports, with their times."""
 
     def __init__(self, folder: Path, ranks: int, limits: HangLimits) -> None:
@@ -40,7 +40,7 @@ class World:
         """Run the training script on all ranks to its end, or until the stacks of a hang are taken.
 
         Returns when a rank last made progress, monotonic seconds. hangs, where: the rank that hangs and the place; -1
-        for none. limit_s: raises TimeoutError after it.
+        for none. limit_s: raises TimeoutError after it. steps: that each rank makes before the hang or the end.
         """
         watched, self.said, self._taken = StepCounters(self._folder, self._ranks), [], asyncio.Event()
         watching = HangMonitor(HangPolicy(folder=str(self.stacks)), self._say, self._limits)
@@ -74,7 +74,10 @@ class World:
         return [at_s for at_s, said in self.said if said == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:
-        """Return, for each rank, how its process is started. arguments: of the training script."""
+        """Return, for each rank, how its process is started. arguments: of the training script.
+
+        watched: counters of the ranks' steps.
+        """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])

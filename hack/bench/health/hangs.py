@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.bench.health.hanging_world import World
+from hack.bench.health.hanging_world import HangingWorld
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from turnout.launcher.health.hang_detector import (
@@ -51,8 +51,8 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
 
     folder: for files. Returns the tables and targets.
     """
-    world = World(folder, RANKS, HangLimits())
-    quickly = World(folder, RANKS, HangLimits(floor_s=1.0))
+    world = HangingWorld(folder, RANKS, HangLimits())
+    quickly = HangingWorld(folder, RANKS, HangLimits(floor_s=1.0))
     try:
         await world.warm()
         await world.train(scale.pick(34_000, 2_000, RELIABLE_STEPS + 100), limit_s=560)
@@ -130,10 +130,10 @@ def _alarms(record: Sequence[float], scale: float) -> int:
     return alarms
 
 
-async def _trials(world: World, times: int) -> dict[str, float]:
+async def _trials(world: HangingWorld, times: int) -> dict[str, float]:
     """Let one rank hang in each trial, in several places in turn. Return figures by name.
 
-    They are: the share of trials that name the right rank, and the longest delays in seconds.
+    They are: the share of trials that name the right rank, and the longest delays in seconds. times: number of trials.
     """
     rng, named, delays_s, stacks_s = random.Random(8), 0, list[float](), list[float]()
     for trial in range(times):

@@ -12,7 +12,7 @@ from math import log2
 
 from hack.bench.health import trials
 from hack.bench.health.hangs import measure
-from hack.bench.health.trials import Findings, Scene, Trial, extra_groups, innocents
+from hack.bench.health.trials import NodeCheckTrial, NodeFindings, Scene, extra_groups, innocents
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
@@ -23,19 +23,19 @@ COLUMNS |= {"extra groups, mean": ".3g", "most extra groups": "d"}
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class NodeCheckResults:
     """The results of one scene. ours, theirs: of each trial."""
 
     scene: Scene
-    trials: Sequence[Trial]
-    ours: Sequence[Findings]
-    theirs: Sequence[Findings]
+    trials: Sequence[NodeCheckTrial]
+    ours: Sequence[NodeFindings]
+    theirs: Sequence[NodeFindings]
 
-    def exact(self, findings: Sequence[Findings]) -> int:
+    def exact(self, findings: Sequence[NodeFindings]) -> int:
         """Count the trials in which all faults are reported, and nothing else."""
         return sum(each.exact(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
-    def missed(self, findings: Sequence[Findings]) -> int:
+    def missed(self, findings: Sequence[NodeFindings]) -> int:
         """Count the faults that are not reported."""
         return sum(each.missed(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
@@ -85,6 +85,8 @@ def _nodes(times: int) -> Outcome:
     )
 
 
-def _found(scene: Scene, floors: int) -> Results:
+def _found(scene: Scene, floors: int) -> NodeCheckResults:
     judged = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
-    return Results(scene, judged, [trials.ours(each) for each in judged], [trials.theirs(each) for each in judged])
+    return NodeCheckResults(
+        scene, judged, [trials.ours(each) for each in judged], [trials.theirs(each) for each in judged]
+    )

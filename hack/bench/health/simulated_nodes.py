@@ -61,6 +61,8 @@ class SimulatedNodes:
     def check(self, limits: StragglerLimits | None = None, maximum: int = 99) -> tuple[Verdict, list[Groups]]:
         """Run a whole check by our rule. Return (verdict, the groups of each round). Raises RuntimeError after
         `maximum` rounds.
+
+        limits: None for the default ones.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups_or_verdict(check), Verdict):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
-from hack.bench.health.dlrover import Blamed, blamed
+from hack.bench.health.dlrover import DlroverVerdict, blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
@@ -46,13 +46,13 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class NodeCheckTrial:
     """One cluster, checked by both. decided_s: what the decisions of ours took."""
 
     cluster: SimulatedNodes
     verdict: Verdict
     rounds: tuple[Groups, ...]
-    theirs: Blamed
+    theirs: DlroverVerdict
     decided_s: float
 
     @property
@@ -69,7 +69,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class NodeFindings:
     """The findings of one rule on one simulated cluster."""
 
     bad: frozenset[int]  # numbers of the nodes
@@ -97,7 +97,7 @@ class Findings:
         )
 
 
-def judge_with_both_rules(cluster: SimulatedNodes) -> Trial:
+def judge_with_both_rules(cluster: SimulatedNodes) -> NodeCheckTrial:
     """Check the cluster by our rule and by DLRover's, and return both results."""
     check, decided_s, rounds = Check(cluster.names), 0.0, list[Groups]()
     while True:
@@ -105,12 +105,12 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> Trial:
         answer = next_groups_or_verdict(check)
         decided_s += time.perf_counter() - began_s
         if isinstance(answer, Verdict):
-            return Trial(cluster, answer, tuple(rounds), blamed(cluster), decided_s)
+            return NodeCheckTrial(cluster, answer, tuple(rounds), blamed(cluster), decided_s)
         rounds.append(answer)
         check = check.after(tuple(cluster.measure(group, len(rounds)) for group in answer))
 
 
-def ours(trial: Trial) -> Findings:
+def ours(trial: NodeCheckTrial) -> NodeFindings:
     """Return our rule's verdict in the form in which both rules are compared."""
     verdict = trial.verdict
     bad, tired, far = (
@@ -122,28 +122,28 @@ def ours(trial: Trial) -> Findings:
         )
     )
     more = bool(verdict.undecided or verdict.slow_links)
-    return Findings(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
+    return NodeFindings(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
 
 
-def theirs(trial: Trial) -> Findings:
+def theirs(trial: NodeCheckTrial) -> NodeFindings:
     """Return DLRover's verdict in that form.
 
     It does not tell if a slow node computes slowly or has a slow network: each counts as reported correctly.
     """
     slow, cluster = frozenset(trial.theirs.slow), trial.cluster
-    return Findings(frozenset(trial.theirs.bad), slow - cluster.far, slow & cluster.far)
+    return NodeFindings(frozenset(trial.theirs.bad), slow - cluster.far, slow & cluster.far)
 
 
-def innocents(findings: Sequence[Findings], trials: Sequence[Trial]) -> int:
+def innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:
     """Count the healthy nodes that are blamed in any of these trials."""
     return sum(each.wrong(trial.cluster) for each, trial in zip(findings, trials, strict=True))
 
 
-def extra_groups(trials: Sequence[Trial]) -> tuple[list[int], list[int]]:
+def extra_groups(trials: Sequence[NodeCheckTrial]) -> tuple[list[int], list[int]]:
     """Return the number of groups after the first round of each trial: (by our rule, by DLRover's)."""
     return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
 
 
-def idle(trial: Trial) -> list[Group]:
+def idle(trial: NodeCheckTrial) -> list[Group]:
     """Return our groups of later rounds that have no suspect node."""
     return [group for group in trial.extra if trial.suspects.isdisjoint(group)]

@@ -32,7 +32,8 @@ def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     """Return the step of one job by the HPA's rule: size times ratio, within the job's bounds.
 
     The job keeps its size if it waits or if `ratio` is within TOLERANCE of 1. It does not shrink during the cooldown
-    after a resize. ratio: its metric divided by the target.
+    after a resize. ratio: its metric divided by the target. seen: the job as observed. policy: has the cooldown. now_s:
+    seconds since 1970.
     """
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.minimum), job.bounds.maximum)

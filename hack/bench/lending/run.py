@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from hack.bench.lending import scenes
-from hack.bench.lending.scenes import CLUSTERS, SCENES, Result, Scene, Task, clusters, replayed
+from hack.bench.lending.scenes import CLUSTERS, SCENES, LendingScene, ReplayResult, ReplayTask, clusters, replayed
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.simulator.replay import trace_files
 
 QUICK_JOBS, SEEDS = 700, 3
-MEASURES = (  # heading, field of a Result, format
+MEASURES = (  # heading, field of a ReplayResult, format
     ("jobs", "jobs", ",d"),
     ("busy without", "busy_before", ".3f"),
     ("busy", "busy", ".3f"),
@@ -33,7 +33,7 @@ MEASURES = (  # heading, field of a Result, format
     ("looks/s", "looks_per_s", ".0f"),
 )
 COLUMNS = {"cluster": "", **{heading: form for heading, _, form in MEASURES}}
-Results = Mapping[Scene, Sequence[Result]]
+Results = Mapping[LendingScene, Sequence[ReplayResult]]
 
 
 def run(scale: Scale) -> Outcome:
@@ -44,7 +44,7 @@ def run(scale: Scale) -> Outcome:
     quick, jobs = scale is not Scale.FULL, scale.pick(0, QUICK_JOBS, 8)
     names = clusters()
     tasks = [
-        Task(name, scene, seed, jobs)
+        ReplayTask(name, scene, seed, jobs)
         for scene in SCENES
         for name in names
         for seed in range(SEEDS if scene.is_random and not quick else 1)
@@ -57,7 +57,7 @@ def run(scale: Scale) -> Outcome:
     return Outcome("lending: what it gives, and whom it harms", tables, list(_targets(of)), notes)
 
 
-def _row(found: Result) -> tuple[object, ...]:
+def _row(found: ReplayResult) -> tuple[object, ...]:
     name = f"{found.task.cluster} #{found.task.seed}" if found.task.scene.is_random else found.task.cluster
     return (name, *(getattr(found, field) for _, field, _ in MEASURES))
 
@@ -96,11 +96,11 @@ def _harm_targets(results: Results) -> Iterator[Target]:
     yield Target("M6 speed-up beside the HPA's, worst", min(a.faster / b.faster for a, b in pairs), ">=", 1.0)
 
 
-def _worst(rows: Sequence[Result]) -> float:
+def _worst(rows: Sequence[ReplayResult]) -> float:
     return min(each.capture for each in rows if each.capture is not None)
 
 
-def _notes(names: Sequence[str], rows: Sequence[Result], quick: bool) -> Iterator[str]:
+def _notes(names: Sequence[str], rows: Sequence[ReplayResult], quick: bool) -> Iterator[str]:
     """Yield the notes: which traces are missing, what was replayed, and the settings. names: of the replayed
     clusters. quick: only the first jobs of each were replayed.
     """

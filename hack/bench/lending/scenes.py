@@ -23,7 +23,7 @@ DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GP
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class LendingScene:
     """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. hpa: the
     HPA decides. oracle: replay it with free restarts and instant eviction, too.
     """
@@ -45,35 +45,35 @@ class Scene:
         return self.measured or self.elastic < 1
 
 
-ALL = Scene("all elastic", oracle=True)
-SLOW = Scene("restart 250 s", restart_s=250.0, oracle=True)
-HALF = Scene("half elastic", elastic=0.5)
-MEASURED = Scene("measured curves", factor=2, measured=True, oracle=True)
-HEADROOM = Scene("headroom 1 %", headroom=0.01)
-HOSTS = Scene("nodes of 8", hosts=True)
-BACKFILL = Scene("backfill", backfill=True)
-HPA = Scene("HPA", hpa=True)
+ALL = LendingScene("all elastic", oracle=True)
+SLOW = LendingScene("restart 250 s", restart_s=250.0, oracle=True)
+HALF = LendingScene("half elastic", elastic=0.5)
+MEASURED = LendingScene("measured curves", factor=2, measured=True, oracle=True)
+HEADROOM = LendingScene("headroom 1 %", headroom=0.01)
+HOSTS = LendingScene("nodes of 8", hosts=True)
+BACKFILL = LendingScene("backfill", backfill=True)
+HPA = LendingScene("HPA", hpa=True)
 SCENES = (ALL, SLOW, HALF, MEASURED, HEADROOM, HOSTS, BACKFILL, HPA)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplayTask:
     """One scene on one cluster. jobs: the first so many; 0: all."""
 
     cluster: str
-    scene: Scene
+    scene: LendingScene
     seed: int
     jobs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReplayResult:
     """The results of one task. late: jobs that started later than they may; worst_s: the latest of them all.
 
     worse: the share of jobs that ended more than a minute later.
     """
 
-    task: Task
+    task: ReplayTask
     jobs: int
     busy_before: float
     busy: float
@@ -95,7 +95,7 @@ def clusters() -> list[str]:
     return here or list(DRAWN)
 
 
-def replayed(task: Task) -> Result:
+def replayed(task: ReplayTask) -> ReplayResult:
     """Replay a task without the autoscaler and with it, and with the oracle if the scene asks for one. Return the
     result of all.
     """
@@ -107,7 +107,7 @@ def replayed(task: Task) -> Result:
     took_s = time.process_time() - began_s
     beside = Compared(without, lent)
     waited, waited_lent = ([ran.waited_s for ran in tape.ran] for tape in (without, lent))
-    return Result(
+    return ReplayResult(
         task=task,
         jobs=len(jobs),
         busy_before=without.utilisation,
@@ -125,7 +125,7 @@ def replayed(task: Task) -> Result:
     )
 
 
-def _jobs(task: Task) -> Sequence[Submission]:
+def _jobs(task: ReplayTask) -> Sequence[Submission]:
     """Return the jobs of a task with elastic labels, drawn at random from the task's seed."""
     scene, rng = task.scene, Random(task.seed)
     rows = _rows(task, rng)
@@ -133,7 +133,7 @@ def _jobs(task: Task) -> Sequence[Submission]:
     return submissions_of(rows[: task.jobs] if task.jobs else rows, labels, rng)
 
 
-def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
+def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:
     """Return the rows of the task's trace, or a generated stream if the task has no trace. [] if the trace is not on
     this machine.
     """
@@ -143,7 +143,7 @@ def _rows(task: Task, rng: Random) -> Sequence[TraceRow]:
     return trace_files.read_cluster_trace(task.cluster[1:]) or ()
 
 
-def _rules(task: Task) -> ReplayRules:
+def _rules(task: ReplayTask) -> ReplayRules:
     """Return the rules of a task's replay: nodes, restart time, interval between decisions, backfill."""
     scene = task.scene
     gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
@@ -152,8 +152,11 @@ def _rules(task: Task) -> ReplayRules:
     return ReplayRules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
 
 
-def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: Scene) -> Tape:
-    """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened."""
+def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -> Tape:
+    """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened.
+
+    rules: of the replay.
+    """
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}

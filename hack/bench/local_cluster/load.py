@@ -26,7 +26,7 @@ _LONGEST_S = 400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadResult:
     """One run. run_s: from the first creation until the last pod was seen to run. behind_s: of the slowest watcher.
 
     mib, extender_mib: the most memory that the local cluster's process had, and its extender's.
@@ -68,13 +68,13 @@ def start_s() -> float:
         return took_s
 
 
-def filled(nodes: int, pods: int) -> Load:
+def filled(nodes: int, pods: int) -> LoadResult:
     """Fill a local cluster and watch it run."""
     with started("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, url, pid):
         return asyncio.run(asyncio.wait_for(_fill(url, pid, pods), _LONGEST_S))
 
 
-async def _fill(url: str, pid: int, pods: int) -> Load:
+async def _fill(url: str, pid: int, pods: int) -> LoadResult:
     """Create `pods` pods while watchers follow them. Return the figures. pid: of the local cluster, for its memory."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "hack.bench.local_cluster.watchers", url, str(WATCHERS), str(pods)),
@@ -92,7 +92,7 @@ async def _fill(url: str, pid: int, pods: int) -> Load:
             child.terminate()
         await child.wait()
     done = told["done_s"] or [float("inf")]
-    return Load(
+    return LoadResult(
         created_s=created_s,
         run_s=max(done) - began_s,
         behind_s=max(done) - min(done),
@@ -104,7 +104,10 @@ async def _fill(url: str, pid: int, pods: int) -> Load:
 
 
 async def _create(url: str, pods: int) -> None:
-    """Create pods as fast as the server accepts them. url: of the collection. Raises RuntimeError if one is refused."""
+    """Create `pods` pods as fast as the server accepts them, and return when all are created. url: of the collection.
+
+    Raises RuntimeError if one is refused.
+    """
     numbers = iter(range(pods))
 
     async def some(session: aiohttp.ClientSession) -> None:
@@ -123,7 +126,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _pod(number: int) -> dict[str, Any]:
-    """Return a pod that asks for one GPU."""
+    """Return a pod that asks for one GPU. number: gives its name."""
     asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "registry.example.com/train:1", "resources": {"limits": asks}}
     labels = {"app": "bench", "index": str(number)}

@@ -36,7 +36,10 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
-    """Return (host, pods) below a switch: the tightest child that holds all, else the largest ones first."""
+    """Return (host, pods) below a switch: the tightest child that holds all, else the largest ones first.
+
+    sums: free slots of each switch. tier, switch: the switch's tier, 0 for a host, and its index there.
+    """
     if tier == 0:
         return [(switch, pods)]
     first, end = sums.children(tier, switch)

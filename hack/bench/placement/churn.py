@@ -92,7 +92,10 @@ def fabric(hosts: int) -> Fabric:
 
 
 def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures:
-    """Replay every stream under one rule, and return its figures. Raises RuntimeError for an invalid placement."""
+    """Replay a stream of `gangs` gangs for each seed under one rule, and return the figures of all of them.
+
+    hosts: of the cluster, one of HOSTS. Raises RuntimeError if the rule places a gang wrongly or not at all.
+    """
     tree, leaf_hosts = fabric(hosts), SIZES[HOSTS.index(hosts)][0]
     leaf, spine, over, times_ms = [], [], [], []
     for seed in seeds:

@@ -19,7 +19,7 @@ from turnout.topology.model import MapEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class PlacementInstance:
     """One fabric, the room of its hosts, and the gang's pods."""
 
     kind: str
@@ -28,7 +28,7 @@ class Instance:
     pods: int
 
 
-def draw(seed: int) -> Instance:
+def draw(seed: int) -> PlacementInstance:
     """Draw the instance of a seed. The kinds of fabric take turns with the seeds. The same seed always gives the
     same instance.
     """
@@ -38,10 +38,10 @@ def draw(seed: int) -> Instance:
     room = _room(rng, fabric)
     total = int(room.sum())
     maximum = min(total, 4 + int(rng.random() ** 2 * total))
-    return Instance(kind, fabric, room, 1 + int(rng.random() * maximum))
+    return PlacementInstance(kind, fabric, room, 1 + int(rng.random() * maximum))
 
 
-def digest(drawn: Iterable[Instance]) -> str:
+def digest(drawn: Iterable[PlacementInstance]) -> str:
     """Return a digest of the instances, by which two runs can be compared to have had the same input."""
     whole = hashlib.sha256()
     for one in drawn:

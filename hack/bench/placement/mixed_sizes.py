@@ -35,7 +35,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PolicyFigures:
     """What one policy made of a stream, after the warm-up."""
 
     whole_nodes: float  # empty nodes, mean over time
@@ -83,7 +83,7 @@ def arrivals(seed: int, pods: int) -> list[Arrival]:
     return stream
 
 
-def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
+def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> PolicyFigures:
     """Run a stream by one policy; return its figures after the warm-up. Raises RuntimeError if a node gets too many
     GPUs.
 
@@ -118,7 +118,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
                 raise RuntimeError(f"a policy put too many GPUs on node {place}")
             heapq.heappush(running, (each.until, number, place, each.gpus))
     span = now - begin
-    return Figures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
+    return PolicyFigures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
 
 
 def _best_fit() -> tuple[Choose, Callable[[int], None]]:
@@ -126,7 +126,10 @@ def _best_fit() -> tuple[Choose, Callable[[int], None]]:
     free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
 
     def choose(number: int, gpus: int) -> int | None:
-        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has."""
+        """Return the node with the fewest free GPUs that has enough, and take them; None if no node has.
+
+        number: of the pod, by which it leaves later. gpus: that it asks for.
+        """
         fits = [node for node, left in enumerate(free) if left >= gpus]
         if not fits:
             return None
@@ -175,7 +178,7 @@ class _Cluster:
         self._cluster.watches.drop_pod(f"p{number}")
 
 
-def _mean(figures: Sequence[Figures]) -> tuple[float, float, float]:
+def _mean(figures: Sequence[PolicyFigures]) -> tuple[float, float, float]:
     """Return the means of whole nodes, rejected pods and used share."""
     count = len(figures)
     return (

@@ -64,7 +64,7 @@ def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
 
 
 def spread(seed: int) -> bool | None:
-    """Place a gang with two shapes of pods. Return True if it is spread over several leaves, False if not.
+    """Place a gang with two shapes of pods. Return True if it is spread over several leaves or not placed whole.
 
     None if no leaf can hold it. seed: of the cluster and the gang.
     """
@@ -105,8 +105,8 @@ def _places(
 def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     """Return the GPU-seconds that our preemption loses (None if refused), and the least possible number.
 
-    (0, 0) if no preemption is needed. seed: of the cluster, its running pods and the gang. multiple: the number of pods
-    on one host is a multiple of this.
+    (0, 0) if no preemption is needed, or if none would make room. seed: of the cluster, its running pods and the gang.
+    multiple: the number of pods on one host is a multiple of this.
     """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
@@ -163,7 +163,10 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
 def _least_in_slices(
     free: Mapping[str, int], lost: Lost, by_leaf: Sequence[Sequence[str]], slices: int, size: int
 ) -> int | None:
-    """Return the least GPU-seconds to lose for this many slices of whole nodes under the leaves; None if impossible."""
+    """Return the least GPU-seconds to lose for this many slices of whole nodes under the leaves; None if impossible.
+
+    free: free GPUs by host. lost: by gang. by_leaf: hosts of each leaf. size: nodes of a slice, all under one leaf.
+    """
 
     def count_slices(freed: Mapping[str, int]) -> int:
         return sum(sum((free[host] + freed[host]) // GPUS for host in hosts) // size for hosts in by_leaf)

@@ -151,7 +151,7 @@ def _single(count: int) -> _Single:
     return _Single(count, len(closed), worse, ratio, instances.digest(drawn), costs, leaves)
 
 
-def _legal(one: instances.Instance, hosts: Hosts | None) -> Hosts:
+def _legal(one: instances.PlacementInstance, hosts: Hosts | None) -> Hosts:
     if hosts is None or len(hosts) != one.pods or (np.bincount(hosts, minlength=len(one.room)) > one.room).any():
         raise RuntimeError(f"an answer that breaks the rules on a {one.kind} fabric")
     return hosts
@@ -179,6 +179,7 @@ def _streams(full: float) -> list[_Seed]:
         rng = random.Random(seed)
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
+            """Return our hosts, and count in `worse` if best fit has a cheaper answer for the same room."""
             mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
             worse[0] += (
                 mine is None or theirs is None or ring_cost(fabric, mine).total > ring_cost(fabric, theirs).total

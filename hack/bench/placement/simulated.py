@@ -69,7 +69,10 @@ class SimulatedCluster:
 
 
 def pod(name: str, gpus: int, gang: str = "", minimum: int = 0, at: str = "", **more: Any) -> dict[str, Any]:
-    """Return a pod. gang: of koordinator, with `minimum` members, "" for none. at: its node, "" for a pending pod."""
+    """Return a pod. gang: of koordinator, with `minimum` members, "" for none. at: its node, "" for a pending pod.
+
+    gpus: that it asks for. more: notes (annotations), created (creation time), and further fields of its spec.
+    """
     asks = {"nvidia.com/gpu": str(gpus)}
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(minimum)} if gang else {}
     notes |= more.pop("notes", {})

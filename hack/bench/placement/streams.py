@@ -33,7 +33,7 @@ Policy = Callable[[Fabric, Room, int], Hosts | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StreamCost:
     """The cost of one policy over one stream: ring crossings of each gang, those of leaves alone.
 
     full: mean share of nodes taken after an arrival.
@@ -88,7 +88,10 @@ def committed() -> dict[int, list[int]]:
 
 
 def first(events: Sequence[int], gangs: int) -> list[int]:
-    """Return the beginning of a stream: up to gang number `gangs`, and the departures between it and the next gang."""
+    """Return the beginning of a stream: its first `gangs` gangs, and the departures before the next gang comes.
+
+    events: as `generate` returns them.
+    """
     found: list[int] = []
     for event in events:
         gangs -= event > 0
@@ -103,10 +106,11 @@ def digest(events: Iterable[Sequence[int]]) -> str:
     return hashlib.sha256("\n".join(map(_write, events)).encode()).hexdigest()[:16]
 
 
-def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
+def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> StreamCost:
     """Replay a stream under a policy on the empty fabric `tree`, and return its ring costs.
 
-    Every gang of a stream fits. Raises RuntimeError if the policy finds no place, or an invalid one.
+    Every gang of a stream fits. Raises RuntimeError if the policy finds no place, or an invalid one. events: as
+    `generate` returns them.
     """
     room = np.ones(NODES, np.int32)
     held: list[Hosts] = []
@@ -124,7 +128,7 @@ def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
         paid = ring_cost(tree, hosts)
         total.append(paid.total)
         leaf.append(paid.crossings[0])
-    return Run(tuple(total), tuple(leaf), sum(full) / len(full))
+    return StreamCost(tuple(total), tuple(leaf), sum(full) / len(full))
 
 
 def _write(events: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ APART_S = 0.02  # between two pods of a gang
 
 
 @dataclass(frozen=True, slots=True)
-class Trickle:
+class TrickleCost:
     """One seed's first gangs: mean crossings a gang with pods together, in the order of ranks, and shuffled."""
 
     seed: int
@@ -29,7 +29,7 @@ class Trickle:
     shuffled: float
 
 
-def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> list[Trickle]:
+def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> list[TrickleCost]:
     """Replay the committed streams with all pods of a gang at once, and with pods that come one by one.
 
     together: policy that places all pods of a gang at once, on the hosts that are free then. gangs: number of first
@@ -39,11 +39,11 @@ def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> 
     for seed in seeds:
         events = streams.first(kept[seed], gangs)
         runs = (streams.replay(tree, events, together), replay(tree, events, None), replay(tree, events, seed))
-        found.append(Trickle(seed, *(statistics.fmean(run.total) for run in runs)))
+        found.append(TrickleCost(seed, *(statistics.fmean(run.total) for run in runs)))
     return found
 
 
-def table(rows: Sequence[Trickle]) -> Table:
+def table(rows: Sequence[TrickleCost]) -> Table:
     """Return the table of mean ring crossings, a row for each seed."""
     columns = {"seed": "", **dict.fromkeys(("together", "in order", "shuffled"), ".3f")}
     lines = [(str(row.seed), row.together, row.in_order, row.shuffled) for row in rows]
@@ -80,11 +80,12 @@ class _Nodes:
             self.free.add(node)
 
 
-def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run:
+def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.StreamCost:
     """Run one stream and return its costs. seed: of the order in which each gang's pods come; None for the order of
     ranks.
 
-    Raises ValueError if a pod is not placed: every gang of a stream fits.
+    Raises ValueError if a pod is not placed: every gang of a stream fits. tree: the fabric. events: as
+    `streams.generate` returns them.
     """
     cluster, rng = _Nodes(tree), random.Random(seed)
     held: list[list[str]] = []
@@ -101,4 +102,4 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
         paid = ring_cost(tree, [tree.index[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
-    return streams.Run(tuple(total), tuple(leaf), sum(full) / len(full))
+    return streams.StreamCost(tuple(total), tuple(leaf), sum(full) / len(full))

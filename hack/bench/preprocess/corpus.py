@@ -24,7 +24,10 @@ class Corpus:
     processes: int = 2
 
     def lines(self, size_bytes: int, first_block: int = 0) -> Path:
-        """Return a file of about so many bytes in documents of about 8 kB. Make the file unless it exists."""
+        """Return a file of about so many bytes in documents of about 8 kB. Make the file unless it exists.
+
+        first_block: number of its first block; other numbers give other text.
+        """
         path = self.folder / f"text-{size_bytes}-{first_block}.jsonl"
         if not path.exists():
             text.write(path, size_bytes, self.processes, first_block)
@@ -49,7 +52,8 @@ class Corpus:
     def long_document(self, long_bytes: int, small_bytes: int) -> tuple[Path, Path]:
         """Return two files of the same text: one long document between small documents, and small documents only.
 
-        Documents of `small_bytes` in total are in both files, half of them before the long document.
+        Documents of `small_bytes` in total are in both files, half of them before the long document. long_bytes: of the
+        long document.
         """
         joined, small = self.folder / "long.jsonl", self.folder / "small.jsonl"
         lines = _lines_from(_LONG_BLOCK)

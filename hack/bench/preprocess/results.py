@@ -24,7 +24,7 @@ _NOT_COUNTED = (DATATROVE, SPARK)  # their workers' CPU time
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PreprocessRunResult:
     """One run of a side."""
 
     size_bytes: int  # of its input, > 0
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeResult:
     """A merge of shards beside `cp` of the same files, one after the other."""
 
     size_bytes: int
@@ -49,14 +49,16 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PreprocessFindings:
     """Everything that a run measured. Keys are the names of sides."""
 
     starts: Mapping[str, Sequence[Usage]] = field(default_factory=dict)  # one short document, once each round
-    rounds: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # equal positions: the same round
-    memory: Mapping[str, Sequence[Run]] = field(default_factory=dict)
-    long_document: Sequence[tuple[Run, Run]] = ()  # with the long document, and in small documents
-    merges: Sequence[Merge] = ()
+    rounds: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)  # equal positions: the same round
+    memory: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)
+    long_document: Sequence[
+        tuple[PreprocessRunResult, PreprocessRunResult]
+    ] = ()  # with the long document, and in small documents
+    merges: Sequence[MergeResult] = ()
     equal: Mapping[str, bool] = field(default_factory=dict)  # True: the tokens of ours
 
     def rates(self, side: str) -> list[float]:
@@ -102,7 +104,7 @@ class Findings:
         return middle(ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
 
-def targets(findings: Findings, *, full: bool) -> list[Target]:
+def targets(findings: PreprocessFindings, *, full: bool) -> list[Target]:
     """Return the targets that docs/preprocess.md promises.
 
     full: the sizes are those that the promises name; otherwise the target on memory names no sizes.
@@ -121,7 +123,7 @@ def targets(findings: Findings, *, full: bool) -> list[Target]:
     ]
 
 
-def tables(findings: Findings) -> list[Table]:
+def tables(findings: PreprocessFindings) -> list[Table]:
     """Return the tables. A side that did not run has no row; the notes say why."""
     columns = {"": "", "GB of text": ",.2f", "peak MiB": ",.0f", "seconds": ",.1f"}
     memory = [
@@ -143,7 +145,7 @@ def tables(findings: Findings) -> list[Table]:
     return [table for at, table in enumerate(found) if table.rows or at == 0]
 
 
-def _rates(findings: Findings, side: str) -> tuple[object, ...]:
+def _rates(findings: PreprocessFindings, side: str) -> tuple[object, ...]:
     """Return the row of one side: rounds, MB/s by wall clock and by CPU, ratios to ours, and equal tokens."""
     runs, rates = findings.rounds[side], findings.rates(side)
     own = side in _OWN
@@ -156,7 +158,7 @@ def _rates(findings: Findings, side: str) -> tuple[object, ...]:
     )
 
 
-def _long_document(findings: Findings) -> Table:
+def _long_document(findings: PreprocessFindings) -> Table:
     """Return the table that compares one long document with the same text in small documents."""
     rows = [
         (

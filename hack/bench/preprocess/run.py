@@ -19,8 +19,8 @@ from pathlib import Path
 from hack.bench.preprocess import measure, sides
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, Merge, Run, tables, targets
-from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Side
+from hack.bench.preprocess.results import MergeResult, PreprocessFindings, PreprocessRunResult, tables, targets
+from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, MissingPreprocessor, Preprocessor
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 
@@ -30,7 +30,7 @@ SLOW = (OLD, DATATROVE)  # below 5 MB/s on a core; they read less of the same te
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreprocessPlan:
     """Sizes of a run."""
 
     text_bytes: int
@@ -42,11 +42,11 @@ class Plan:
     merges: int
 
 
-FULL = Plan(
+FULL = PreprocessPlan(
     GB, 64 * MB, rounds=5, memory=((GB, 1), (4 * GB, 1), (4 * GB, 4)), long_bytes=500 * MB, long_rounds=3, merges=5
 )
-QUICK = Plan(64 * MB, 2 * MB, rounds=2, memory=((64 * MB, 1),), long_bytes=32 * MB, long_rounds=1, merges=3)
-SMALLEST = Plan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_bytes=1 * MB, long_rounds=1, merges=1)
+QUICK = PreprocessPlan(64 * MB, 2 * MB, rounds=2, memory=((64 * MB, 1),), long_bytes=32 * MB, long_rounds=1, merges=3)
+SMALLEST = PreprocessPlan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_bytes=1 * MB, long_rounds=1, merges=1)
 
 
 def run(scale: Scale) -> Outcome:
@@ -55,16 +55,16 @@ def run(scale: Scale) -> Outcome:
         return measured(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
 
 
-def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
+def measured(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
     """Run the benchmark and return its outcome.
 
     folder: for the generated text, which stays there for another run. full: the sizes are those that the targets name.
     A side that failed or is not installed becomes a note.
     """
     busy = os.getloadavg()[0]
-    bench = Bench(Corpus(folder), plan)
+    bench = PreprocessBenchmark(Corpus(folder), plan)
     findings = bench.play()
-    found = [each.note for each in bench.peers if isinstance(each, NotRun)]
+    found = [each.note for each in bench.peers if isinstance(each, MissingPreprocessor)]
     notes = [
         "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
@@ -82,7 +82,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     )
 
 
-def _repeated(plan: Plan) -> str:
+def _repeated(plan: PreprocessPlan) -> str:
     """Return the note about the memory measurement: for each size, the file's size and how many times it is read."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(
@@ -96,18 +96,18 @@ def _versions() -> str:
 
 
 @dataclass(slots=True)
-class Bench:
+class PreprocessBenchmark:
     """One run: what is measured, in order."""
 
     corpus: Corpus
-    plan: Plan
+    plan: PreprocessPlan
     faults: list[str] = field(default_factory=list)
-    peers: list[Side | NotRun] = field(default_factory=list)
+    peers: list[Preprocessor | MissingPreprocessor] = field(default_factory=list)
     _digests: dict[tuple[str, Path], str] = field(default_factory=dict)  # of the tokens of a side for a file
     _starts: dict[str, list[Usage]] = field(default_factory=dict)
-    _rounds: dict[str, list[Run]] = field(default_factory=dict)
+    _rounds: dict[str, list[PreprocessRunResult]] = field(default_factory=dict)
 
-    def play(self) -> Findings:
+    def play(self) -> PreprocessFindings:
         """Measure all sides and return the findings.
 
         A failure of one side is added to `faults`, and the others go on. `peers` is set.
@@ -117,7 +117,7 @@ class Bench:
         self.peers = [*sides.peers(os.environ, tokenizer), sides.on_spark(vocabulary)]
         gigatoken = sides.gigatoken(vocabulary)
         ours, auto = sides.ours("gigatoken", vocabulary), sides.ours("auto", vocabulary)
-        others = [peer for peer in self.peers if isinstance(peer, Side)]
+        others = [peer for peer in self.peers if isinstance(peer, Preprocessor)]
         every = [gigatoken, ours, auto, *others]
         for side in every:
             self._start(side)  # with cold files and without compiled modules; it does not count
@@ -131,7 +131,7 @@ class Bench:
         for side in others:
             if side.name in SLOW:
                 self._measure(side, less)
-        return Findings(
+        return PreprocessFindings(
             starts=self._starts,
             rounds=self._rounds,
             long_document=self._long_document(ours),
@@ -140,19 +140,19 @@ class Bench:
             memory=self._memory(ours, [side for side in others if side.name == FAST]),
         )
 
-    def _start(self, side: Side) -> Run | None:
+    def _start(self, side: Preprocessor) -> PreprocessRunResult | None:
         """Run a side over one short document. Return the run; None after a failure."""
         one, two = self.corpus.short_documents()
         return self._once(side, one, [one, two] if side.halves else [one])
 
-    def _measure(self, side: Side, text: Path) -> None:
+    def _measure(self, side: Preprocessor, text: Path) -> None:
         """Run a side over one short document and over `text`. Store both runs, or none of them if one failed."""
         start, run = self._start(side), self._once(side, text)
         if start is not None and run is not None:
             self._starts.setdefault(side.name, []).append(start.usage)
             self._rounds.setdefault(side.name, []).append(run)
 
-    def _merges(self, vocabulary: Path, text: Path) -> list[Merge]:
+    def _merges(self, vocabulary: Path, text: Path) -> list[MergeResult]:
         """Time the merge of our shards against `cp` of the same files, `plan.merges` times.
 
         text: what the shards are made from. vocabulary: path of tokenizer.json. Returns [] after a failure, which is
@@ -166,15 +166,15 @@ class Bench:
             except CommandFailed as error:
                 self.faults.append(f"merge: {error}")
                 return []
-            return [Merge(*found) for found in json.loads(log.read_text().splitlines()[-1])]
+            return [MergeResult(*found) for found in json.loads(log.read_text().splitlines()[-1])]
 
-    def _memory(self, ours: Side, others: Sequence[Side]) -> dict[str, list[Run]]:
+    def _memory(self, ours: Preprocessor, others: Sequence[Preprocessor]) -> dict[str, list[PreprocessRunResult]]:
         """Measure the peak memory of `ours` for every size of the plan, and of `others` for the first size alone.
 
         Returns the runs by the name of the side, in the order of the sizes; failed runs are left out. The generated
         files are removed, except the one that the rates read.
         """
-        found: dict[str, list[Run]] = {}
+        found: dict[str, list[PreprocessRunResult]] = {}
         texts: set[Path] = set()
         for size_bytes, times in self.plan.memory:
             texts.add(text := self.corpus.lines(size_bytes))
@@ -185,7 +185,7 @@ class Bench:
             text.unlink()
         return found
 
-    def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
+    def _long_document(self, ours: Preprocessor) -> list[tuple[PreprocessRunResult, PreprocessRunResult]]:
         """Run `ours` over a text with one long document, and over a text of the same size in small documents.
 
         This is done `plan.long_rounds` times.
@@ -203,7 +203,9 @@ class Bench:
         small.unlink()
         return found
 
-    def _once(self, side: Side, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False) -> Run | None:
+    def _once(
+        self, side: Preprocessor, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False
+    ) -> PreprocessRunResult | None:
         """Run a side once and store the digest of its tokens for `text`. Return the run; None after a failure, which is
         added to `faults`.
 
@@ -224,7 +226,7 @@ class Bench:
             progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_usage_text(usage)}")
             if side.outputs and (paths is None or paths == [text]):
                 self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
-        return Run(size_bytes, usage)
+        return PreprocessRunResult(size_bytes, usage)
 
     def _equal(self) -> dict[str, bool]:
         """Return, by the name of a side, whether its tokens equal ours for every file that both read. Sides without

@@ -28,7 +28,7 @@ Command = Callable[[Sequence[Path], Path], list[str]]  # from the files to read 
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Preprocessor:
     """One preprocessor."""
 
     name: str
@@ -39,7 +39,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class NotRun:
+class MissingPreprocessor:
     """A preprocessor that is not to be had here."""
 
     name: str
@@ -51,7 +51,7 @@ class NotRun:
         return f"{self.name}: not run: {self.reason}."
 
 
-def ours(engine: str, vocabulary: Path) -> Side:
+def ours(engine: str, vocabulary: Path) -> Preprocessor:
     """Return the side that runs our preprocessor with WORKERS processes.
 
     engine: "gigatoken" or "auto". vocabulary: path of tokenizer.json.
@@ -61,26 +61,26 @@ def ours(engine: str, vocabulary: Path) -> Side:
         program = [sys.executable, "-m", "turnout.preprocess", "--workers", str(WORKERS)]
         return [*program, *_arguments(paths, prefix, engine, vocabulary)]
 
-    return Side({"gigatoken": OURS, "auto": AUTO}[engine], command, ("_text_document.bin",))
+    return Preprocessor({"gigatoken": OURS, "auto": AUTO}[engine], command, ("_text_document.bin",))
 
 
-def on_spark(vocabulary: Path) -> Side | NotRun:
+def on_spark(vocabulary: Path) -> Preprocessor | MissingPreprocessor:
     """Return the side that runs our preprocessor on Spark's local[WORKERS], as docs/preprocess.md starts it.
 
-    vocabulary: path of tokenizer.json. Returns NotRun, which has the reason, without pyspark or java.
+    vocabulary: path of tokenizer.json. Returns MissingPreprocessor, which has the reason, without pyspark or java.
     """
     submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
     if not submit.exists():
-        return NotRun(SPARK, "pyspark is not installed")
+        return MissingPreprocessor(SPARK, "pyspark is not installed")
     if shutil.which("java") is None:
-        return NotRun(SPARK, "there is no java")
+        return MissingPreprocessor(SPARK, "there is no java")
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         program = [str(submit), f"--executor-cores={WORKERS}", "--master", f"local[{WORKERS}]", str(script)]
         return [*program, *_arguments(paths, prefix, "gigatoken", vocabulary)]
 
     variables = (("PYSPARK_PYTHON", sys.executable), ("SPARK_LOCAL_IP", "127.0.0.1"), ("PYTHONPATH", str(_ROOT)))
-    return Side(SPARK, command, ("_text_document.bin",), variables=variables)
+    return Preprocessor(SPARK, command, ("_text_document.bin",), variables=variables)
 
 
 def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Path) -> list[str]:
@@ -95,7 +95,7 @@ def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Pat
     ]
 
 
-def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
+def gigatoken(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
     """Return the side that runs gigatoken's own reader of JSON lines.
 
     vocabulary: path of tokenizer.json. keep: also write the tokens, so that they can be compared.
@@ -105,19 +105,20 @@ def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
         kept = [f"{prefix}.bin"] if keep else []
         return [sys.executable, str(_HERE / "gigatoken_script.py"), str(vocabulary), str(paths[0]), *kept]
 
-    return Side(GIGATOKEN, command, (".bin",) if keep else ())
+    return Preprocessor(GIGATOKEN, command, (".bin",) if keep else ())
 
 
-def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
-    """Return Megatron-LM's two scripts and datatrove's writer, in this order; NotRun for each that is not installed.
+def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Preprocessor | MissingPreprocessor]:
+    """Return Megatron-LM's two scripts and datatrove's writer, in this order; MissingPreprocessor for each that is not
+    installed.
 
     environ: FOLDER names the folder with the peers. tokenizer: folder with tokenizer.json and tokenizer_config.json.
     """
     names = (FAST, OLD, DATATROVE)
     if not (folder := environ.get(FOLDER)):
-        return [NotRun(name, f"{FOLDER} names no folder") for name in names]
+        return [MissingPreprocessor(name, f"{FOLDER} names no folder") for name in names]
     megatron, datatrove = Path(folder) / "Megatron-LM", Path(folder) / "datatrove" / "bin" / "python"
-    found: list[Side | NotRun] = []
+    found: list[Preprocessor | MissingPreprocessor] = []
     python = megatron / ".venv" / "bin" / "python"
     for name, script, further in (
         (FAST, "preprocess_data_fast.py", ("--use-gigatoken",)),
@@ -126,13 +127,13 @@ def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
         tool = megatron / "tools" / script
         missing = next((path for path in (tool, python) if not path.exists()), None)
         side = _megatron(name, tool, python, tokenizer, further)
-        found.append(side if missing is None else NotRun(name, f"there is no {missing}"))
+        found.append(side if missing is None else MissingPreprocessor(name, f"there is no {missing}"))
     side = _datatrove(datatrove, tokenizer / "tokenizer.json")
-    found.append(side if datatrove.exists() else NotRun(DATATROVE, f"there is no {datatrove}"))
+    found.append(side if datatrove.exists() else MissingPreprocessor(DATATROVE, f"there is no {datatrove}"))
     return found
 
 
-def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Sequence[str]) -> Side:
+def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Sequence[str]) -> Preprocessor:
     """Return the side that runs a preprocessing script of Megatron-LM.
 
     name: of the side. tool: path of the script. python: interpreter of its environment. tokenizer: folder of the
@@ -146,10 +147,10 @@ def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Seq
             *further,
         ]
 
-    return Side(name, command, ("_text_document.bin",))
+    return Preprocessor(name, command, ("_text_document.bin",))
 
 
-def _datatrove(python: Path, vocabulary: Path) -> Side:
+def _datatrove(python: Path, vocabulary: Path) -> Preprocessor:
     """Return the side that runs datatrove's tokenizer, one task and one worker for each of the two input files.
 
     python: interpreter of datatrove's environment. vocabulary: path of tokenizer.json.
@@ -158,10 +159,10 @@ def _datatrove(python: Path, vocabulary: Path) -> Side:
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         return [str(python), str(_HERE / "datatrove_script.py"), str(vocabulary), str(prefix), *map(str, paths)]
 
-    return Side(DATATROVE, command, ("/00000_tokens.bin", "/00001_tokens.bin"), halves=True)
+    return Preprocessor(DATATROVE, command, ("/00000_tokens.bin", "/00001_tokens.bin"), halves=True)
 
 
-def environment(side: Side | None = None) -> dict[str, str]:
+def environment(side: Preprocessor | None = None) -> dict[str, str]:
     """Return the variables that are added to the environment of a side: WORKERS threads for libraries that start
     their own, and the side's own variables. side: None for the first part alone.
     """

@@ -48,7 +48,7 @@ _HANZI = [chr(0x4E00 + 7 * step) for step in range(2_900)]
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class WritingSystem:
     """A way to write words. share: of the documents. spaced: True where a space stands between two words."""
 
     syllables: Sequence[str]
@@ -57,13 +57,13 @@ class Script:
 
 
 SCRIPTS = (
-    Script(_LATIN, 0.80),
-    Script(_HANZI, 0.08, spaced=False),
-    Script(_CYRILLIC, 0.05),
-    Script(_KANA + _HANZI[:600], 0.02, spaced=False),
-    Script(_HANGUL, 0.02),
-    Script(_ARABIC, 0.02),
-    Script(_DEVANAGARI, 0.01),
+    WritingSystem(_LATIN, 0.80),
+    WritingSystem(_HANZI, 0.08, spaced=False),
+    WritingSystem(_CYRILLIC, 0.05),
+    WritingSystem(_KANA + _HANZI[:600], 0.02, spaced=False),
+    WritingSystem(_HANGUL, 0.02),
+    WritingSystem(_ARABIC, 0.02),
+    WritingSystem(_DEVANAGARI, 0.01),
 )
 _OPENINGS = (
     "The",
@@ -111,7 +111,7 @@ _TEXT_BEGINS, _TEXT_ENDS = b'"text":"', (b'","source"', b'", "source"')
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class TextPieces:
     """Short strings back to back, in four forms each: plain or capital, written in UTF-8 or in ASCII with escapes.
 
     A form is a multiple of `count` that is added to the number of a piece. Piece 0 is the empty string.
@@ -215,7 +215,7 @@ def _ranks(rng: np.random.Generator, count: int) -> Numbers:
     return np.minimum(np.where(share < _KNEE_SHARE, frequent, rare), _MAX_RANK).astype(np.int64) - 1
 
 
-def _fill_words(table: Numbers, rng: np.random.Generator, pieces: Pieces, scripts: Numbers) -> None:
+def _fill_words(table: Numbers, rng: np.random.Generator, pieces: TextPieces, scripts: Numbers) -> None:
     """Fill one row of `table` per word: a mark before it, up to three pieces, and punctuation after it.
 
     table: numbers of pieces, five per row, 0 for none; it is changed in place. scripts: index into SCRIPTS, of each
@@ -247,7 +247,7 @@ def _fill_words(table: Numbers, rng: np.random.Generator, pieces: Pieces, script
     table[prefixed, 1] += _LISTED_WORDS  # without a space
 
 
-def _capitalise(table: Numbers, rng: np.random.Generator, pieces: Pieces) -> None:
+def _capitalise(table: Numbers, rng: np.random.Generator, pieces: TextPieces) -> None:
     """Change `table` in place: capitalise the word after the end of a sentence, and 3 of 100 other words."""
     after = table[:-1, 4] - pieces.closings
     first = np.concatenate(([True], (after >= 3) & (after <= 9))) | (rng.random(len(table)) < 0.03)
@@ -255,12 +255,13 @@ def _capitalise(table: Numbers, rng: np.random.Generator, pieces: Pieces) -> Non
 
 
 def _fill_frames(
-    table: Numbers, rng: np.random.Generator, pieces: Pieces, begins: Numbers, ends: Numbers, block: int
+    table: Numbers, rng: np.random.Generator, pieces: TextPieces, begins: Numbers, ends: Numbers, block: int
 ) -> None:
     """Fill the first and the last row of each document in `table`, which is changed in place, with the JSON around its
     text.
 
-    begins, ends: rows of the documents. block: number of the block, a part of the documents' identifiers.
+    begins, ends: rows of the documents. block: number of the block, a part of the documents' identifiers. pieces: have
+    the parts of a line.
     """
     documents = len(begins)
     number = block * 1_000_000 + np.arange(documents)
@@ -279,10 +280,10 @@ def _fill_frames(
     table[begins + 1, 0] = pieces.openings + rng.integers(0, len(_OPENINGS), documents)
 
 
-def _join(numbers: Numbers, pieces: Pieces) -> bytes:
+def _join(numbers: Numbers, pieces: TextPieces) -> bytes:
     """Return the bytes of the pieces, one after another.
 
-    numbers: of pieces and forms, see `Pieces`; 0 is the empty piece.
+    numbers: of pieces and forms, see `TextPieces`; 0 is the empty piece.
     """
     lengths = pieces.lengths[numbers]
     numbers, lengths = numbers[lengths != 0], lengths[lengths != 0]
@@ -295,7 +296,7 @@ def _join(numbers: Numbers, pieces: Pieces) -> bytes:
 
 
 @cache
-def _pieces() -> Pieces:
+def _pieces() -> TextPieces:
     """Return all pieces. The first call takes about two seconds; later ones return the same object."""
     rng = np.random.default_rng(_SEED)
     strings, words, fragments = [""], [], []
@@ -320,7 +321,7 @@ def _pieces() -> Pieces:
     lengths = np.array([len(string) for string in encoded], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     letters = np.frombuffer(b"".join(encoded), np.uint8)
-    return Pieces(letters, starts, lengths, len(strings), np.array(words), np.array(fragments), *places)
+    return TextPieces(letters, starts, lengths, len(strings), np.array(words), np.array(fragments), *places)
 
 
 def _quoted(strings: Sequence[str], parts: range, capital: bool, ascii_only: bool) -> list[bytes]:
@@ -340,7 +341,7 @@ def _capital(string: str) -> str:
     return " " + string[1:].capitalize() if string.startswith(" ") else string.capitalize()
 
 
-def _words(rng: np.random.Generator, script: Script) -> list[str]:
+def _words(rng: np.random.Generator, script: WritingSystem) -> list[str]:
     """Draw the _LISTED_WORDS words of a script, by rank. Frequent words have fewer syllables, at most four."""
     syllables = np.array(script.syllables, dtype=object)
     ranks = np.arange(_LISTED_WORDS)

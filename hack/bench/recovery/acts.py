@@ -20,7 +20,7 @@ FEWER = MOST - 1
 QUIET = 5  # steps of a round: then it trains
 
 
-class Act(Enum):
+class RecoveryEvent(Enum):
     """One event: its description, the size of the world before it, and the size that the next must have, 0 for any.
 
     A node is lost with its memory. The first node hosts the rendezvous.
@@ -37,7 +37,7 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryMeasurement:
     """How a job recovered. A step is new if no round that began before the act had done it."""
 
     new_s: float  # seconds from the act to the first new step
@@ -47,7 +47,7 @@ class Recovery:
     world: int  # ranks of that round
 
 
-def measure_recovery(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
+def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float) -> RecoveryMeasurement | None:
     """Measure the recovery from an act at `at_s`; None until a world of the size that the act requires makes a new
     step.
 
@@ -66,13 +66,14 @@ def measure_recovery(records: Sequence[Record], act: Act, at_s: float) -> Recove
     on_the_way = later[: later.index(new)]
     again = {(each.round, each.step) for each in on_the_way if each.step <= reached}
     last_s = _last_new_s(older, on_the_way, reached) or at_s
-    return Recovery(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
+    return RecoveryMeasurement(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
 
 
 def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:
     """Return when the last step was done that was new at that time, monotonic seconds; 0.0 if none was.
 
-    reached: newest step before the act.
+    reached: newest step before the act. older, on_the_way: records of steps from rounds before the act, and of those
+    after it until recovery.
     """
     first_s = min((record.at_s for record in older if record.step == reached), default=0.0)
     return max([first_s, *(record.at_s for record in on_the_way if record.step > reached)])
@@ -92,7 +93,7 @@ def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
     return tuple(sorted(found, reverse=True))
 
 
-def may_begin(records: Sequence[Record], act: Act, every: int) -> bool:
+def may_begin(records: Sequence[Record], act: RecoveryEvent, every: int) -> bool:
     """Return True if a world of the act's size has trained for QUIET steps, and is in the middle of two checkpoints on
     disk.
 
@@ -112,35 +113,35 @@ SETTLES_S = 180.0
 _LOOK_S = 0.02
 
 
-class Job(Protocol):
+class TrainingJob(Protocol):
     """A training job with processes that write records."""
 
     @property
     def records(self) -> Sequence[Record]:
         """Read all records so far."""
 
-    async def strike(self, act: Act) -> float:
+    async def strike(self, act: RecoveryEvent) -> float:
         """Cause the event `act` in the job, and return when, in monotonic seconds."""
 
 
-Begin = Callable[[int], AbstractAsyncContextManager[Job]]
+Begin = Callable[[int], AbstractAsyncContextManager[TrainingJob]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RecoveryTrial:
     """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
 
-    back: Recovery | None
+    back: RecoveryMeasurement | None
     why: str = ""
 
 
-async def run_acts(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, Trial]:
+async def run_acts(begin: Begin, acts: Sequence[RecoveryEvent], limit_s: float) -> dict[RecoveryEvent, RecoveryTrial]:
     """Carry out these acts on a job, one after the other. Return the trial of each.
 
     begin: starts a job of a given size. limit_s: timeout of each recovery. After an act without recovery, the next one
     gets a new job.
     """
-    found, left = dict[Act, Trial](), list(acts)
+    found, left = dict[RecoveryEvent, RecoveryTrial](), list(acts)
     while left:
         async with begin(left[0].before) as job:
             while left:
@@ -151,18 +152,18 @@ async def run_acts(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Ac
     return found
 
 
-async def _run_act(job: Job, act: Act, limit_s: float) -> Trial:
+async def _run_act(job: TrainingJob, act: RecoveryEvent, limit_s: float) -> RecoveryTrial:
     """Wait until all workers train, carry out one act, and wait for the recovery. A timeout gives a trial without a
     recovery.
 
     limit_s: for each of the waits.
     """
     if not await _wait_until(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
-        return Trial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
+        return RecoveryTrial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
     at_s = await job.strike(act)
     if not await _wait_until(lambda: measure_recovery(job.records, act, at_s) is not None, limit_s):
-        return Trial(None)
-    return Trial(measure_recovery(job.records, act, at_s))
+        return RecoveryTrial(None)
+    return RecoveryTrial(measure_recovery(job.records, act, at_s))
 
 
 async def _wait_until(so: Callable[[], bool], limit_s: float) -> bool:

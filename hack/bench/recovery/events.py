@@ -16,7 +16,7 @@ from importlib import metadata
 from statistics import median
 
 from hack.bench.recovery import ours, torchrun
-from hack.bench.recovery.acts import PLAN, Act, Begin, Trial, run_acts
+from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, run_acts
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
@@ -40,7 +40,7 @@ FULL: Mapping[str, Begin] = {
     OURS[1]: partial(ours.begun, clocks=USUAL),
     "torchrun, usual": partial(torchrun.begun, conf=""),
 }
-Trials = Mapping[str, Mapping[Act, Sequence[Trial]]]  # of each side, by its name, of each act
+Trials = Mapping[str, Mapping[RecoveryEvent, Sequence[RecoveryTrial]]]  # of each side, by its name, of each act
 COLUMNS = {"what happens, launcher": "", "next new step s": ".2f", "stood still s": ".2f", "steps again": "g"}
 COLUMNS |= {"from": "", "timed out": "d", "times": "d"}
 
@@ -53,10 +53,12 @@ def measure(scale: Scale) -> Outcome:
 
 async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
     """Run all acts on each side in turn, `times` times. Return the trials by (side, act)."""
-    trials: dict[str, dict[Act, list[Trial]]] = {side: {act: [] for act in Act} for side in sides}
+    trials: dict[str, dict[RecoveryEvent, list[RecoveryTrial]]] = {
+        side: {act: [] for act in RecoveryEvent} for side in sides
+    }
     for _ in range(times):
         for side, begin in sides.items():
-            for act, trial in (await run_acts(begin, tuple(Act), LIMIT_S)).items():
+            for act, trial in (await run_acts(begin, tuple(RecoveryEvent), LIMIT_S)).items():
                 trials[side][act].append(trial)
     return trials
 
@@ -72,7 +74,7 @@ def outcome(trials: Trials) -> Outcome:
             Table(
                 "median of what each event took",
                 COLUMNS,
-                [_row(act, side, trials[side][act]) for act in Act for side in trials],
+                [_row(act, side, trials[side][act]) for act in RecoveryEvent for side in trials],
             )
         ],
         [
@@ -85,7 +87,7 @@ def outcome(trials: Trials) -> Outcome:
     )
 
 
-def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
+def _row(act: RecoveryEvent, side: str, trials: Sequence[RecoveryTrial]) -> tuple[object, ...]:
     """Return the row of one act on one side: medians in seconds and in steps, sources of the state, timeouts, number
     of trials.
     """

@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Self
 
 from hack.bench.recovery import worker
-from hack.bench.recovery.phase_times import LOST, Fault, Mark, fault, stepped
+from hack.bench.recovery.phase_times import LOST, KillResult, PhaseMark, fault, stepped
 from hack.bench.rendezvous import mount_namespace
-from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.rendezvous.mount_namespace import NameSource
 from turnout.cli.commands.child_programs import free_port
 
 RANKS = 2
@@ -94,10 +94,10 @@ OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port, folder: _agent
 TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_torch_command("1:2", port)] * 2, OWN_STORE)
 
 
-class Job:
+class BenchmarkJob:
     """A running job. Use it in a `with` block, which ends whatever the job started."""
 
-    def __init__(self, launcher: Launcher, names: Names, folder: Path) -> None:
+    def __init__(self, launcher: Launcher, names: NameSource, folder: Path) -> None:
         self._launcher, self._names, self._folder = launcher, names, folder
         self._ends = ExitStack()
         self._agents: list[subprocess.Popen[str]] = []
@@ -130,10 +130,12 @@ class Job:
             if worker.born(pid) == began:
                 os.kill(pid, signal.SIGKILL)
 
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[PhaseMark]:
         """Return all marks that the processes have written so far. An unfinished line is left out."""
         texts = [path.read_text() for path in self._memory.glob("marks-*")]
-        return [Mark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            PhaseMark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")
+        ]
 
     def _born(self) -> dict[int, str]:
         """Return every training process that ever ran: {pid: start time, as `worker.born` returns it}."""
@@ -157,11 +159,11 @@ class Job:
             time.sleep(LOOK_S)
         return True
 
-    def kill_process(self, rank: int, limit_s: float) -> Fault:
+    def kill_process(self, rank: int, limit_s: float) -> KillResult:
         """Kill the process of a rank with SIGKILL, and measure the recovery. limit_s: timeout of it."""
         return self._killed([self.going()[rank]], RANKS, limit_s)
 
-    def kill_agent(self, limit_s: float) -> Fault:
+    def kill_agent(self, limit_s: float) -> KillResult:
         """Kill the last agent and all its processes at once, as a lost node; measure how the others recover.
 
         limit_s: timeout of the recovery.
@@ -170,10 +172,10 @@ class Job:
         victims = [agent.pid, *_below(agent.pid)]
         return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
 
-    def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> Fault:
+    def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> KillResult:
         """Kill processes, and wait until `ranks` ranks have made a step again. Return what it cost.
 
-        LOST after `limit_s` seconds, or if all agents have ended.
+        LOST after `limit_s` seconds, or if all agents have ended. victims: pids.
         """
         with ExitStack() as stack:
             old = self._born().keys()
@@ -207,15 +209,16 @@ class Job:
                 file.write(line)
 
 
-def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
+def faults(launcher: Launcher, names: NameSource, folder: Path, times: int, limit_s: float) -> list[KillResult]:
     """Kill one process `times` times, in as many jobs as the restart budgets need; return what each kill cost.
 
     A kill after which the job is lost counts as LOST. If a job does not start, all remaining kills count as LOST.
-    folder: for the files of the jobs. limit_s: timeout of each recovery.
+    folder: for the files of the jobs. limit_s: timeout of each recovery. launcher: of the jobs. names: how host names
+    are resolved.
     """
-    found: list[Fault] = []
+    found: list[KillResult] = []
     while len(found) < times:
-        with Job(launcher, names, folder) as job:
+        with BenchmarkJob(launcher, names, folder) as job:
             if not job.runs():
                 return [*found, *[LOST] * (times - len(found))]
             left = RESTARTS
@@ -227,9 +230,9 @@ def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: 
     return found
 
 
-def lost_agent(launcher: Launcher, names: Names, folder: Path, limit_s: float) -> Fault:
+def lost_agent(launcher: Launcher, names: NameSource, folder: Path, limit_s: float) -> KillResult:
     """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover."""
-    with Job(launcher, names, folder) as job:
+    with BenchmarkJob(launcher, names, folder) as job:
         return job.kill_agent(limit_s) if job.runs() else LOST
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from hack.bench.recovery.acts import PLAN, Act
+from hack.bench.recovery.acts import PLAN, RecoveryEvent
 from hack.chaos.fault_schedule import Fault, FaultEvent
 from hack.chaos.history import Record
 from hack.chaos.testbed import manifests
@@ -22,7 +22,7 @@ _LAST = 0.99  # of those that can be hit
 _LOST_S = 3600.0
 
 
-class Ours:
+class TurnoutJob:
     """A Volcano Job on a local cluster, resized as the autoscaler does it."""
 
     def __init__(self, found: Testbed, injectors: FaultInjectors) -> None:
@@ -33,14 +33,14 @@ class Ours:
         """Read what its processes have written."""
         return self._stage.records
 
-    async def strike(self, act: Act) -> float:
+    async def strike(self, act: RecoveryEvent) -> float:
         """Cause the event `act` in the job, and return when, in monotonic seconds."""
-        if act is Act.KILLED:
+        if act is RecoveryEvent.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
-        if act in (Act.LOST, Act.HEAD):
+        if act in (RecoveryEvent.LOST, RecoveryEvent.HEAD):
             coordinator = await self._stage.coordinator()
             names = [pod["metadata"]["name"] for pod in self._stage.workers]
-            hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is Act.HEAD))
+            hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is RecoveryEvent.HEAD))
             return (await self._injectors.do(FaultEvent(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
         api = self._stage.made.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
@@ -50,7 +50,7 @@ class Ours:
 
 
 @asynccontextmanager
-async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
+async def begun(workers: int, clocks: Clocks) -> AsyncIterator[TurnoutJob]:
     """Yield a new job with `workers` workers on a local cluster of its own. Both end with the block.
 
     clocks: of the job's launcher. Raises ChildFailed if a program does not start.
@@ -60,6 +60,6 @@ async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0, trainer=trainer) as found:
             injectors = FaultInjectors(found)
             try:
-                yield Ours(found, injectors)
+                yield TurnoutJob(found, injectors)
             finally:
                 await injectors.stop()

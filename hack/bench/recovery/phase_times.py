@@ -15,7 +15,7 @@ PHASES = ("detected", "stopped", *WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PhaseMark:
     """A process came to the end of a phase. restart: its RESTART_COUNT."""
 
     pid: int
@@ -25,7 +25,7 @@ class Mark:
     at_s: float
 
     @classmethod
-    def read(cls, line: str) -> Mark:
+    def read(cls, line: str) -> PhaseMark:
         """Parse a line that `written` returned."""
         pid, rank, restart, word, at_s = line.split()
         return cls(int(pid), int(rank), int(restart), word, float(at_s))
@@ -36,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class KillResult:
     """One kill. after_s: from it to the end of each phase, in every process that went on; nan where nobody could tell.
 
     burned: how many restarts it cost.
@@ -51,24 +51,25 @@ class Fault:
         return self.after_s.get("stepped", math.inf)
 
 
-LOST = Fault({}, 0)
+LOST = KillResult({}, 0)
 
 
-def stepped(marks: Iterable[Mark], old: Collection[int]) -> dict[int, Mark]:
+def stepped(marks: Iterable[PhaseMark], old: Collection[int]) -> dict[int, PhaseMark]:
     """Return, by rank, the first step in a process that did not exist before. Of several processes the newest counts.
 
-    old: pids of the processes before.
+    old: pids of the processes before. marks: of all processes so far.
     """
     new = sorted((mark for mark in marks if mark.word == "stepped" and mark.pid not in old), key=lambda mark: mark.at_s)
     return {mark.rank: mark for mark in new}
 
 
 def fault(
-    marks: Sequence[Mark], old: Collection[int], ranks: int, killed_s: float, ended_s: Mapping[str, float]
-) -> Fault | None:
+    marks: Sequence[PhaseMark], old: Collection[int], ranks: int, killed_s: float, ended_s: Mapping[str, float]
+) -> KillResult | None:
     """Return what a kill cost; None until `ranks` ranks have made a step again.
 
-    old: pids before the kill. killed_s: its time. ended_s: when phases ended that no process records, by phase.
+    old: pids before the kill. killed_s: its time. ended_s: when phases ended that no process records, by phase. marks:
+    of all processes so far.
     """
     last = stepped(marks, old)
     if len(last) < ranks:
@@ -78,10 +79,10 @@ def fault(
     for word in WORDS:
         after[word] = max(mark.at_s for mark in marks if mark.pid in going and mark.word == word) - killed_s
     before = max((mark.restart for mark in marks if mark.pid in old), default=0)
-    return Fault(after, max(mark.restart for mark in last.values()) - before)
+    return KillResult(after, max(mark.restart for mark in last.values()) - before)
 
 
-def middle(faults: Sequence[Fault]) -> dict[str, float]:
+def middle(faults: Sequence[KillResult]) -> dict[str, float]:
     """Return the median end of each phase, over the faults that the jobs survived, in seconds; NaN if nobody
     recorded it.
     """

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hack.bench.recovery import jobs
-from hack.bench.recovery.phase_times import PHASES, Fault, middle
+from hack.bench.recovery.phase_times import PHASES, KillResult, middle
 from hack.bench.rendezvous import mount_namespace
-from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.bench.support.measure import middle as median
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
@@ -24,7 +24,7 @@ FULL = ((jobs.OURS, 21), (jobs.TORCH, 12), (jobs.OURS_TWO, 6), (jobs.TORCH_TWO, 
 QUICK, SMALLEST = ((jobs.OURS, 3), (jobs.TORCH, 3)), ((jobs.OURS, 1),)
 COLUMNS = {"SIGKILL, then s until": "", "kills": "d", "lost": "d", "burned": "d", **dict.fromkeys(PHASES, ".3f")}
 COLUMNS |= {"p95": ".3f"}
-Faults = Mapping[str, Sequence[Fault]]  # by the name of the launcher
+Faults = Mapping[str, Sequence[KillResult]]  # by the name of the launcher
 
 
 def measure(scale: Scale) -> Outcome:
@@ -34,7 +34,7 @@ def measure(scale: Scale) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as folder:
         scratch = Path(folder)
-        names = Names.MACHINE if mount_namespace.permitted(Names.QUIET, scratch) else Names.QUIET
+        names = NameSource.MACHINE if mount_namespace.permitted(NameSource.QUIET, scratch) else NameSource.QUIET
         killed = _killed(scale.pick(FULL, QUICK, SMALLEST), names, scratch)
         for launcher in scale.pick((jobs.OURS_SHRINKS, jobs.TORCH_SHRINKS), (), ()):
             lost = jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S)
@@ -42,13 +42,15 @@ def measure(scale: Scale) -> Outcome:
     return outcome(killed)
 
 
-def _killed(plan: Sequence[tuple[jobs.Launcher, int]], names: Names, scratch: Path) -> dict[str, Sequence[Fault]]:
+def _killed(
+    plan: Sequence[tuple[jobs.Launcher, int]], names: NameSource, scratch: Path
+) -> dict[str, Sequence[KillResult]]:
     """Run jobs of the launchers in turn until each launcher's processes have been killed as often as the plan says.
 
     plan: (launcher, number of kills). names: see `mount_namespace`. scratch: folder for the jobs. Returns the faults by
     the name of the launcher.
     """
-    found: dict[str, list[Fault]] = {launcher.name: [] for launcher, _ in plan}
+    found: dict[str, list[KillResult]] = {launcher.name: [] for launcher, _ in plan}
     while due := [(launcher, left) for launcher, kills in plan if (left := kills - len(found[launcher.name]))]:
         for launcher, left in due:
             found[launcher.name] += jobs.faults(launcher, names, scratch, min(left, jobs.RESTARTS), LIMIT_S)
@@ -56,7 +58,10 @@ def _killed(plan: Sequence[tuple[jobs.Launcher, int]], names: Names, scratch: Pa
 
 
 def outcome(killed: Faults) -> Outcome:
-    """Return the table of kills and the targets, which compare ours with torchrun."""
+    """Return the table of kills and the targets, which compare ours with torchrun.
+
+    killed: what each kill cost, by the launcher's name.
+    """
     ours, torch = ([fault.took_s for fault in killed.get(each.name, ())] for each in (jobs.OURS, jobs.TORCH))
     title = "two processes with 64 MiB of state: medians; the most restarts that one kill burned"
     return Outcome(
@@ -69,9 +74,11 @@ def outcome(killed: Faults) -> Outcome:
     )
 
 
-def _row(name: str, faults: Sequence[Fault]) -> tuple[object, ...]:
+def _row(name: str, faults: Sequence[KillResult]) -> tuple[object, ...]:
     """Return the row of one launcher: kills, lost jobs, most restarts that a kill used, median end of each phase,
     and p95 of the recovery.
+
+    faults: what each of its kills cost.
     """
     after_s = middle(faults)
     lost = sum(not fault.after_s for fault in faults)

@@ -21,7 +21,7 @@ AT_ONCE = 2
 LIMIT_S = 30.0
 
 
-class Death(Enum):
+class KilledProcess(Enum):
     """The process that is killed, and when."""
 
     COORDINATOR_IN_TRAINING = "coordinator killed in training"
@@ -30,7 +30,7 @@ class Death(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SurvivalResult:
     """The result of one job. back_s: from the death until the next world had begun; charged: restarts."""
 
     finished: bool
@@ -49,10 +49,10 @@ def measure(scale: Scale) -> Outcome:
     five at most.
     """
     times = scale.pick(200, 5, 1)
-    found = {death: _trials(death, times) for death in Death}
-    coordinators = [*found[Death.COORDINATOR_IN_TRAINING], *found[Death.COORDINATOR_IN_JOIN]]
+    found = {death: _trials(death, times) for death in KilledProcess}
+    coordinators = [*found[KilledProcess.COORDINATOR_IN_TRAINING], *found[KilledProcess.COORDINATOR_IN_JOIN]]
     every = [each for some in found.values() for each in some]
-    once = sum(each.charged == 1 and each.finished for each in found[Death.PROCESS])
+    once = sum(each.charged == 1 and each.finished for each in found[KilledProcess.PROCESS])
     faults = [each.why.splitlines()[0] for each in every if not each.finished]
     rows = [(death.value, *_row(some)) for death, some in found.items()]
     return Outcome(
@@ -67,9 +67,11 @@ def measure(scale: Scale) -> Outcome:
     )
 
 
-def _row(some: Sequence[Result]) -> tuple[object, ...]:
+def _row(some: Sequence[SurvivalResult]) -> tuple[object, ...]:
     """Return the row of one kind of death: trials, lost jobs, split worlds, range of charged restarts, median and
     longest time to the next world.
+
+    some: the results of its trials, at least one.
     """
     lost, split_ = sum(not each.finished for each in some), sum(each.split for each in some)
     back_s, charged = [each.back_s for each in some], [each.charged for each in some]
@@ -77,10 +79,10 @@ def _row(some: Sequence[Result]) -> tuple[object, ...]:
     return len(some), lost, split_, spread, statistics.median(back_s), max(back_s)
 
 
-def _trials(death: Death, times: int) -> list[Result]:
+def _trials(death: KilledProcess, times: int) -> list[SurvivalResult]:
     """Run `times` trials of one kind of death, AT_ONCE of them at the same time."""
 
-    def one(_: int) -> Result:
+    def one(_: int) -> SurvivalResult:
         with tempfile.TemporaryDirectory(prefix="turnout-trial-") as folder:
             return trial(death, Path(folder))
 
@@ -92,7 +94,7 @@ class _Late(Exception):
     """A job did not come as far as it should within its time."""
 
 
-def trial(death: Death, folder: Path) -> Result:
+def trial(death: KilledProcess, folder: Path) -> SurvivalResult:
     """Start a job in this folder, cause this death, and wait for the job's end. No process is left.
 
     Returns the result; a job that does not recover in time counts as lost.
@@ -101,19 +103,21 @@ def trial(death: Death, folder: Path) -> Result:
     (folder / "rounds").mkdir()
     try:
         died_s = _start_and_kill(death, job)
-        left = WORKERS if death is Death.PROCESS else WORKERS - 1
+        left = WORKERS if death is KilledProcess.PROCESS else WORKERS - 1
         _require(until(lambda: job.trains(left, died_s), LIMIT_S), f"a world of {left}")
         begun = [record.at_s for record in job.records() if record.event == "begun" and record.at_s > died_s]
         ends, records = job.finish(), job.records()
         charged = max(record.restarts for record in records)
-        return Result(not ends.violations, bool(apart(records)), charged, min(begun) - died_s, str(ends.violations))
+        return SurvivalResult(
+            not ends.violations, bool(apart(records)), charged, min(begun) - died_s, str(ends.violations)
+        )
     except _Late as error:
-        return Result(False, bool(apart(job.records())), -1, LIMIT_S, str(error))
+        return SurvivalResult(False, bool(apart(job.records())), -1, LIMIT_S, str(error))
     finally:
         job.end()
 
 
-def _start_and_kill(death: Death, job: Job) -> float:
+def _start_and_kill(death: KilledProcess, job: Job) -> float:
     """Start three agents, wait for the situation that `death` names, and kill the process.
 
     Returns the time of the kill, monotonic seconds. Raises _Late if the situation does not come.
@@ -121,13 +125,13 @@ def _start_and_kill(death: Death, job: Job) -> float:
     _start(job, 0)
     _require(until(lambda: _has_logged(job, 0, "coordinator_begun"), LIMIT_S), "a coordinator")
     _start(job, 1)
-    if death is Death.COORDINATOR_IN_JOIN:
+    if death is KilledProcess.COORDINATOR_IN_JOIN:
         _require(until(lambda: _has_logged(job, 1, "coordinator_found"), LIMIT_S), "a second member")
     _start(job, 2)
-    if death is not Death.COORDINATOR_IN_JOIN:
+    if death is not KilledProcess.COORDINATOR_IN_JOIN:
         _require(until(lambda: job.trains(WORKERS, 0.0), LIMIT_S), f"a world of {WORKERS}")
     died_s = time.monotonic()
-    if death is Death.PROCESS:
+    if death is KilledProcess.PROCESS:
         newest = max(record.round for record in job.records())
         os.kill(next(each.pid for each in job.records() if (each.round, each.rank) == (newest, 1)), signal.SIGKILL)
     else:

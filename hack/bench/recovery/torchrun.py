@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from hack.bench.recovery.acts import PLAN, Act
+from hack.bench.recovery.acts import PLAN, RecoveryEvent
 from hack.bench.recovery.jobs import OWN_STORE, torchrun, wait_until_listening
 from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
@@ -59,7 +59,7 @@ class Torchrun:
         if len(self._agents) == 1:
             wait_until_listening(self._port)
 
-    async def strike(self, act: Act) -> float:
+    async def strike(self, act: RecoveryEvent) -> float:
         """Cause the event `act` in the job, and return when it began, in monotonic seconds.
 
         KILLED hits the process with the highest rank of the newest round, HEAD the first node, which has the store; the
@@ -67,15 +67,15 @@ class Torchrun:
         """
         at_s = time.monotonic()
         match act:
-            case Act.GROWS:
+            case RecoveryEvent.GROWS:
                 await asyncio.to_thread(self.add)
-            case Act.GIVES_WAY:
+            case RecoveryEvent.GIVES_WAY:
                 self._nodes.pop()[1].terminate()
-            case Act.KILLED:
+            case RecoveryEvent.KILLED:
                 begun = [record for record in self.records if record.event == "begun"]
                 os.kill(max(begun, key=lambda record: (record.round, record.rank)).pid, signal.SIGKILL)
-            case Act.LOST | Act.HEAD:
-                name, _ = self._nodes.pop(0 if act is Act.HEAD else -1)
+            case RecoveryEvent.LOST | RecoveryEvent.HEAD:
+                name, _ = self._nodes.pop(0 if act is RecoveryEvent.HEAD else -1)
                 await asyncio.to_thread(_kill, lambda home: home == name)
                 await asyncio.to_thread(self.add)
         return at_s

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from hack.bench.recovery.phase_times import Mark
+from hack.bench.recovery.phase_times import PhaseMark
 
 STATE = "state.bin"
 STATE_BYTES = 64 << 20
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
 
         def mark(word: str) -> None:
             rank, restart = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
-            marks.write(Mark(os.getpid(), rank, restart, word, time.monotonic()).written())
+            marks.write(PhaseMark(os.getpid(), rank, restart, word, time.monotonic()).written())
 
         mark("started")
         import torch

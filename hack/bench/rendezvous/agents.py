@@ -2,7 +2,7 @@
 
 If asked, one of them is killed then, and the time until the others have the next world is measured. One process serves
 and P others hold N/P agents each. All are forked from one that has imported what they need and has a single thread; all
-are killed at the end, so that no meeting finds what another has left. What they do is a Kind's.
+are killed at the end, so that no meeting finds what another has left. A RendezvousKind defines what they do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CALM_S = 0.5  # between a meeting and a death
 Gate = Callable[[], None]  # says that all is ready and returns at the word
 
 
-class Kind(Protocol):
+class RendezvousKind(Protocol):
     """A kind of rendezvous. Its methods run in separate processes."""
 
     def warm(self) -> None:
@@ -71,13 +71,14 @@ class _Broke(Exception):
 
 
 def gather(
-    kind: Kind, agents: int, limit_s: float, *, one_dies: bool = False, processes: int = PROCESSES
+    kind: RendezvousKind, agents: int, limit_s: float, *, one_dies: bool = False, processes: int = PROCESSES
 ) -> WorldTimes:
     """Run one rendezvous of `agents` agents in several processes, and return its times. All processes are killed
     afterwards.
 
     Call it in a process with a single thread. limit_s: seconds for everything. one_dies: the last agent has a process
-    of its own, which is killed once all have met. A timeout or an error is a result with `why`.
+    of its own, which is killed once all have met. processes: over which the other agents are distributed. A timeout or
+    an error is a result with `why`. Raises RuntimeError if this process has several threads. kind: of the rendezvous.
     """
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         raise RuntimeError(f"{threads} threads: a fork would take one of them")
@@ -108,7 +109,7 @@ class _Agents:
     """The processes of one rendezvous. started: gets each process as soon as it runs."""
 
     def __init__(
-        self, kind: Kind, agents: int, give_up_s: float, started: list[multiprocessing.process.BaseProcess]
+        self, kind: RendezvousKind, agents: int, give_up_s: float, started: list[multiprocessing.process.BaseProcess]
     ) -> None:
         self._kind, self._agents, self._give_up_s, self._started = kind, agents, give_up_s, started
 
@@ -182,13 +183,16 @@ def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
     return [answers[line] for line in lines]
 
 
-def _run_server(line: Connection, kind: Kind, agents: int) -> None:
+def _run_server(line: Connection, kind: RendezvousKind, agents: int) -> None:
     """Serve the rendezvous in this process; what the server reports goes through `line`."""
     _run_and_report(line, lambda: kind.serve(agents, line.send))
 
 
-def _run_meetings(line: Connection, kind: Kind, mine: Sequence[int], agents: int, port: int) -> None:
-    """Let the agents `mine` of this process meet, and send the times of each meeting through `line`."""
+def _run_meetings(line: Connection, kind: RendezvousKind, mine: Sequence[int], agents: int, port: int) -> None:
+    """Let the agents `mine` of this process meet, and send the times of each meeting through `line`.
+
+    kind: of the rendezvous. agents: number of all agents. port: of the server.
+    """
 
     def gate() -> None:
         line.send("ready")

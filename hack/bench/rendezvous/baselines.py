@@ -25,7 +25,10 @@ class NoBaselines(Exception):
 
 
 def folder() -> Path:
-    """Return the folder that holds the baselines, installed now if they are not. Raises NoBaselines."""
+    """Return the folder that holds the baselines, installed now if they are not.
+
+    Raises NoBaselines if pip cannot install them.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "anchors"
     made_of = b"".join(lock.read_bytes() for lock, _ in _PARTS) + sys.version.encode()
     at = base / hashlib.sha256(made_of).hexdigest()[:16]

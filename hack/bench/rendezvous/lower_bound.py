@@ -40,7 +40,10 @@ class LowerBound:
             time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Connect for each agent and send its message; then yield when each answer arrived."""
+        """Connect for each agent and send its message; then yield when each answer arrived.
+
+        mine: numbers of this process's agents. gate: returns at the start signal.
+        """
         gate()
         peers = []
         for _ in mine:
@@ -51,7 +54,10 @@ class LowerBound:
 
 
 def _accept(server: socket.socket, selector: selectors.BaseSelector) -> None:
-    """Accept all pending connections and register them."""
+    """Accept all pending connections and register them.
+
+    server: a listening socket that does not block. selector: gets the connections.
+    """
     while True:
         try:
             peer, _ = server.accept()
@@ -67,7 +73,7 @@ def _heard_s(peer: socket.socket) -> float:
     return time.monotonic()
 
 
-class Lookup:
+class AddressLookup:
     """One look-up of an address by the C library, as each client of a TCPStore makes: is there a name server?"""
 
     def warm(self) -> None:
@@ -79,7 +85,10 @@ class Lookup:
         time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Look an address up for each agent, and yield the time afterwards. An unknown name is an answer too."""
+        """Look an address up for each agent, and yield the time afterwards. An unknown name is an answer too.
+
+        mine: numbers of this process's agents. gate: returns at the start signal. agents, port: not used.
+        """
         gate()
         for agent in mine:
             socket.getnameinfo((f"127.0.1.{agent + 1}", 9), 0)

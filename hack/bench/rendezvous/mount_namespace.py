@@ -19,7 +19,7 @@ RESOLVER = "127.0.0.53"
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 
-class Names(StrEnum):
+class NameSource(StrEnum):
     """The source of host names."""
 
     MACHINE = "machine"  # as the machine has it: nothing is private
@@ -28,12 +28,12 @@ class Names(StrEnum):
     SILENT = "silent"
 
 
-_OWN_LOOPBACK = {Names.ALONE, Names.SILENT}
-_FILES: Mapping[Names, Mapping[str, str]] = {
-    Names.MACHINE: {},
-    Names.QUIET: {"nsswitch.conf": "hosts: files\n"},
-    Names.ALONE: {"nsswitch.conf": "hosts: files\n"},
-    Names.SILENT: {
+_OWN_LOOPBACK = {NameSource.ALONE, NameSource.SILENT}
+_FILES: Mapping[NameSource, Mapping[str, str]] = {
+    NameSource.MACHINE: {},
+    NameSource.QUIET: {"nsswitch.conf": "hosts: files\n"},
+    NameSource.ALONE: {"nsswitch.conf": "hosts: files\n"},
+    NameSource.SILENT: {
         "nsswitch.conf": "hosts: files dns\n",
         "resolv.conf": f"nameserver {RESOLVER}\n",
         "hosts": "# empty: the resolver is asked for each name and each address\n",
@@ -41,13 +41,13 @@ _FILES: Mapping[Names, Mapping[str, str]] = {
 }
 
 
-def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
+def command(words: Sequence[str], names: NameSource, folder: Path) -> list[str]:
     """Return the command line that runs another command in a private mount namespace, with other files in /etc.
 
-    words: the other command; it is returned as it is for Names.MACHINE. names: how names are resolved. folder: the
+    words: the other command; it is returned as it is for NameSource.MACHINE. names: how names are resolved. folder: the
     files that replace those in /etc are written into it.
     """
-    if names is Names.MACHINE:
+    if names is NameSource.MACHINE:
         return [*words]
     at = folder / names.value
     at.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def command(words: Sequence[str], names: Names, folder: Path) -> list[str]:
     return ["unshare", "--mount", *kept, *mapped, "sh", "-c", f'{mounts} && exec "$@"', str(at), *words]
 
 
-def permitted(names: Names, folder: Path) -> str:
+def permitted(names: NameSource, folder: Path) -> str:
     """Return "" if this user may run commands in such a namespace, else the reason."""
     try:
         tried = subprocess.run(
@@ -70,7 +70,7 @@ def permitted(names: Names, folder: Path) -> str:
     return "" if tried.returncode == 0 else tried.stderr.strip() or f"exit status {tried.returncode}"
 
 
-def loopback(names: Names) -> socket.socket | None:
+def loopback(names: NameSource) -> socket.socket | None:
     """Bring up the loopback of a new network namespace.
 
     For SILENT, return a socket that takes every DNS question and never answers; None otherwise.
@@ -79,7 +79,7 @@ def loopback(names: Names) -> socket.socket | None:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
-    if names is Names.ALONE:
+    if names is NameSource.ALONE:
         return None
     silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     silent.bind((RESOLVER, 53))

@@ -44,7 +44,7 @@ def member_of(agent: int) -> Member:
     return Member(f"{name}/{agent:012x}", name, name, HERE, 1, 8, path, agent, float(agent), 29_500)
 
 
-class Ours:
+class TurnoutRendezvous:
     """A production coordinator and members that speak its protocol."""
 
     def warm(self) -> None:
@@ -55,7 +55,10 @@ class Ours:
         asyncio.run(_coordinate(agents, report))
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Join the first world with all agents of this process, and the next world after a death."""
+        """Join the first world with all agents of this process, and the next world after a death.
+
+        Yield the times of each. mine: numbers of this process's agents. gate: returns at the start signal.
+        """
         with asyncio.Runner() as runner:
             members = runner.run(_made(mine, agents, port))
             gate()
@@ -65,7 +68,10 @@ class Ours:
 
 
 async def _coordinate(agents: int, report: Callable[[float], None]) -> None:
-    """Run a coordinator until its job ends. report: called with its port, then with the time of each lost member."""
+    """Run a coordinator until its job ends. report: called with its port, then with the time of each lost member.
+
+    agents: number of members that it waits for.
+    """
 
     def say(what: str, fields: Mapping[str, object]) -> None:
         if fields.get("reason") == Reason.MEMBER_LOST.value:
@@ -102,7 +108,8 @@ class _Follower:
     async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
         """Find the coordinator, and return when this member got a rank in a world of `size` members.
 
-        knocks: limits how many members of this process connect at the same time. Raises ConnectionError.
+        knocks: limits how many members of this process connect at the same time. Raises ConnectionError if the
+        coordinator is not found or is lost.
         """
         finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()

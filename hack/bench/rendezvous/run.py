@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.agents import PROCESSES, WorldTimes
 from hack.bench.rendezvous.baselines import NoBaselines, folder, nvrx
-from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.bench.rendezvous.ours import KNOCKING
 from hack.bench.rendezvous.testbed import Testbed
 from hack.bench.support.measure import load_note, middle, ratio
@@ -52,7 +52,7 @@ FULL_SIZES = WorldSizes()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RendezvousPlan:
     """How often each is done."""
 
     sizes: Sequence[int]  # of meetings of ours, the floor and NVRx
@@ -64,13 +64,13 @@ class Plan:
     crowds: WorldSizes = FULL_SIZES
 
 
-QUICK = Plan((64, FULL_SIZES.standard), 3, (64,), 2, 2, 3)
-SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, WorldSizes(4, 6, 8))
-FULL = Plan((64, 256, FULL_SIZES.standard, 2_048), times=7, c10d=(64, 128), large=5, deaths=7, named=9)
+QUICK = RendezvousPlan((64, FULL_SIZES.standard), 3, (64,), 2, 2, 3)
+SMALLEST = RendezvousPlan((4,), 1, (4,), 1, 1, 1, WorldSizes(4, 6, 8))
+FULL = RendezvousPlan((64, 256, FULL_SIZES.standard, 2_048), times=7, c10d=(64, 128), large=5, deaths=7, named=9)
 
 
 @dataclass(slots=True)
-class Results:
+class RendezvousResults:
     """The meetings of one run."""
 
     meetings: Mapping[tuple[str, int], Sequence[WorldTimes]] = field(default_factory=dict)  # by kind and agents
@@ -136,16 +136,16 @@ def run(scale: Scale) -> Outcome:
     plan = scale.pick(FULL, QUICK, SMALLEST)
     notes = [_note_on_files(), _note_on_agents(), _note_on_versions()]
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
-        scratch, names = Path(name), Names.QUIET
+        scratch, names = Path(name), NameSource.QUIET
         if why := mount_namespace.permitted(names, scratch):
-            names = Names.MACHINE
+            names = NameSource.MACHINE
             notes.append(f"No private mount namespace ({why}): names are looked up as this machine does it.")
         path: list[Path] = []
         try:
             path = [folder()]
         except NoBaselines as error:
             notes.append(f"NVRx is not here: {error}")
-        found = Results(
+        found = RendezvousResults(
             *_meetings(plan, names, scratch, path), *_with_names_and_without(plan, scratch, notes), plan.crowds
         )
     title = "rendezvous: agents that meet, and deaths that are noticed"
@@ -153,12 +153,12 @@ def run(scale: Scale) -> Outcome:
 
 
 def _meetings(
-    plan: Plan, names: Names, scratch: Path, path: Sequence[Path]
+    plan: RendezvousPlan, names: NameSource, scratch: Path, path: Sequence[Path]
 ) -> tuple[dict[tuple[str, int], list[WorldTimes]], list[WorldTimes], list[WorldTimes]]:
     """Time each kind of rendezvous in turn.
 
     Returns (times by kind and number of agents, those of the standard size beside the large ones, those with a death).
-    path: folder of the baselines, () if NVRx is missing.
+    path: folder of the baselines, () if NVRx is missing. scratch: folder for files. names: how host names are resolved.
     """
     beside: list[WorldTimes] = []
     meetings: defaultdict[tuple[str, int], list[WorldTimes]] = defaultdict(list)
@@ -188,17 +188,19 @@ def _meetings(
     return dict(meetings), beside, deaths
 
 
-def _with_names_and_without(plan: Plan, scratch: Path, notes: list[str]) -> tuple[list[WorldTimes], list[WorldTimes]]:
+def _with_names_and_without(
+    plan: RendezvousPlan, scratch: Path, notes: list[str]
+) -> tuple[list[WorldTimes], list[WorldTimes]]:
     """Time our rendezvous where names come from files, and where no name server answers: (with names, without).
 
-    notes: gets a note on the latter. Both are [] if this machine cannot do it.
+    notes: gets a note on the latter. Both are [] if this machine cannot do it. scratch: folder for files.
     """
-    if why := mount_namespace.permitted(Names.SILENT, scratch):
+    if why := mount_namespace.permitted(NameSource.SILENT, scratch):
         notes.append(f"A silent name server cannot be had here: {why}")
         return [], []
     named: list[WorldTimes] = []
     unnamed: list[WorldTimes] = []
-    with Testbed([], Names.ALONE, scratch) as files, Testbed([], Names.SILENT, scratch) as silent:
+    with Testbed([], NameSource.ALONE, scratch) as files, Testbed([], NameSource.SILENT, scratch) as silent:
         answer = silent.meet("lookup", 1, 2.0)
         for _ in range(BATCHES):
             for _ in range(plan.named):

@@ -36,7 +36,7 @@ class _Stores(ABC):
         import torch.distributed  # noqa: F401
 
     def serve(self, agents: int, report: Callable[[float], None]) -> None:
-        """Serve a store until killed. report: called with its port."""
+        """Serve a store until killed. report: called with its port. agents: not used."""
         from torch.distributed import TCPStore
 
         store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False, timeout=LIMIT)
@@ -44,7 +44,11 @@ class _Stores(ABC):
         time.sleep(3600)
 
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
-        """Run a thread for each agent: connect, wait for the start signal, meet."""
+        """Run a thread for each agent: connect, wait for the start signal, meet.
+
+        mine: numbers of this process's agents. gate: returns at the start signal. Yields their times. Raises the first
+        error of an agent.
+        """
         threading.stack_size(_STACK_BYTES)
         ready = threading.Barrier(len(mine) + 1)
         word = threading.Event()

@@ -19,16 +19,16 @@ from types import TracebackType
 from typing import Self
 
 from hack.bench.rendezvous import mount_namespace
-from hack.bench.rendezvous.agents import Kind, WorldTimes, gather
-from hack.bench.rendezvous.lower_bound import Lookup, LowerBound
-from hack.bench.rendezvous.mount_namespace import Names
-from hack.bench.rendezvous.ours import Ours
+from hack.bench.rendezvous.agents import RendezvousKind, WorldTimes, gather
+from hack.bench.rendezvous.lower_bound import AddressLookup, LowerBound
+from hack.bench.rendezvous.mount_namespace import NameSource
+from hack.bench.rendezvous.ours import TurnoutRendezvous
 from hack.bench.rendezvous.stores import C10d, Connections, Nvrx
 
-KINDS: Mapping[str, Kind] = {
-    "ours": Ours(),
+KINDS: Mapping[str, RendezvousKind] = {
+    "ours": TurnoutRendezvous(),
     "floor": LowerBound(),
-    "lookup": Lookup(),
+    "lookup": AddressLookup(),
     "nvrx": Nvrx(),
     "c10d": C10d(),
     "stores": Connections(),
@@ -39,7 +39,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 class Testbed:
     """The caller's end of such a process. names: how names are looked up there; path: folders for PYTHONPATH."""
 
-    def __init__(self, kinds: Sequence[str], names: Names, folder: Path, path: Sequence[Path] = ()) -> None:
+    def __init__(self, kinds: Sequence[str], names: NameSource, folder: Path, path: Sequence[Path] = ()) -> None:
         self._err = (folder / "stage.err").open("ab")
         words = [sys.executable, "-m", "hack.bench.rendezvous.testbed", names.value, *kinds]
         env = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([os.getcwd(), *map(str, path)])}
@@ -79,7 +79,7 @@ class Testbed:
 def main(argv: Sequence[str]) -> int:
     """Import what the kinds in `argv` need, then run a rendezvous for each line on stdin until it ends. Return 0."""
     names, *kinds = argv
-    opened = mount_namespace.loopback(Names(names))
+    opened = mount_namespace.loopback(NameSource(names))
     for kind in kinds:
         KINDS[kind].warm()
     gc.collect()

@@ -25,7 +25,10 @@ VERBS = ("filter", "prioritize", "preempt")
 
 
 def switches(nodes: int, hosts_per_leaf: int, leaves_per_spine: int = 16) -> dict[str, tuple[str, str]]:
-    """Return (leaf, spine) above each of `nodes` nodes, by node name."""
+    """Return (leaf, spine) above each of `nodes` nodes, by node name.
+
+    hosts_per_leaf, leaves_per_spine: consecutive nodes share a leaf, consecutive leaves a spine.
+    """
     leaf_of = [at // hosts_per_leaf for at in range(nodes)]
     return {
         f"node-{at:05d}": (f"asw-{leaf:04d}", f"psw-{leaf // leaves_per_spine:03d}") for at, leaf in enumerate(leaf_of)
@@ -54,6 +57,8 @@ async def build(
 def pod(gang: str, index: int, size: int, gated: bool = False, gpus: int = 8) -> dict[str, Any]:
     """Return a pod of a gang of `size`, with koordinator's annotations; it needs no PodGroup. gated: with our
     scheduling gate.
+
+    gang: "" for a lone pod. index: its rank. gpus: that it asks for.
     """
     asks = {"nvidia.com/gpu": str(gpus)}  # no more: Kueue's queue covers nothing else
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": asks, "limits": asks}}

@@ -18,7 +18,7 @@ _BOUND = f"{PODS}?fieldSelector=spec.nodeName!%3D"
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class WaitingGangs:
     """How much memory the nominator has, and the longest time from freed room to its being bound.
 
     out_of_order: how many gangs went that were not the first by age.
@@ -30,7 +30,7 @@ class Crowd:
     out_of_order: int
 
 
-async def crowd(gangs: int) -> Crowd:
+async def crowd(gangs: int) -> WaitingGangs:
     """Let `gangs` gangs of SIZE pods wait behind gates, then free a leaf FREED times. Return memory and times."""
     plane = await asyncio.to_thread(lambda: ControlPlane(apiserver_flags=UNLIMITED).start())
     try:
@@ -48,7 +48,7 @@ async def crowd(gangs: int) -> Crowd:
                 taken_s, went = await _freed(api, [f"{held}-{at}" for at in range(HOSTS_PER_LEAF)])
                 used_s.append(taken_s)
                 wrong += went != f"gang-{number:03d}"
-            return Crowd(gangs * SIZE, max(mib, memory_mib(plane.pid("nominator"))), max(used_s), wrong)
+            return WaitingGangs(gangs * SIZE, max(mib, memory_mib(plane.pid("nominator"))), max(used_s), wrong)
     finally:
         await asyncio.to_thread(plane.stop)
 

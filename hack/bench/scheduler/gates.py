@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from hack.bench.scheduler import kueue_beside
 from hack.bench.scheduler.crowd import crowd
-from hack.bench.scheduler.stream import APART_S, Cell, best_fit, events_of, mean, send
+from hack.bench.scheduler.stream import APART_S, StreamCell, best_fit, events_of, mean, send
 from hack.bench.scheduler.takeover import takeovers
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
@@ -48,7 +48,7 @@ def measure(scale: Scale) -> Outcome:
     )
 
 
-def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> Cell:
+def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> StreamCell:
     """Send the streams of all seeds in one way, and return the results.
 
     way: key of WAYS. apart: key of APART_S, the time between two pods. gangs: of each stream. release: of Kubernetes,
@@ -58,7 +58,7 @@ def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) 
     for seed in seeds:
         sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
         progress(f"{kubernetes}, {way}, {apart}, seed {seed}: {mean(sent[-1].crossings):.3f}")
-    return Cell(way, apart, kubernetes, tuple(sent))
+    return StreamCell(way, apart, kubernetes, tuple(sent))
 
 
 def _version(release: str) -> str:
@@ -68,7 +68,7 @@ def _version(release: str) -> str:
     return said.split()[-1].removeprefix("v")
 
 
-def _table(best_fit_crossings: float, cells: Sequence[Cell], gangs: int) -> Table:
+def _table(best_fit_crossings: float, cells: Sequence[StreamCell], gangs: int) -> Table:
     """Return the table of all cells.
 
     best_fit_crossings: mean ring crossings of a gang by best fit in memory. gangs: their number, named in the title.
@@ -84,7 +84,7 @@ def _table(best_fit_crossings: float, cells: Sequence[Cell], gangs: int) -> Tabl
     return Table(title, columns, [("best fit in memory", best_fit_crossings, *["-"] * 5), *rows])
 
 
-def _targets(best_fit_crossings: float, cells: Sequence[Cell]) -> Iterator[Target]:
+def _targets(best_fit_crossings: float, cells: Sequence[StreamCell]) -> Iterator[Target]:
     """Yield five targets for each cell whose way is "gates"; other cells have none.
 
     best_fit_crossings: mean ring crossings of a gang by best fit in memory, not 0.

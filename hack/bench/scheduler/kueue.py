@@ -22,7 +22,7 @@ import yaml
 from hack.bench.placement import streams
 from hack.bench.scheduler import kueue_words
 from hack.bench.scheduler.cluster import PODS, build, switches_of
-from hack.bench.scheduler.stream import Sent, Words, come, follow, patches
+from hack.bench.scheduler.stream import GangFunctions, StreamResult, come, follow, patches
 from hack.controlplane.api import Api
 from hack.controlplane.errors import ApiError, NotReady
 from hack.controlplane.plane import ControlPlane, free_ports
@@ -37,7 +37,7 @@ _SAID = re.compile(r'"gitVersion":\s*"([^"]+)"')  # in the first lines of its lo
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class KueueRelease:
     """A manager of Kueue, and the manifests of its release."""
 
     manager: Path
@@ -45,32 +45,33 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class NotRun:
+class MissingKueue:
     """Why there is no manager to run."""
 
     reason: str
 
 
-def find(environ: Mapping[str, str]) -> Peer | NotRun:
-    """Return the paths of Kueue's manager in the folder that the environment names; NotRun with the reason if it is
-    missing.
+def find(environ: Mapping[str, str]) -> KueueRelease | MissingKueue:
+    """Return the paths of Kueue's manager in the folder that the environment names; MissingKueue with the reason if it
+    is missing.
     """
     folder = environ.get(FOLDER)
     if not folder:
-        return NotRun(f"{FOLDER} names no folder with {MANAGER}")
-    peer = Peer(Path(folder) / MANAGER, Path(folder) / MANIFESTS)
+        return MissingKueue(f"{FOLDER} names no folder with {MANAGER}")
+    peer = KueueRelease(Path(folder) / MANAGER, Path(folder) / MANIFESTS)
     lacks = [each.name for each in (peer.manager, peer.manifests) if not each.is_file()]
-    return NotRun(f"{folder} has no {' and no '.join(lacks)}") if lacks else peer
+    return MissingKueue(f"{folder} has no {' and no '.join(lacks)}") if lacks else peer
 
 
-async def send(peer: Peer, events: Sequence[int], seed: int, apart_s: float) -> tuple[str, Sent]:
+async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: float) -> tuple[str, StreamResult]:
     """Send one stream to a new control plane on which Kueue places gangs. Return (the manager's version, results).
 
     apart_s: seconds between two pods. A gang leaves when all its pods have succeeded, as Kueue counts it; the next
-    comes when they are gone.
+    comes when they are gone. peer: the manager to start. events: as `streams.generate` returns them. seed: of the order
+    of a gang's pods.
     """
-    tree, rng, found = streams.fabric(), random.Random(seed), Sent()
-    words = Words(kueue_words.member, _leave)
+    tree, rng, found = streams.fabric(), random.Random(seed), StreamResult()
+    words = GangFunctions(kueue_words.member, _leave)
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:
@@ -94,7 +95,7 @@ def version(log: str) -> str:
     return said[1] if said else "of an unknown version"
 
 
-async def _start(plane: ControlPlane, api: Api, peer: Peer) -> None:
+async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
     """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
@@ -116,7 +117,7 @@ async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
     """Wait until the manager has filled its Secret, and copy its content to where the manager reads it: a volume's
     work.
 
-    Raises NotReady.
+    certificates: the folder from which the manager reads. Raises NotReady if the Secret is empty after _WITHIN_S.
     """
     until_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < until_s:

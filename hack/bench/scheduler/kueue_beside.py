@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from hack.bench.scheduler import kueue
-from hack.bench.scheduler.kueue import NotRun, Peer
-from hack.bench.scheduler.stream import APART_S, Cell, best_fit, events_of, mean
+from hack.bench.scheduler.kueue import KueueRelease, MissingKueue
+from hack.bench.scheduler.stream import APART_S, StreamCell, best_fit, events_of, mean
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Table
 
@@ -19,13 +19,13 @@ SEEDS = 3  # the first of the benchmark's: Kueue takes more than a second for ea
 WAY = "kueue"
 
 
-def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], gangs: int) -> Outcome:
+def run(environ: Mapping[str, str], ours: Sequence[StreamCell], seeds: Sequence[int], gangs: int) -> Outcome:
     """Measure Kueue if the environment names its manager, and compare it with our cells of the same scheduler.
 
     seeds, gangs: of the streams. Without the manager, the outcome only has a note.
     """
     peer = kueue.find(environ)
-    if isinstance(peer, NotRun):
+    if isinstance(peer, MissingKueue):
         return Outcome("Kueue", (), notes=[f"Kueue's manager is not run: {peer.reason}."])
     version, peers = _measured(peer, seeds, gangs, ours[0].kubernetes)
     minimum = [best_fit((seed,), gangs) for seed in seeds]
@@ -33,9 +33,11 @@ def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], 
     return Outcome("Kueue", [table(version, minimum, cells_beside(ours, peers), gangs)], notes=[note])
 
 
-def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[Cell]]:
+def _measured(peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[StreamCell]]:
     """Send the streams to Kueue. Return (its version, a cell for each spacing). kubernetes: version of the
     scheduler.
+
+    seeds, gangs: of the streams.
     """
     version, cells = "", []
     for apart, apart_s in APART_S.items():
@@ -44,11 +46,11 @@ def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> 
             version, one = asyncio.run(kueue.send(peer, events_of(seed, gangs), seed, apart_s))
             sent.append(one)
             progress(f"Kueue {version}, {apart}, seed {seed}: {mean(one.crossings):.3f}, {one.failed} failed")
-        cells.append(Cell(WAY, apart, kubernetes, tuple(sent)))
+        cells.append(StreamCell(WAY, apart, kubernetes, tuple(sent)))
     return version, cells
 
 
-def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
+def cells_beside(ours: Sequence[StreamCell], peers: Sequence[StreamCell]) -> list[StreamCell]:
     """Return, for each cell of a peer (Kueue), first our cells of the same spacing and Kubernetes version, then the
     peer's.
 
@@ -61,8 +63,11 @@ def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
     return found
 
 
-def table(version: str, minimum: Sequence[float], cells: Sequence[Cell], gangs: int) -> Table:
-    """Return the table of these cells. version: of Kueue. minimum: crossings of best fit in memory, by seed."""
+def table(version: str, minimum: Sequence[float], cells: Sequence[StreamCell], gangs: int) -> Table:
+    """Return the table of these cells. version: of Kueue. minimum: crossings of best fit in memory, by seed.
+
+    gangs: of each stream, named in the title.
+    """
     columns = {"pods, way": "", "crossings a gang": ".3f", "by seed": "", "failed": "d"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [("best fit in memory", fmean(minimum), _spread(minimum), *["-"] * 4)]

@@ -58,10 +58,10 @@ def _at_port(hook: Mapping[str, Any], port: int) -> dict[str, Any]:
 def settings(
     release: Iterable[Mapping[str, Any]], host: str, port: int, health: str, certificates: str
 ) -> dict[str, Any]:
-    """Take the Configuration that a release ships, for one manager that answers on loopback and reads pods alone.
+    """Return the Configuration that a release ships, changed for one manager that serves loopback and reads only pods.
 
-    host, port: of its webhooks. health: host:port of its probes. certificates: the folder of its own.
-    Its client may ask as often as kube-controller-manager's does here: shipped are 50 a second.
+    release: its objects. host, port: of the manager's webhooks. health: host:port of its probes. certificates: the
+    folder of its certificates. Its client may send 500 requests a second, as kube-controller-manager's does here.
     """
     (shipped,) = (
         each["data"]["controller_manager_config.yaml"]
@@ -110,7 +110,10 @@ def _object(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member(gang: str, index: int, size: int) -> dict[str, Any]:
-    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps."""
+    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps.
+
+    index: its rank.
+    """
     made = pod(gang, index, size, gated=False)
     made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
     made["metadata"]["annotations"] = {

@@ -24,8 +24,8 @@ from hack.bench.scheduler.throughput import (
     NOOP,
     PRIORITIZE,
     Cluster,
-    Result,
-    Setup,
+    SchedulerSetup,
+    ThroughputResult,
     gangs,
     singles,
 )
@@ -36,19 +36,19 @@ from hack.controlplane.plane import ControlPlane
 
 SETUPS = (NONE, NOOP, PRIORITIZE, BOTH, NOMINATING)
 WORKLOADS = {"singles": singles, "gangs of 8": gangs}
-ALONE = Setup("scheduler alone, all nominated", nominate=True)
-ALONE_NONE = Setup("scheduler alone, none nominated")
+ALONE = SchedulerSetup("scheduler alone, all nominated", nominate=True)
+ALONE_NONE = SchedulerSetup("scheduler alone, none nominated")
 AT_ONCE, SIZE = 20, 8  # gangs of whole nodes that come one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One place in the matrix. percentage: of nodes to score; None = the scheduler's own sampling."""
 
     nodes: int
     percentage: int | None
     workload: str
-    setup: Setup
+    setup: SchedulerSetup
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Cell:
         return f"{self.nodes:,} nodes, {self.percentage or 'default'} %, {self.workload}: {self.setup.name}"
 
 
-Results = Mapping[Cell, Sequence[Result]]
+Results = Mapping[MatrixCell, Sequence[ThroughputResult]]
 
 
 def measure(scale: Scale) -> Outcome:
@@ -67,7 +67,9 @@ def measure(scale: Scale) -> Outcome:
     sizes = scale.pick([(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)], [(1000, 500, 1)], [(16, 16, 1)])
     results, bound_s = asyncio.run(_measured(sizes, scale is Scale.FULL))
     every = {
-        f"{nodes:,} nodes: gates to scoring every node": _ratio(results, cell, Cell(nodes, 100, "gangs of 8", NONE))
+        f"{nodes:,} nodes: gates to scoring every node": _ratio(
+            results, cell, MatrixCell(nodes, 100, "gangs of 8", NONE)
+        )
         for nodes, cell in ((cell.nodes, cell) for cell in results if cell.setup is GATES)
     }
     return Outcome(
@@ -81,13 +83,13 @@ def measure(scale: Scale) -> Outcome:
 
 async def _measured(
     sizes: Sequence[tuple[int, int, int]], full: bool
-) -> tuple[dict[Cell, list[Result]], dict[int, list[float]]]:
+) -> tuple[dict[MatrixCell, list[ThroughputResult]], dict[int, list[float]]]:
     """Measure all cells of each size. Return the results by cell, and for each number of nodes the seconds of the gangs
     that were sent one by one.
 
     sizes: (nodes, pods, repetitions). full: the whole matrix.
     """
-    found: dict[Cell, list[Result]] = {}
+    found: dict[MatrixCell, list[ThroughputResult]] = {}
     bound_s: dict[int, list[float]] = {}
     for nodes, pods, times in sizes:
         plane = ControlPlane(apiserver_flags=UNLIMITED).start()
@@ -105,21 +107,21 @@ async def _measured(
     return found, bound_s
 
 
-def _cells(nodes: int, full: bool) -> Iterator[Cell]:
+def _cells(nodes: int, full: bool) -> Iterator[MatrixCell]:
     """Yield the cells of one number of nodes. full: the whole matrix."""
     if full:
         for percentage, workload, setup in product((100, None), WORKLOADS, SETUPS):
-            yield Cell(nodes, percentage, workload, setup)
+            yield MatrixCell(nodes, percentage, workload, setup)
         for setup in (ALONE_NONE, ALONE):
-            yield Cell(nodes, 100, "singles", setup)
+            yield MatrixCell(nodes, 100, "singles", setup)
     else:
         for percentage, setup in ((100, NONE), (100, BOTH), (100, NOMINATING), (None, NONE)):
-            yield Cell(nodes, percentage, "gangs of 8", setup)
+            yield MatrixCell(nodes, percentage, "gangs of 8", setup)
     if nodes >= 1000 or not full:
-        yield Cell(nodes, None, "gangs of 8", GATES)
+        yield MatrixCell(nodes, None, "gangs of 8", GATES)
 
 
-async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
+async def _one(cluster: Cluster, cell: MatrixCell, pods: int) -> ThroughputResult:
     """Run one cell once with `pods` pods. Return the result."""
     made = WORKLOADS[cell.workload](pods, cell.setup.gates)
     if cell.setup in (ALONE, ALONE_NONE):
@@ -140,9 +142,11 @@ async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
         return [(await come(api, f"alone-{at}", SIZE, rng, 0.0, gated))[1] for at in range(count)]
 
 
-def _ratio(results: Results, cell: Cell, to: Cell) -> float:
-    """Return the median over the repetitions of the rate of `cell` divided by the rate of `to` in the same
-    repetition; NaN if one of them was not measured.
+def _ratio(results: Results, cell: MatrixCell, to: MatrixCell) -> float:
+    """Return the median over the repetitions of the rate of `cell` divided by the rate of `to` in the same repetition;
+    NaN if one of them was not measured.
+
+    If `cell` is of the setup ALONE, both rates are those of the middle bindings.
     """
     if cell not in results or to not in results:
         return float("nan")
@@ -151,12 +155,15 @@ def _ratio(results: Results, cell: Cell, to: Cell) -> float:
     )
 
 
-def _base(cell: Cell) -> Cell:
-    return Cell(cell.nodes, cell.percentage, cell.workload, ALONE_NONE if cell.setup is ALONE else NONE)
+def _base(cell: MatrixCell) -> MatrixCell:
+    return MatrixCell(cell.nodes, cell.percentage, cell.workload, ALONE_NONE if cell.setup is ALONE else NONE)
 
 
 def _table(results: Results) -> Table:
-    """Return the table of all cells: median rate in pods/s, its ratio to the cell without an extender, and CPU time."""
+    """Return the table of all cells: median rate in pods/s, its ratio to the cell without an extender, and CPU time.
+
+    The spread is the lowest and the highest rate.
+    """
     rows = []
     for cell, found in results.items():
         rates = [each.middle if cell.setup in (ALONE, ALONE_NONE) else each.rate for each in found]
@@ -179,8 +186,8 @@ def _alone_table(bound_s: Mapping[int, Sequence[float]]) -> Table:
 def _targets(results: Results, full: bool) -> Iterator[Target]:
     """Yield the targets of throughput. full: yield also those of cells that only the whole matrix has."""
 
-    def to_none(nodes: int, setup: Setup, load: str) -> float:
-        return _ratio(results, Cell(nodes, 100, load, setup), Cell(nodes, 100, load, NONE))
+    def to_none(nodes: int, setup: SchedulerSetup, load: str) -> float:
+        return _ratio(results, MatrixCell(nodes, 100, load, setup), MatrixCell(nodes, 100, load, NONE))
 
     if not full:
         for setup, words, minimum in ((BOTH, "both verbs", 0.95), (NOMINATING, "nominating", 1.25)):
@@ -193,10 +200,12 @@ def _targets(results: Results, full: bool) -> Iterator[Target]:
             yield Target(
                 f"{nodes:,} nodes, {load}: nominating to none", to_none(nodes, NOMINATING, load), ">=", minimum
             )
-    against = _ratio(results, Cell(5000, 100, "gangs of 8", NOMINATING), Cell(5000, None, "gangs of 8", NONE))
+    against = _ratio(
+        results, MatrixCell(5000, 100, "gangs of 8", NOMINATING), MatrixCell(5000, None, "gangs of 8", NONE)
+    )
     yield Target("5,000 nodes, gangs of 8: nominating at 100 % to none at default sampling", against, ">=", 1.0)
     for nodes, minimum in ((1000, 2.0), (5000, 8.0)):
-        alone = _ratio(results, *(Cell(nodes, 100, "singles", setup) for setup in (ALONE, ALONE_NONE)))
+        alone = _ratio(results, *(MatrixCell(nodes, 100, "singles", setup) for setup in (ALONE, ALONE_NONE)))
         yield Target(f"{nodes:,} nodes: scheduler alone, all nominated, to none nominated", alone, ">=", minimum)
 
 
@@ -207,7 +216,7 @@ def _gate_targets(results: Results, bound_s: Mapping[int, Sequence[float]]) -> I
     """
     for nodes, times in bound_s.items():
         where = f"{nodes:,} nodes behind gates"
-        cell = Cell(nodes, None, "gangs of 8", GATES)
+        cell = MatrixCell(nodes, None, "gangs of 8", GATES)
         minimum = 2.0 if nodes >= 5000 else 1.0
         yield Target(f"{where}: last pod created to last bound, p99 s", nearest_rank(times, 0.99), "<=", 0.5)
         yield Target(f"{where}: pods/s to default scheduling's", _ratio(results, cell, _base(cell)), ">=", minimum)

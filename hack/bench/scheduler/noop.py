@@ -14,7 +14,7 @@ from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.wire.pod_messages import Review
 
 
-class Noop:
+class NoopExtender:
     """Implements Extender without an opinion. scores: every node has the same score; otherwise none has any."""
 
     def __init__(self, scores: bool = False) -> None:
@@ -47,7 +47,7 @@ class Noop:
 
 async def serve(port: int, health_port: int) -> None:
     """Serve until killed."""
-    async with Listeners(Noop(scores=True), Metrics(), Listen(port=port, health_port=health_port)):
+    async with Listeners(NoopExtender(scores=True), Metrics(), Listen(port=port, health_port=health_port)):
         await asyncio.Event().wait()
 
 

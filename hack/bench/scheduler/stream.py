@@ -37,7 +37,7 @@ _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb=
 
 
 @dataclass(slots=True)
-class Sent:
+class StreamResult:
     """One stream: crossings and hosts by rank of each gang, seconds from its last pod's creation to its last binding.
 
     failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
@@ -55,13 +55,13 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StreamCell:
     """One way to place gangs, with one spacing of their pods, over all seeds."""
 
     way: str
     apart: str
     kubernetes: str  # of the scheduler's binary
-    sent: tuple[Sent, ...]
+    sent: tuple[StreamResult, ...]
 
     @property
     def crossings(self) -> float:
@@ -110,7 +110,7 @@ def best_fit(seeds: Sequence[int], gangs: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class GangFunctions:
     """How a gang is written, and how it goes: pod(gang, rank, size), leave(api, gang, size)."""
 
     pod: Callable[[str, int, int], dict[str, Any]]
@@ -119,14 +119,14 @@ class Words:
 
 async def send(
     events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
-) -> Sent:
+) -> StreamResult:
     """Send one stream to a new control plane, and return the results.
 
     seed: of the order in which each gang's pods come; None for the order of ranks. apart_s: seconds between two pods.
     gated: the pods have our gates, which our nominator lifts. release: of Kubernetes, as ControlPlane takes it. asks:
-    the scheduler asks our extender.
+    the scheduler asks our extender. events: as `placement.streams.generate` returns them.
     """
-    rng, found = None if seed is None else random.Random(seed), Sent()
+    rng, found = None if seed is None else random.Random(seed), StreamResult()
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
@@ -135,7 +135,7 @@ async def send(
             health = await asyncio.to_thread(start_nominator, plane, "--gates") if gated else 0
             await warm(api, gated)
             before = await patches(api)
-            await follow(api, events, rng, apart_s, Words(partial(pod, gated=gated), _leave), found)
+            await follow(api, events, rng, apart_s, GangFunctions(partial(pod, gated=gated), _leave), found)
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
@@ -147,11 +147,17 @@ async def send(
 
 
 async def follow(
-    api: Api, events: Sequence[int], rng: random.Random | None, apart_s: float, words: Words, found: Sent
+    api: Api,
+    events: Sequence[int],
+    rng: random.Random | None,
+    apart_s: float,
+    words: GangFunctions,
+    found: StreamResult,
 ) -> None:
     """Create and delete the gangs of a stream, and record in `found` what each ring costs and when it was bound.
 
-    rng, apart_s: as in `come`. words: how a gang's pods are written and deleted.
+    rng, apart_s: as in `come`. words: how a gang's pods are written and deleted. events: as
+    `placement.streams.generate` returns them.
     """
     tree, sizes = streams.fabric(), list[int]()
     for event in events:
@@ -178,6 +184,8 @@ async def _leave(api: Api, gang: str, size: int) -> None:
 async def warm(api: Api, gated: bool) -> None:
     """Create one pod, wait until it is bound, and delete it, so that all programs are connected and the nominator
     leads.
+
+    gated: the pod has our gate.
     """
     await api.create(pod("warm", 0, 1, gated))
     await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
@@ -200,7 +208,7 @@ async def come(
     """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
     rng: for the order in which they come; None for the order of ranks. apart_s: seconds between two pods. written: as
-    in Words.pod. Raises TimeoutError if they are not bound within BOUND_S.
+    in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
     """
     order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [written(gang, index, size) for index in order]

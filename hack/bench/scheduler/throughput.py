@@ -25,7 +25,7 @@ Gangs = list[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SchedulerSetup:
     """A configuration of the scheduler and of the programs beside it."""
 
     name: str
@@ -35,16 +35,16 @@ class Setup:
     gates: bool = False  # pods come behind our gate, which the nominator lifts
 
 
-NONE = Setup("no extender")
-NOOP = Setup("no-op extender, full answers", ("filter", "prioritize"), "noop")
-PRIORITIZE = Setup("ours, prioritize only", ("prioritize",), "ours")
-BOTH = Setup("ours, both verbs", ("filter", "prioritize"), "ours")
-GATES = Setup("no extender, our gates", nominate=True, gates=True)
-NOMINATING = Setup("ours, nominating", ("filter", "prioritize"), "ours", nominate=True)
+NONE = SchedulerSetup("no extender")
+NOOP = SchedulerSetup("no-op extender, full answers", ("filter", "prioritize"), "noop")
+PRIORITIZE = SchedulerSetup("ours, prioritize only", ("prioritize",), "ours")
+BOTH = SchedulerSetup("ours, both verbs", ("filter", "prioritize"), "ours")
+GATES = SchedulerSetup("no extender, our gates", nominate=True, gates=True)
+NOMINATING = SchedulerSetup("ours, nominating", ("filter", "prioritize"), "ours", nominate=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ThroughputResult:
     """The speed of one run."""
 
     rate: float  # pods a second from the first creation, or the scheduler's start, to the last binding
@@ -90,10 +90,11 @@ class Cluster:
         async with self.plane.api() as api:
             await build(api, switches(self.count, hosts_per_leaf=8))
 
-    async def run(self, setup: Setup, pods: Gangs, percentage: int | None) -> Result:
+    async def run(self, setup: SchedulerSetup, pods: Gangs, percentage: int | None) -> ThroughputResult:
         """Start the scheduler, then create all pods, and measure until all are bound.
 
-        percentage: percentageOfNodesToScore; None for the scheduler's default. All pods are deleted at the end.
+        percentage: percentageOfNodesToScore; None for the scheduler's default. All pods are deleted at the end. setup:
+        of the scheduler and the programs beside it.
         """
         programs = self._start_programs(setup)
         start_scheduler(self.plane, programs.get("extender"), percentage, setup.verbs)
@@ -106,13 +107,13 @@ class Cluster:
         finally:
             await self._stop(programs)
 
-    async def run_nominated(self, pods: Gangs, percentage: int, nominate: bool) -> Result:
+    async def run_nominated(self, pods: Gangs, percentage: int, nominate: bool) -> ThroughputResult:
         """Create all pods, then start the scheduler without an extender, and measure until all are bound.
 
         nominate: our nominator nominates a node for each pod before the scheduler starts. All pods are deleted at the
-        end.
+        end. percentage: percentageOfNodesToScore.
         """
-        programs = self._start_programs(Setup("", nominate=nominate))
+        programs = self._start_programs(SchedulerSetup("", nominate=nominate))
         try:
             nominations = asyncio.create_task(self._nominations(pods)) if nominate else None
             await self._create(pods)
@@ -128,7 +129,7 @@ class Cluster:
         finally:
             await self._stop(programs)
 
-    def _start_programs(self, setup: Setup) -> dict[str, int]:
+    def _start_programs(self, setup: SchedulerSetup) -> dict[str, int]:
         """Start the extender and the nominator if the setup has them.
 
         Returns the port of each started program by its name; 0 for the nominator, which serves no verbs.
@@ -152,7 +153,8 @@ class Cluster:
     async def _stop(self, programs: dict[str, int]) -> None:
         """Stop the scheduler and the started programs, delete all pods, and wait until they are gone.
 
-        programs: pids by name; only the names are used. Raises TimeoutError if pods are left after GIVE_UP_S.
+        programs: as `_start_programs` returned them; only the names are used. Raises TimeoutError if pods are left
+        after GIVE_UP_S.
         """
         for name in ("kube-scheduler", *programs):
             await asyncio.to_thread(self.plane.stop_program, name)
@@ -195,16 +197,17 @@ class Cluster:
 
     def _result(
         self, began_s: float, times: Sequence[float], before: dict[str, float], programs: dict[str, int]
-    ) -> Result:
+    ) -> ThroughputResult:
         """Return the speed of a run. began_s: its start; times: ascending binding times; before: CPU seconds at its
         start.
 
-        The middle rate leaves out the first and the last tenth of the bindings.
+        The middle rate leaves out the first and the last tenth of the bindings. programs: whose CPU time counts, by
+        name.
         """
         after = self._cpu(programs)
         edge = len(times) // 10
         low, high = times[edge], times[-1 - edge]
-        return Result(
+        return ThroughputResult(
             rate=len(times) / max(times[-1] - began_s, 1e-9),  # a few pods may all be seen at once
             middle=(len(times) - 2 * edge - 1) / max(high - low, 1e-9),
             bound=len(times),

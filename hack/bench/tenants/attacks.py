@@ -55,7 +55,7 @@ def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "
     """Return a pod of a gang of the attacker.
 
     gpus: whole GPUs. sizes: annotations about the gang's size. at: its node, "" for a pending pod. life: number of
-    earlier pods with its name.
+    earlier pods with its name. index: of the pod in the gang.
     """
     made = pod(NAMESPACE, gang, index, gpus, sizes, life=life)
     if at:
@@ -81,7 +81,8 @@ def _total_of_million(gpus: int) -> Attack:
 def _flipping_sizes(second: int, quick: bool) -> Iterable[Raw]:
     """Write a gang that is complete in one turn of FLIP_S seconds, and lacks many members in the next.
 
-    In every second turn it announces as many members as half of the hosts hold. Each turn brings a new pod.
+    In every second turn it announces as many members as half of the hosts hold. Each turn brings a new pod. second: of
+    the attack. quick: the cluster is small.
     """
     if second % FLIP_S == 0:
         turn = second // FLIP_S
@@ -153,7 +154,10 @@ def _invalid_numbers(second: int, quick: bool) -> Iterable[Raw]:
 
 
 def _half_of_hosts(second: int, quick: bool) -> Iterable[Raw]:
-    """Write a gang whose min takes half of the hosts, and of which only two members ever come."""
+    """Write a gang whose min takes half of the hosts, and of which only two members ever come.
+
+    second: of the attack. quick: the cluster is small.
+    """
     if second == 0:
         yield _member("g", 0, 8, _sizes(100 if quick else 500))
         yield _member("g", 1, 8, _sizes(100 if quick else 500))

@@ -29,7 +29,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Measurements:
+class FloodMeasurements:
     """wait_s: from an honest job's creation until all its pods were there, each."""
 
     wait_s: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ def job(namespace: str, name: str, workers: int, more: Raw | None = None) -> Raw
     return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role}, **(more or {})}}
 
 
-def flooded(flood: int, honest: int) -> tuple[Measurements, Measurements]:
+def flooded(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
     """Measure how long honest jobs wait for their pods while another tenant floods the cluster with jobs.
 
     Returns (with a flood of jobs that our controllers handle, with one of jobs that another controller handles). flood:
@@ -52,7 +52,7 @@ def flooded(flood: int, honest: int) -> tuple[Measurements, Measurements]:
     return asyncio.run(_flooded(flood, honest))
 
 
-async def _flooded(flood: int, honest: int) -> tuple[Measurements, Measurements]:
+async def _flooded(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
     """Measure on a new control plane, which is stopped afterwards. Arguments and result as of `flooded`."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
@@ -76,12 +76,12 @@ def _start(plane: ControlPlane) -> None:
     plane.start_program("turnout-controller", argv, f"http://127.0.0.1:{port}/readyz")
 
 
-async def _during_flood(api: Api, name: str, flood: int, honest: int, more: Raw) -> Measurements:
+async def _during_flood(api: Api, name: str, flood: int, honest: int, more: Raw) -> FloodMeasurements:
     """Create honest jobs one after the other, and record for each the seconds until all its pods exist, during a flood.
 
     name: prefix of the jobs' names. flood: number of the attacker's jobs. more: further fields of their specs.
     """
-    results = Measurements()
+    results = FloodMeasurements()
     async with asyncio.TaskGroup() as group:
         flooding = group.create_task(_flood(api, name, flood, more))
         for number in range(honest):

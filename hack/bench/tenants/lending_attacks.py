@@ -20,7 +20,7 @@ def nothing(story: LendingStory, second: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedAttack:
+class NamedLendingAttack:
     """An attack with its name."""
 
     name: str
@@ -107,21 +107,23 @@ _CLAIMS: dict[str, object] = {
 }
 _THERE_AND_BACK = "a resize there and back, until its namespace waits"
 _FIRST = {labels.PRIORITY: "100", labels.DEADLINE: "2000-01-01T00:00:00Z"}
-NONE = NamedAttack("none", nothing)
+NONE = NamedLendingAttack("none", nothing)
 ATTACKS = (
-    NamedAttack("words that are no numbers", _annotations(TERM="²", GAINED="²", CURVE="٣:1", PRIORITY="²")),
-    NamedAttack("stamps of 2099", _annotations(TERM="99999999", RESIZED_AT="2099-01-01T00:00:00Z", GAINED="9" * 20)),
-    NamedAttack("a job that must not shrink", _annotations(PAUSED="shrink")),
-    NamedAttack("a min of all that it has", _annotations(MIN_WORKERS="24", UNIT="24")),
-    NamedAttack("a min raised while nobody leads", _raises_its_min_between_leaders),
-    NamedAttack(
+    NamedLendingAttack("words that are no numbers", _annotations(TERM="²", GAINED="²", CURVE="٣:1", PRIORITY="²")),
+    NamedLendingAttack(
+        "stamps of 2099", _annotations(TERM="99999999", RESIZED_AT="2099-01-01T00:00:00Z", GAINED="9" * 20)
+    ),
+    NamedLendingAttack("a job that must not shrink", _annotations(PAUSED="shrink")),
+    NamedLendingAttack("a min of all that it has", _annotations(MIN_WORKERS="24", UNIT="24")),
+    NamedLendingAttack("a min raised while nobody leads", _raises_its_min_between_leaders),
+    NamedLendingAttack(
         "a curve of a million", _annotations(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"
     ),
-    NamedAttack("pods behind a gate", _pods_never_bound({"schedulingGates": [{"name": "hold"}]})),
-    NamedAttack("pods of an unknown scheduler", _pods_never_bound({"schedulerName": "nobody"})),
-    NamedAttack("pods that claim what is not there", _pods_never_bound(_CLAIMS)),
-    NamedAttack("pods that look bindable", _pod_of_new_name, _THERE_AND_BACK),
-    NamedAttack("PodGroups without pods", _empty_groups(6), _THERE_AND_BACK),
-    NamedAttack("a stranger's pods that speak for jobs", _strangers_pods),
-    NamedAttack("jobs of priority 100", _short_jobs(_FIRST), "", _short_jobs({})),
+    NamedLendingAttack("pods behind a gate", _pods_never_bound({"schedulingGates": [{"name": "hold"}]})),
+    NamedLendingAttack("pods of an unknown scheduler", _pods_never_bound({"schedulerName": "nobody"})),
+    NamedLendingAttack("pods that claim what is not there", _pods_never_bound(_CLAIMS)),
+    NamedLendingAttack("pods that look bindable", _pod_of_new_name, _THERE_AND_BACK),
+    NamedLendingAttack("PodGroups without pods", _empty_groups(6), _THERE_AND_BACK),
+    NamedLendingAttack("a stranger's pods that speak for jobs", _strangers_pods),
+    NamedLendingAttack("jobs of priority 100", _short_jobs(_FIRST), "", _short_jobs({})),
 )

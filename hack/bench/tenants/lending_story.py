@@ -37,7 +37,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Measurements:
+class LendingMeasurements:
     """What the jobs of the tenants got in one run."""
 
     size_s: dict[str, float] = field(default_factory=dict)  # worker seconds of the elastic job, by tenant
@@ -46,7 +46,7 @@ class Measurements:
 
 
 @dataclass(slots=True)
-class Job:
+class SimulatedJob:
     """One job. minimum: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
 
     raw: Raw
@@ -72,11 +72,11 @@ class LendingStory:
     def __init__(self, seconds: int, attack: Callable[[LendingStory, int], None], gap_s: int, seed: int = 5) -> None:
         self._seconds, self._attack, self._gap_s = seconds, attack, gap_s
         self._rng, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
-        self.jobs: dict[tuple[str, str], Job] = {}
+        self.jobs: dict[tuple[str, str], SimulatedJob] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
         self.groups: list[unmanaged_gangs.PodGroupState] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
-        self.results, self.second, self._version = Measurements(), 0, 0
+        self.results, self.second, self._version = LendingMeasurements(), 0, 0
         self._lead(Memory())
 
     def _lead(self, memory: Memory) -> None:
@@ -100,7 +100,7 @@ class LendingStory:
         self._view.restore_terms(memory.terms)
         self._unused.restore_strikes(memory.strikes, float(self.second))
 
-    def run(self) -> Measurements:
+    def run(self) -> LendingMeasurements:
         """Run the simulation and return its measurements. Jobs that still wait at the end count with their wait so
         far.
         """
@@ -137,7 +137,7 @@ class LendingStory:
 
     def create_job(
         self, namespace: str, name: str, minimum: int, maximum: int, annotations: dict[str, str] | None = None
-    ) -> Job:
+    ) -> SimulatedJob:
         """Create an Indexed Job of one-GPU workers and show it to the autoscaler; return it.
 
         The job starts with `minimum` workers. If that is also `maximum`, the job is rigid, and the caller sets its
@@ -150,7 +150,7 @@ class LendingStory:
         meta = {"name": name, "namespace": namespace, "uid": f"{namespace}/{name}", "annotations": notes}
         meta["creationTimestamp"] = rfc3339(self._now_s)
         template = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
-        job = self.jobs[namespace, name] = Job(
+        job = self.jobs[namespace, name] = SimulatedJob(
             {"metadata": meta, "spec": {**spec, "template": template}}, minimum, self.second
         )
         self._show(job)
@@ -215,13 +215,13 @@ class LendingStory:
             self._gone(job, index, on)
         self._view.drop_job(job.raw["metadata"]["uid"])
 
-    def _gone(self, job: Job, index: int, on: str) -> None:
+    def _gone(self, job: SimulatedJob, index: int, on: str) -> None:
         """Remove a pod from the autoscaler's cache, and free its GPU. on: its node, "" for a pending pod."""
         if on:
             self._free[on] += 1
         self._view.drop_pod(f"{job.raw['metadata']['uid']}-{index}")
 
-    def _show(self, job: Job) -> None:
+    def _show(self, job: SimulatedJob) -> None:
         """Show a job and its pods to the autoscaler, as a watch does."""
         self._version += 1
         job.raw["metadata"]["resourceVersion"] = str(self._version)
@@ -229,8 +229,8 @@ class LendingStory:
         for index in job.pods:
             self._show_pod(job, index)
 
-    def _show_pod(self, job: Job, index: int) -> None:
-        """Show a pod of a job to the autoscaler's cache."""
+    def _show_pod(self, job: SimulatedJob, index: int) -> None:
+        """Show a pod of a job to the autoscaler's cache. index: of the pod in the job."""
         meta, on = job.raw["metadata"], job.pods[index]
         owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
         metadata = {
@@ -264,7 +264,7 @@ class LendingStory:
                 job.ends_s = self.second + job.lasts_s
                 self.results.wait_s.append(self.second - job.came_s)
 
-    def _resize(self, job: Job) -> None:
+    def _resize(self, job: SimulatedJob) -> None:
         """Create and delete pods of a job until it has as many as its object asks for."""
         for index in [index for index in job.pods if index >= job.size]:
             self._gone(job, index, job.pods.pop(index))
@@ -273,8 +273,8 @@ class LendingStory:
                 job.pods[index] = ""
                 self._show_pod(job, index)
 
-    def _bind(self, job: Job, index: int) -> None:
-        """Bind a pod to the first node with a free GPU; do nothing if there is none."""
+    def _bind(self, job: SimulatedJob, index: int) -> None:
+        """Bind a pod to the first node with a free GPU; do nothing if there is none. index: of the pod in the job."""
         if (on := next((name for name, free in self._free.items() if free), "")) and on:
             self._free[on] -= 1
             job.pods[index] = on
@@ -295,7 +295,7 @@ class LendingStory:
         self._carry_out((step for step in steps if step.changes), states)
 
     def _carry_out(self, steps: Iterable[Step], states: dict[JobKey, Any]) -> None:
-        """Write the new sizes to the jobs. states: the observed jobs by key."""
+        """Write the new sizes to the jobs. states: the observed jobs by key. steps: that change a size."""
         for step in steps:
             job = self.jobs[step.key.namespace, step.key.name]
             notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}

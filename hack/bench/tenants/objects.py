@@ -35,7 +35,7 @@ def pod(
     """Return a pod of a koordinator gang.
 
     gpus: whole GPUs. notes: further annotations. created_s: of the creation, simulated seconds. life: number of earlier
-    pods with its name.
+    pods with its name. gang, index: name of its gang, and its rank there.
     """
     asks = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
     whole = int(created_s)

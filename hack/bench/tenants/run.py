@@ -20,13 +20,13 @@ from hack.bench.tenants import lending_attacks, lending_story, words_story
 from hack.bench.tenants.attacks import ATTACKS, nothing
 from hack.bench.tenants.job_flood import flooded
 from hack.bench.tenants.lending_story import LendingStory
-from hack.bench.tenants.served import NODES, Asked, served
-from hack.bench.tenants.story import TENANTS, Measurements, Size, tell
+from hack.bench.tenants.served import NODES, RequestTimes, served
+from hack.bench.tenants.story import TENANTS, GangMeasurements, SimulationSize, tell
 
 SIZES = {
-    Scale.FULL: Size(nodes=200, seconds=900, every_s=10, at_once=2, quick=False),
-    Scale.QUICK: Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True),
-    Scale.SMALLEST: Size(nodes=16, seconds=140, every_s=12, at_once=1, quick=True),
+    Scale.FULL: SimulationSize(nodes=200, seconds=900, every_s=10, at_once=2, quick=False),
+    Scale.QUICK: SimulationSize(nodes=100, seconds=600, every_s=12, at_once=1, quick=True),
+    Scale.SMALLEST: SimulationSize(nodes=16, seconds=140, every_s=12, at_once=1, quick=True),
 }
 LENDING_S, GAP_S = 2_400, 20
 LEAST_RATIO, MOST_MS = 0.98, 100.0
@@ -41,7 +41,7 @@ ASKED |= {"healthz p50 ms": ".1f", "healthz p99 ms": ".1f", "its questions": ",d
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttackResult:
     """One attack compared with the run without it.
 
     The order in which honest jobs grow is not fixed, so single jobs may differ between two runs with equal sums.
@@ -111,28 +111,28 @@ def run(scale: Scale) -> Outcome:
     return Outcome("tenants: kept apart", tables, targets, notes, strict=True)
 
 
-def _measure_gang_attack(number: int, size: Size) -> Row:
+def _measure_gang_attack(number: int, size: SimulationSize) -> AttackResult:
     """Run one attack on the extender, and the same pods without annotations; return both as a row.
 
     number: index in ATTACKS, -1 for no attack.
     """
     if number < 0:
         alone = tell(size, nothing)
-        return Row("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
+        return AttackResult("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
     named = ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
     baseline, attacked = tell(size, named.beside), tell(size, named.attack)
     share = min(attacked.gpu_seconds[who] / baseline.gpu_seconds[who] for who in TENANTS)
     together = sum(attacked.gpu_seconds[who] for who in TENANTS) / sum(baseline.gpu_seconds[who] for who in TENANTS)
-    return Row(named.name, named.fair, _wait_s(attacked), _wait_s(baseline), share, attacked.neutral, together)
+    return AttackResult(named.name, named.fair, _wait_s(attacked), _wait_s(baseline), share, attacked.neutral, together)
 
 
-def _wait_s(results: Measurements) -> float:
+def _wait_s(results: GangMeasurements) -> float:
     """Return the mean wait in seconds."""
     return statistics.fmean(results.wait_s)
 
 
-def _measure_lending_attack(number: int, seeds: int) -> Row:
+def _measure_lending_attack(number: int, seeds: int) -> AttackResult:
     """Simulate one attack on the autoscaler, and the same story without it, once per seed. Return the table's row.
 
     number: index in lending_attacks.ATTACKS, -1 for no attack. seeds: number of seeds; they are 0 to seeds - 1.
@@ -147,7 +147,9 @@ def _measure_lending_attack(number: int, seeds: int) -> Row:
     ]
     minimum = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
     together = sum(sizes[0].values()) / sum(sizes[1].values())
-    return Row(named.name, named.fair, waits[0], waits[1], minimum, sum(one.faults for one in attacked), together)
+    return AttackResult(
+        named.name, named.fair, waits[0], waits[1], minimum, sum(one.faults for one in attacked), together
+    )
 
 
 _WORDS = (
@@ -156,30 +158,30 @@ _WORDS = (
 )
 
 
-def _measure_report_attack(number: int) -> Row:
+def _measure_report_attack(number: int) -> AttackResult:
     """Simulate one attack by reports or Events, and its comparison. number: index in _WORDS."""
     name, fair, story = _WORDS[number]
     print(name, file=sys.stderr, flush=True)
     baseline, attacked = story(False), story(True)
     wait_s, beside_s = (statistics.fmean(each.wait_s) for each in (attacked, baseline))
     share = attacked.share / baseline.share
-    return Row(name, fair, wait_s, beside_s, share, attacked.lost, share)
+    return AttackResult(name, fair, wait_s, beside_s, share, attacked.lost, share)
 
 
-def _measure_job_flood(flood: int, honest: int) -> Row:
+def _measure_job_flood(flood: int, honest: int) -> AttackResult:
     """Measure a flood of jobs on the real job controllers. flood: number of the attacker's jobs. honest: measured
     jobs.
     """
     name = "a flood of jobs at turnout-controller"
     print(name, file=sys.stderr, flush=True)
     attacked, baseline = flooded(flood, honest)
-    return Row(name, HALF, statistics.fmean(attacked.wait_s), statistics.fmean(baseline.wait_s), 1.0, 0)
+    return AttackResult(name, HALF, statistics.fmean(attacked.wait_s), statistics.fmean(baseline.wait_s), 1.0, 0)
 
 
-def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Asked]]:
+def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, RequestTimes]]:
     """Ask the real extender over HTTP without an attack and during each one. Yield (name of the attack, times).
 
-    rounds: repetitions, of which the best counts. questions: honest requests in each.
+    rounds: repetitions, of which the best counts. questions: honest requests in each. quick: attacks are small.
     """
     with served() as extender:
         extender.beside(nothing, questions, quick)  # warms up
@@ -189,7 +191,7 @@ def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[
             yield named.name, _best([extender.beside(named.attack, questions, quick) for _ in range(rounds)])
 
 
-def _best(rounds: Sequence[Asked]) -> Asked:
+def _best(rounds: Sequence[RequestTimes]) -> RequestTimes:
     """Return the round with the lowest p99 of filter times, changed: `unanswered` is set to the sum over all rounds."""
     best = min(rounds, key=lambda each: nearest_rank(each.filter_s, 0.99))
     best.unanswered = sum(each.unanswered for each in rounds)
@@ -201,19 +203,24 @@ def _ms(seconds: Sequence[float], share: float) -> float:
     return nearest_rank(seconds, share) * 1e3
 
 
-def _http_row(name: str, asked: Asked) -> tuple[object, ...]:
+def _http_row(name: str, asked: RequestTimes) -> tuple[object, ...]:
     """Return the row of one attack over HTTP, in the order of ASKED."""
     ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
     return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)
 
 
 def _targets(
-    gangs: Sequence[Row], jobs: Sequence[Row], words: Sequence[Row], asked: dict[str, Asked], quick: bool
+    gangs: Sequence[AttackResult],
+    jobs: Sequence[AttackResult],
+    words: Sequence[AttackResult],
+    asked: dict[str, RequestTimes],
+    quick: bool,
 ) -> Iterator[Target]:
     """Yield the targets. quick: few seeds.
 
     For jobs: the tenant with the least share; in quick runs the share of all tenants together, since with few seeds one
-    tenant's result is noise.
+    tenant's result is noise. gangs, jobs, words: the rows of each table; the first row of `gangs` and `jobs` is without
+    an attack. asked: times over HTTP, by the attack's name.
     """
     attacked = ((gangs[1:], "least share"), (jobs[1:], "size" if quick else "least size"), (words, "nodes"))
     for rows, word in attacked:

@@ -34,7 +34,7 @@ _GREEDY = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestTimes:
     """Seconds of each honest question and of each probe, wall_s: of questions by the wall clock alone.
 
     unanswered: probes that were not answered with 200.
@@ -47,7 +47,7 @@ class Asked:
     unanswered: int = 0
 
 
-class Served:
+class ServedExtender:
     """An extender at work, and callers of it. Use `served()`."""
 
     def __init__(self, stack: ExitStack, api: str, verbs: str, pages: str, process: int) -> None:
@@ -63,11 +63,13 @@ class Served:
         self._stack.callback(made.close)
         return made
 
-    def beside(self, attack: Attack, questions: int, quick: bool) -> Asked:
+    def beside(self, attack: Attack, questions: int, quick: bool) -> RequestTimes:
         """Ask the extender `questions` honest questions during an attack; return the times. All pods of both are
         deleted then.
+
+        quick: the attack is small.
         """
-        asked, written, stop = Asked(), dict[str, bytes](), threading.Event()
+        asked, written, stop = RequestTimes(), dict[str, bytes](), threading.Event()
         self._write(attack, 0, quick, written)
         threads = [
             threading.Thread(target=self._greedy, args=(written, asked, stop)),
@@ -85,11 +87,14 @@ class Served:
             self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
         return asked
 
-    def _honest(self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: Asked) -> None:
+    def _honest(
+        self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: RequestTimes
+    ) -> None:
         """Ask filter about pods of honest gangs and bind them, while the attack goes on, until `questions` are
         answered.
 
         written: the attacker's pods by name, as requests. asked: the times are added to it. Old gangs are deleted.
+        quick: the attack is small.
         """
         living: list[list[str]] = []
         seconds = count(FLIP_S, FLIP_S)
@@ -127,7 +132,8 @@ class Served:
     def _write(self, attack: Attack, second: int, quick: bool, written: dict[str, bytes]) -> None:
         """Write the attacker's pods of this second; a pod of the same name is deleted first.
 
-        written: updated: requests about the attacker's pods, by pod name.
+        written: updated: requests about the attacker's pods, by pod name. second: of the attack. quick: the attack is
+        small.
         """
         for made in attack(second, quick):
             name, spec = made["metadata"]["name"], made["spec"]
@@ -144,10 +150,10 @@ class Served:
         """Return the filter request about a pod."""
         return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(made).encode(), self._names)
 
-    def _greedy(self, written: dict[str, bytes], asked: Asked, stop: threading.Event) -> None:
+    def _greedy(self, written: dict[str, bytes], asked: RequestTimes, stop: threading.Event) -> None:
         """Ask filter about the attacker's pods in turn until `stop` is set, or the extender refuses because it is busy.
 
-        asked: counts these requests.
+        asked: counts these requests. written: the attacker's pods by name, as requests.
         """
         caller = Caller(self._verbs)
         with suppress(RuntimeError):  # the extender's word that it is busy ends this scheduler alone
@@ -160,7 +166,7 @@ class Served:
                         break
         caller.close()
 
-    def _probe(self, asked: Asked, stop: threading.Event) -> None:
+    def _probe(self, asked: RequestTimes, stop: threading.Event) -> None:
         """Ask /healthz every PROBE_EACH_S seconds until `stop` is set.
 
         asked: gets the times, and counts probes without an answer.
@@ -179,7 +185,7 @@ class Served:
 
 
 @contextmanager
-def served() -> Iterator[Served]:
+def served() -> Iterator[ServedExtender]:
     """Start an API server with a cluster, and the extender; both end with the block."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, pages = Path(name), free_port()
@@ -193,4 +199,4 @@ def served() -> Iterator[Served]:
         ours = stack.enter_context(child("ours", str(folder / "times"), *flags))
         until(lambda: ready(pages), ours)
         verbs = url_of(int(appears(port_file, ours)))
-        yield Served(stack, server, verbs, url_of(pages), ours.pid)
+        yield ServedExtender(stack, server, verbs, url_of(pages), ours.pid)

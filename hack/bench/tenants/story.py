@@ -37,7 +37,7 @@ TIDY_S = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SimulationSize:
     """How large the simulation is: nodes, seconds, and how many gangs (at_once) come every `every_s` seconds.
 
     quick: attacks are small.
@@ -51,7 +51,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Measurements:
+class GangMeasurements:
     """The results of the honest tenants in one run."""
 
     wait_s: list[float] = field(default_factory=list)  # of each gang: from its first pod to its last binding
@@ -92,7 +92,7 @@ class _Gang:
 
 
 class _Story:
-    def __init__(self, size: Size, attack: Attack) -> None:
+    def __init__(self, size: SimulationSize, attack: Attack) -> None:
         self._size, self._attack = size, attack
         self._clock = _Clock()
         self._watches = WatchState(plans_by(Rules()), self._clock)  # type: ignore[arg-type]
@@ -105,12 +105,12 @@ class _Story:
         self._asked: dict[str, int] = {}  # GPUs of bound pods
         self._gangs: dict[str, _Gang] = {}
         self._arrived, self._made = 0, dict[str, str]()
-        self.results = Measurements()
+        self.results = GangMeasurements()
         for at in range(size.nodes):
             self._view.view.put_node(msgspec.convert(node(at), Node))
         self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
-    def run(self) -> Measurements:
+    def run(self) -> GangMeasurements:
         """Run the simulation second by second. Return what honest tenants got; gangs that still wait count with
         their wait.
         """
@@ -145,7 +145,7 @@ class _Story:
         return self._attack(second - BEGINS_S, self._size.quick)
 
     def _arrive(self, second: int) -> None:
-        """Create a gang of the next honest tenant, of random size and length."""
+        """Create a gang of the next honest tenant, of random size and length. second: now."""
         number, self._arrived = self._arrived, self._arrived + 1
         namespace, members = TENANTS[number % len(TENANTS)], self._rng.choice((1, 2, 4, 8, 16, 16))
         sizes = {labels.KOORD_MIN: str(members)}
@@ -160,7 +160,7 @@ class _Story:
             self._drop(each["metadata"]["uid"])
 
     def _drop(self, uid: str) -> None:
-        """Remove a pod; free the GPUs of its node if it was bound."""
+        """Remove a pod; free the GPUs of its node if it was bound. uid: of the pod; an unknown one is ignored."""
         self._watches.drop_pod(uid)
         self._pending.pop(uid, None)
         if on := self._bound.pop(uid, ""):
@@ -243,7 +243,7 @@ class _Story:
             self.results.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
 
 
-def tell(size: Size, attack: Attack) -> Measurements:
+def tell(size: SimulationSize, attack: Attack) -> GangMeasurements:
     """Run the simulation with an attack; return what honest tenants got."""
     return _Story(size, attack).run()
 

@@ -25,7 +25,7 @@ FLOOD_EACH_S, TOLD_EACH_S = 50, 10  # Events: of greedy a second, and seconds be
 
 
 @dataclass(slots=True)
-class Measurements:
+class ReportMeasurements:
     """What became of the honest tenant's reports in one run."""
 
     wait_s: list[float] = field(default_factory=list)  # of each report, until it had its effect
@@ -33,7 +33,7 @@ class Measurements:
     lost: int = 0  # reports without an effect
 
 
-def verdicts(lies: bool) -> Measurements:
+def verdicts(lies: bool) -> ReportMeasurements:
     """Simulate reports on nodes; return how long the honest tenant's true reports waited, and what became of sound
     nodes.
 
@@ -41,7 +41,7 @@ def verdicts(lies: bool) -> Measurements:
     fine.
     """
     nodes = {f"n{at}": NodeEntry(f"uid-{at}", gpus=True) for at in range(NODES)}
-    results, sound, waits = Measurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
+    results, sound, waits = ReportMeasurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
     for second in range(0, SECONDS, LOOK_S):
         claims = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
@@ -140,7 +140,7 @@ class _Store:
         return b"{}"
 
 
-def events(flood: bool) -> Measurements:
+def events(flood: bool) -> ReportMeasurements:
     """Simulate the recorder of Events; return how long Events of the honest tenant waited, and how many were not
     written.
 
@@ -149,7 +149,7 @@ def events(flood: bool) -> Measurements:
     return asyncio.run(_events(flood))
 
 
-async def _events(flood: bool) -> Measurements:
+async def _events(flood: bool) -> ReportMeasurements:
     """Run the recorder until SECONDS of the simulated clock have passed. Arguments and result as of `events`."""
     clock = _Clock(flood)
     store = _Store(clock)
@@ -159,4 +159,4 @@ async def _events(flood: bool) -> Measurements:
             await clock.recorder.flush()
             await clock.sleep(0.2)
     late = [at_s for at_s in clock.emitted.values() if at_s < SECONDS - 2 * TOLD_EACH_S]
-    return Measurements(store.wait_s, 1.0, len(late))
+    return ReportMeasurements(store.wait_s, 1.0, len(late))

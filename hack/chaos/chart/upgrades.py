@@ -69,7 +69,8 @@ def play(seed: int, folder: Path) -> Strike:
 async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
     """Install the chart, start a job, then change the release CHANGES times while the job runs.
 
-    Returns the strike: whether the job's pods, the map and new jobs survived each change.
+    Returns the strike: whether the job's pods and the map survived each change, whether an extender was ready all the
+    time, and whether a new job ended well after each change.
     """
     rng, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
     async with cluster(plane, folder) as world:
@@ -116,7 +117,7 @@ async def _change(world: World, rng: random.Random, number: int) -> str:
 
 
 def _job(name: str, workers: int, command: str) -> Object:
-    """Return a PyTorchJob. command: of its pods, for `sh -c`."""
+    """Return a PyTorchJob. command: of its pods, for `sh -c`. workers: their number, with one GPU each."""
     container: Object = {"name": "pytorch", "image": "none", "command": ["sh", "-c", command]}
     container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     worker = {"replicas": workers, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
@@ -159,7 +160,7 @@ async def _map(world: World) -> str:
 
 
 async def _ended(world: World, name: str) -> str:
-    """Submit a job of one worker whose command ends at once. Return its condition; "" if it did not end in time."""
+    """Submit a job of one worker whose command ends at once. Return "Succeeded" or "Failed"; "" after _JOB_S."""
     await world.api.call("POST", _JOBS, _job(name, 1, "true"))
     end_s = asyncio.get_running_loop().time() + _JOB_S
     while asyncio.get_running_loop().time() < end_s:
@@ -174,7 +175,8 @@ async def _ended(world: World, name: str) -> str:
 async def _look(world: World, seen: _Seen) -> None:
     """Ask each extender repeatedly whether it is ready, as the endpoints of its Service do, until cancelled.
 
-    seen: records each moment in which none was ready.
+    seen: gets a violation in `served` if none was ready at two successive looks. A look at which the API server fails
+    does not count.
     """
     missed = 0
     while True:

@@ -77,7 +77,7 @@ def sparkline(losses: Sequence[float], columns: int) -> str:
 
 
 def losses_of(records: Sequence[Record]) -> list[float]:
-    """Return the loss of each step over the global batch, by ascending step.
+    """Return the loss of each step over the global batch, by ascending step, as far as its ranks have recorded it.
 
     A repeated step has its newest round's loss.
     """

@@ -29,7 +29,7 @@ _TICK_S = 0.2
 async def tell(screen: TrainScreen) -> bool:
     """Run the demo. Return True if all its claims were true.
 
-    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress.
+    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress. screen: shows it.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
@@ -94,7 +94,7 @@ class _Story:
         """Carry out one act, wait until a new round trains, and check the claim about it.
 
         what: the act, for the claim. say: printed before it, "" for nothing. do: carries it out. world: workers
-        afterwards.
+        afterwards. max_repeated_steps: steps that it may cause to be made twice.
         """
         if say:
             self._say(say, "bold")
@@ -106,7 +106,10 @@ class _Story:
         self._say(claim.text if claim.holds else f"NOT AS CLAIMED: {claim.text}", "green" if claim.holds else "red")
 
     async def _trains(self, world: int, after_round: int) -> None:
-        """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps. Raises NoProgress."""
+        """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps.
+
+        Raises NoProgress after PATIENCE_S.
+        """
 
         def so() -> bool:
             newest = self._stage.round
@@ -144,7 +147,9 @@ class _Story:
         await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
-        """Delete the node of the coordinator's worker, and wait until it is back, empty."""
+        """Delete the node of the coordinator's worker, and wait until it is back, empty. Without a coordinator, take
+        the node of the first worker.
+        """
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0

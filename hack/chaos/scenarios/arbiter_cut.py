@@ -53,7 +53,8 @@ async def play(seed: int, folder: Path) -> Strike:
 def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random) -> tuple[int, tuple[Check, ...]]:
     """Run the job and the faults, each agent behind its own proxy. Return (requests that the cut hit, checks).
 
-    way: key of WAYS, how requests of the coordinator's agent fail.
+    way: key of WAYS, how requests of the coordinator's agent fail. proxies: one for each agent, in front of the API
+    server.
     """
     job = Job(folder, f"127.0.0.1:{free_port()}")
     try:

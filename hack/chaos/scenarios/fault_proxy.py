@@ -69,7 +69,8 @@ class FaultProxy:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Treat one request as `decide` decides: pass it on to the target, answer it with an error, or delay it.
-        Record it.
+
+        Record it in `requests`. If the target cannot be reached, the connection is aborted and the code is 0.
         """
         answer = self.decide(request)  # type: ignore[arg-type]
         self.touched += answer is not PASS

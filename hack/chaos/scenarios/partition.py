@@ -47,7 +47,8 @@ def play(seed: int, folder: Path) -> Strike:
 def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, ...]]:
     """Start the job, cut host `at` off, wait, mend the cut, and check each phase.
 
-    way: one of WAYS, the direction of the cut. Returns (number of cuts, checks); 0 cuts if the job never trained.
+    way: one of WAYS, the direction of the cut. Returns (number of cuts, checks); 0 cuts if the job never trained. net:
+    the hosts, whose packets are dropped.
     """
     for host in range(1, WORKERS + 1):
         job.start(host, net.inside(host))

@@ -36,7 +36,8 @@ class Job:
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def start(self, at: int, prefix: Sequence[str] = (), options: Sequence[str] = (), **env: str) -> None:
-        """Start agent number `at`. prefix: words before its command. options: further flags. env: further variables.
+        """Start agent number `at`, once. prefix: words before its command. options: further flags. env: further
+        variables.
 
         Its log is in logs/wN.log of the job's folder. The agent is killed if this process ends.
         """
@@ -79,7 +80,7 @@ class Job:
         return [pid for pid in sorted({record.pid for record in self.records()}) if self._is_ours(pid)]
 
     def finish(self) -> Check:
-        """Tell the training to end, wait for the agents, and return the check that all ended with 0."""
+        """Tell the training to end, wait GOES_ON_S for each agent, and return the check that all ended with 0."""
         (self.folder / "finish").touch()
         codes = [_code(agent) for agent in self.agents]
         return Check(ENDS, (f"agents ended with {codes}",) if any(codes) else ())
@@ -103,7 +104,10 @@ class Job:
 
 
 def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
-    """Return, for each round, when each step was complete: when all ranks of its world had recorded it."""
+    """Return, for each round, the times of its complete steps by ascending step: when all ranks had recorded the step.
+
+    Steps that some rank of the world did not record are omitted, and rounds without a complete step.
+    """
     noted: defaultdict[tuple[int, int], dict[int, Record]] = defaultdict(dict)
     for record in records:
         if record.event == "stepped":

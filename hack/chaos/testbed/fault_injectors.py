@@ -100,7 +100,7 @@ class FaultInjectors:
         return _signal(hit, signal.SIGSTOP)
 
     async def _agent(self, event: FaultEvent) -> str:
-        """Kill one agent of the job. Return the UID of its pod, "" without a hit."""
+        """Kill one agent of the job. Return the UID of its pod, "" without a hit. event: its aim chooses the agent."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
         agents = [each for each in found if each.inner == _AGENT and each.home in ours]
@@ -109,7 +109,7 @@ class FaultInjectors:
     # Pods and nodes.
 
     async def _pod(self, event: FaultEvent) -> str:
-        """Kill one pod of the job. Return its UID, "" without a hit."""
+        """Kill one pod of the job. Return its UID, "" without a hit. event: its aim chooses the pod."""
         hit = _target_of(self._stage.workers, event)
         if hit is None:
             return ""
@@ -156,7 +156,10 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """Record "served" when all pods of the rigid job run, then await its end and delete it. Raises NoProgress."""
+        """Record "served" when all pods of the rigid job run or have succeeded, then await its end and delete it.
+
+        Raises NoProgress if either takes longer than PATIENCE_S.
+        """
         stage = self._stage
         pods = f"{name}-worker-"
 
@@ -171,14 +174,14 @@ class FaultInjectors:
             await stage.made.api.call("DELETE", f"{JOBS}/{name}")
 
     async def _api(self, event: FaultEvent) -> str:
-        """Restart the API server, which is away for the event's time. Return its address."""
+        """Restart the API server in a task, which is away for the event's time. Return its address."""
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
         self._start_task(served.restart(event.lasts_s))
         return served.address
 
     async def _extender(self, event: FaultEvent) -> str:
-        """Kill the extender and start it again later. Return "extender"."""
+        """Kill the extender and start it again after the event's time. Return "extender"."""
         programs = self._stage.programs
         programs.kill_extender()
         self._back(event.lasts_s, programs.start_extender)
@@ -213,7 +216,7 @@ def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
 
 
 def _signal(hit: Process | None, number: signal.Signals) -> str:
-    """Send a signal to a process. Return the UID of its pod, "" for None."""
+    """Send a signal to a process. Return the UID of its pod, "" for None. hit: None if there is no process to hit."""
     if hit is None:
         return ""
     with suppress(ProcessLookupError):

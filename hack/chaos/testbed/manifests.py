@@ -89,7 +89,10 @@ def lease() -> Raw:
 
 
 def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
-    """Return the elastic job that trains. home: folder of its history and logs. workers: at first, LEAST to MOST."""
+    """Return the elastic job that trains. home: folder of its history and logs. workers: at first, LEAST to MOST.
+
+    clocks: of the launcher.
+    """
     command = [
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
@@ -132,6 +135,7 @@ def _job(name: str, minimum: int, container: Raw, spec: Raw, notes: Raw, pod_not
     """Return a Volcano job with one task, whose workers have one GPU each.
 
     minimum: number of workers, all of them required. spec: further fields of the pods. notes, pod_notes: annotations.
+    container: without resources.
     """
     container = {**container, "resources": {"limits": {GPU: "1"}}}
     task = {

@@ -11,7 +11,9 @@ from hack.chaos.testbed.manifests import MARK
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """pid: on this machine. inner: in its container, where 1 is the agent. home: the UID of its pod."""
+    """A process of a pod. pid: on this machine. inner: in its container, where 1 is the agent; 0 if unknown. home: the
+    UID of its pod.
+    """
 
     pid: int
     inner: int

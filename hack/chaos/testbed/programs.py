@@ -66,9 +66,9 @@ class Programs:
             self._extender.wait()
 
     async def leader(self) -> int:
-        """Return the process ID of the leading autoscaler; 0 without a leader.
+        """Return the process ID of the leading autoscaler, which its Lease names as host, pid, random.
 
-        The Lease names it as host, pid, random.
+        0 if the Lease names no autoscaler of this object that runs, or if it cannot be read.
         """
         with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
             holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""

@@ -59,7 +59,7 @@ class Testbed:
         await api.call("POST", LEASES, manifests.lease())
 
     async def watch(self) -> None:
-        """Follow the pods in `self.pods` until cancelled."""
+        """Keep `pods` equal to the pods of the namespace, until cancelled."""
         async for word, seen in self.made.api.changes(PODS):
             if word == "DELETED":
                 self.pods.pop(seen.obj["metadata"]["name"], None)
@@ -140,15 +140,16 @@ class Testbed:
             raise NoProgress(f"this was not so within {patience_s:g} s: {what}") from error
 
     async def phase(self, job: str) -> str:
-        """Return the phase of a job; "" if the job does not exist."""
+        """Return the phase of a job; "" if it has none yet, does not exist, or if the API server refuses."""
         with suppress(ApiError):
             found = await self.made.api.call("GET", f"{JOBS}/{job}")
             return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
         return ""
 
     async def over(self, job: str, patience_s: float) -> str:
-        """Wait until a job has ended. Return its phase; "" if it was deleted. Raises NoProgress after `patience_s`
-        seconds.
+        """Wait until a job has ended. Return its phase; "" as soon as `phase` returns "", such as for a deleted job.
+
+        Raises NoProgress after `patience_s` seconds.
         """
         end_s = time.monotonic() + patience_s
         while True:
@@ -181,7 +182,8 @@ async def stage(
     """Run the local cluster, the programs and the submitted job; everything ends with the block.
 
     home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
-    this home. extender_s: for which the scheduler waits for the extender. Raises ChildFailed.
+    this home. extender_s: for which the scheduler waits for the extender. Raises ChildFailed if a program is not ready
+    in time.
     """
     for name in ("history", "logs", "pods"):
         (home / name).mkdir(parents=True)

@@ -79,7 +79,10 @@ def dashboard(board: Board) -> Json:
 
 
 def _annotation(name: str, colour: str, query: str, title: str, is_time: bool) -> Json:
-    """Return an annotation. is_time: the value is the time of the event, in milliseconds since 1970."""
+    """Return an annotation. is_time: the value is the time of the event, in milliseconds since 1970.
+
+    query: PromQL with macros. title: of each event, a template of Grafana.
+    """
     return {
         "datasource": SOURCE,
         "enable": True,
@@ -154,7 +157,7 @@ def _width(panel: Panel) -> int:
 
 
 def _lines(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Divide the panels of a row into lines that fit the grid. Numbers and graphs are in separate lines."""
+    """Divide the panels of a row, in order, into lines whose least widths fit the grid."""
     lines: list[list[Panel]] = []
     for panel in panels:
         line = lines[-1] if lines else []
@@ -172,7 +175,7 @@ def _widths(widths: Sequence[int]) -> list[int]:
 
 
 def _panel(number: int, panel: Panel, place: Json) -> Json:
-    """Return one panel as Grafana's JSON. place: its position and size on the grid."""
+    """Return one panel as Grafana's JSON. place: its position and size on the grid. number: its ID on the board."""
     found = {
         "id": number,
         "gridPos": place,
@@ -188,7 +191,7 @@ def _panel(number: int, panel: Panel, place: Json) -> Json:
 
 
 def _target(ref: str, query: Query, viz: Viz) -> Json:
-    """Return one query of a panel as Grafana's JSON. ref: its letter."""
+    """Return one query of a panel as Grafana's JSON. ref: its letter. viz: of the panel."""
     shape = {Viz.TABLE: "table", Viz.HEATMAP: "heatmap"}.get(viz, "time_series")
     return {
         "refId": ref,

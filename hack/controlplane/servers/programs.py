@@ -69,7 +69,10 @@ class ServerFiles:
 
 
 def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
-    """Write the files that the API server reads, and return their paths. token: the administrator's."""
+    """Write the files that the API server reads, and return their paths. token: the administrator's.
+
+    authority: signs the certificates. folder: gets the files.
+    """
     tokens = folder / "tokens.csv"
     tokens.touch(mode=0o600)
     tokens.write_text(f'{token},turnout-admin,turnout-admin,"system:masters"\n')
@@ -86,7 +89,8 @@ def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
 def etcd(binary: Path, folder: Path, files: EtcdFiles, client_port: int, peer_port: int) -> list[str]:
     """Return etcd's command line: one member, without fsync, since the data is lost with the plane anyway.
 
-    Only clients with the client's certificate may call it: pods of tests may run as processes of the same user.
+    Only clients with the client's certificate may call it: pods of tests may run as processes of the same user. binary:
+    the program. folder: of its data. client_port, peer_port: on which it listens.
     """
     client, peer = f"https://{HOST}:{client_port}", f"https://{HOST}:{peer_port}"
     return [
@@ -115,7 +119,10 @@ def etcd(binary: Path, folder: Path, files: EtcdFiles, client_port: int, peer_po
 def apiserver(
     binary: Path, files: ServerFiles, etcd_port: int, port: int, emulated_version: str | None, extra: Sequence[str]
 ) -> list[str]:
-    """Return the API server's command line. emulated_version: None for its own. extra: further flags."""
+    """Return the API server's command line. emulated_version: None for its own. extra: further flags.
+
+    binary: the program. etcd_port: on which etcd serves clients. port: on which it listens.
+    """
     return [
         str(binary),
         f"--etcd-servers=https://{HOST}:{etcd_port}",
@@ -156,6 +163,8 @@ def scheduler(
 ) -> list[str]:
     """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
     extender are not logged.
+
+    config: the file. pair: its serving certificate. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -180,7 +189,10 @@ def controller_manager(
     emulated_version: str | None,
     extra: Sequence[str],
 ) -> list[str]:
-    """Return kube-controller-manager's command line, with only the named controllers. extra: further flags."""
+    """Return kube-controller-manager's command line, with only the named controllers. extra: further flags.
+
+    emulated_version: None for its own.
+    """
     return [
         str(binary),
         f"--kubeconfig={kubeconfig}",
@@ -204,7 +216,7 @@ def controller_manager(
 def kwok(binary: Path, kubeconfig: Path, config: Path, port: int, extra: Sequence[str]) -> list[str]:
     """Return kwok's command line, which does a kubelet's work for every node.
 
-    config: our stages, since kwok's own end the pods of Jobs at once. extra: further flags.
+    config: our stages, since kwok's own end the pods of Jobs at once. extra: further flags. port: of its health checks.
     """
     return [
         str(binary),

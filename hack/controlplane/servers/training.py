@@ -75,7 +75,8 @@ def take_turn() -> Callable[[], None]:
 def install(request: Request, crds: Path, certificates: Path) -> None:
     """Create the objects that the operator expects, and empty its folder of certificates.
 
-    crds: folder of its definitions. certificates: the folder in which it looks for its own certificate.
+    crds: folder of its definitions. certificates: the folder in which it looks for its own certificate. request: sends
+    a request: (method, path, body) -> decoded answer.
     """
     for file in sorted(crds.glob("kubeflow.org_*.yaml")):
         definition = yaml.load(file.read_text(), yaml.CSafeLoader)  # a megabyte: 4 s in Python, 0.3 s in C
@@ -100,7 +101,7 @@ def bring_certificates(request: Request, certificates: Path, check_alive: Callab
     """Wait until the operator has filled its Secret, and copy the content into the folder from which it reads it.
 
     In a cluster a volume does this. certificates: that folder. check_alive: raises NotReady if the operator has ended.
-    Raises NotReady after SECRET_WITHIN_S.
+    Raises NotReady after SECRET_WITHIN_S. request: as in `install`.
     """
     until_s = time.monotonic() + SECRET_WITHIN_S
     while time.monotonic() < until_s:

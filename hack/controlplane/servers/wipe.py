@@ -97,7 +97,7 @@ def _put(key: bytes, value: bytes) -> dict[str, Any]:
 
 
 def _call(etcd: Etcd, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Call etcd's JSON gateway, and return the decoded answer. verb: such as "range"."""
+    """Call etcd's JSON gateway, and return the decoded answer. verb: such as "range". body: sent as JSON."""
     call = urllib.request.Request(
         f"{etcd.url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

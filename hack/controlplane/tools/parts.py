@@ -90,7 +90,10 @@ BY_NAME = {part.name: part for part in PARTS}
 
 
 def version(part: Part, go_mod: str) -> str:
-    """Return a part's version, without the leading v, from the text of its module's go.mod. Raises LookupError."""
+    """Return a part's version, without the leading v, from the text of its module's go.mod.
+
+    Raises LookupError if the go.mod does not require the part's source.
+    """
     found = re.search(rf"^(?:require|\s)\s*{re.escape(part.source)} v(\S+)", go_mod, re.MULTILINE)
     if found is None:
         raise LookupError(f"{part.source} is not required by the go.mod of module {part.module}")

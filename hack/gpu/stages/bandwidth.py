@@ -17,7 +17,10 @@ _TIMES = 5
 
 
 def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> float:
-    """Time a copy several times, and return the median rate in GB/s. size: bytes of the copy."""
+    """Time a copy several times, and return the median rate in GB/s. size: bytes of the copy.
+
+    device: whose work is awaited.
+    """
     took = []
     for _ in range(_TIMES + 1):
         synchronize(device)

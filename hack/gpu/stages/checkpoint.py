@@ -118,8 +118,11 @@ class Measured:
             args.report("stall_over_floor", statistics.median(stalls) / (state_bytes / pinned / 1e9))
 
     def persist(self, saver: Ours, memory: Path) -> None:
-        """Report the step rate while a save goes to storage, and the host memory of two generations. memory: folder
-        of arenas.
+        """Report the step rate while a save goes to storage, the seconds of that, and the host memory of two
+        generations.
+
+        The rate is not reported if the save is in storage before the first steps, the seconds end at _PERSIST_S.
+        memory: folder of arenas.
         """
         step_s = statistics.median(self.steps_s(self.steps) for _ in range(self.rounds)) / self.steps
         self.number += 1
@@ -141,7 +144,7 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
     """Return the saver of a stage. Raises ValueError for an unknown stage.
 
     folder: storage of our savers. memory: a folder in /dev/shm. Our savers keep their arenas there, and the others save
-    into it, so that no disk is measured.
+    into it, so that no disk is measured. training: whose optimizer our overlapped saves follow.
     """
     match stage:
         case "ours-blocking":

@@ -19,7 +19,10 @@ _LIMIT_S = 35.0  # for a job of the stage to start, and to come back
 
 
 def run_one(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Run one worker, which uses the device; report the time to its first result. Return its exit code."""
+    """Run one worker, which uses the device; report the time to its first result. Return its exit code.
+
+    folder, memory: for files, and for arenas.
+    """
     began_s = time.monotonic()
     code, events, log = run(folder, memory, "adds", args.device, "--nproc-per-node=1", limit_s=_LIMIT_S)
     print(log)
@@ -31,7 +34,7 @@ def run_one(args: StageArguments, folder: Path, memory: Path) -> int:
 def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
     """Run two workers on one device with gloo, then with NCCL, which may refuse two ranks on one device. Report both.
 
-    Returns the exit code of the job with gloo.
+    Returns the exit code of the job with gloo. folder, memory: for files, and for arenas.
     """
     code, events, log = run(folder, memory, "reduces", args.device, "--nproc-per-node=2", limit_s=_LIMIT_S)
     print(log)
@@ -47,7 +50,11 @@ def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def restart(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Kill the worker some times; report the median seconds until its successor's next step. Return 0."""
+    """Kill the worker some times; report the median seconds until its successor's first step. Return 0.
+
+    The stage's name says whether our launcher or torchrun restarts it. A successor that began at step 0 is reported.
+    Raises SystemExit if a worker does not step within _LIMIT_S. folder, memory: for files, and for arenas.
+    """
     ours = args.stage == "restart-ours"
     program = TURNOUT_RUN if ours else _TORCHRUN
     options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
@@ -74,7 +81,8 @@ def restart(args: StageArguments, folder: Path, memory: Path) -> int:
 def restore(args: StageArguments, folder: Path, memory: Path) -> int:
     """Restore a large state from memory into a new process; report the seconds, and their ratio to a bare copy.
 
-    Returns 0, and 1 or the job's exit code if the state did not come from memory.
+    Returns 0, and 1 or the job's exit code if the state did not come from memory. folder, memory: for files, and for
+    arenas.
     """
     options = ("--nproc-per-node=1", "--max-restarts=1")
     code, events, log = run(folder, memory, "restores", args.device, *options, more=(args.size,), limit_s=_LIMIT_S)
@@ -93,6 +101,8 @@ def restore(args: StageArguments, folder: Path, memory: Path) -> int:
 def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
     """Wait until a process that is not in `dead` has done `steps` steps; return its pid. Raises SystemExit after
     _LIMIT_S.
+
+    file: of the job's events.
     """
     until_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < until_s:
@@ -104,7 +114,7 @@ def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
 
 
 def main() -> int:
-    """Run the job that the stage is named after. Return its exit code."""
+    """Run the job that the stage is named after. Return the result of its function, 0 for success."""
     args = arguments()
     acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
     acts |= {"restart-ours": restart, "restart-torchrun": restart}

@@ -76,7 +76,9 @@ class Arena:
         """Create the file of an arena in the folder, and return the open arena, with memory for one page per
         generation.
 
-        reserve() allocates the rest. The file appears in the folder only when it is complete. Raises NoMemory.
+        reserve() allocates the rest. The file appears in the folder only when it is complete. Raises NoMemory if the
+        folder is missing, lacks the space, or does not support files without a name. identity: written to page 0; its
+        count is the number of generations.
         """
         path, file = arena_files.make(Path(folder), identity)
         return cls(path, file, identity)
@@ -121,7 +123,8 @@ class Arena:
         """Allocate `size` bytes of a generation and map their pages, so that the first save into them is as fast as any
         later one. A thread beside the training loop calls it.
 
-        Returns False if the kernel is older than 5.14, so that the pages are not mapped. Raises NoMemory.
+        Returns False if the kernel is older than 5.14, so that the pages are not mapped. Raises NoMemory if the memory
+        cannot be allocated or mapped.
         """
         self.reserve(generation, size)
         view = self.map(generation, size)
@@ -142,7 +145,9 @@ class Arena:
 
     def map(self, generation: int, size: int) -> memoryview:
         """Return a view of the first `size` bytes of a generation, which must be allocated. Its address is valid while
-        the view exists. Raises BadCheckpoint and NoMemory.
+        the view exists.
+
+        Raises BadCheckpoint if the file ends before these bytes, and NoMemory if the kernel refuses the mapping.
         """
         with self._guard:
             mapping = self._maps.get(generation)
@@ -166,8 +171,8 @@ class Arena:
     def begin(self, record: ShardRecord) -> int | None:
         """Choose a generation for a save, allocate its memory and mark it WRITING; return it.
 
-        record: of the save; its epoch is ignored. Returns None if no generation may be overwritten. Raises ArenaBusy,
-        and NoMemory without any change.
+        record: of the save; its epoch is ignored. Returns None if no generation may be overwritten. Raises ArenaBusy if
+        another process is the writer, and NoMemory, without any change, if no free generation gets enough memory.
         """
         if not self.claim():
             raise ArenaBusy(
@@ -218,7 +223,7 @@ class Arena:
         A process that is killed at any instruction leaves the generation either WRITING or complete: the state is the
         last store, of 8 aligned bytes. The caller has waited for all threads that copy. x86 shows stores to other cores
         in program order, including those of memmove(), which ends with a fence when it bypasses the cache. On other
-        machines fence() orders the state after all other stores.
+        machines fence() orders the state after all other stores. Raises ValueError if begin() did not choose it here.
         """
         if generation not in self._filling:
             raise ValueError(f"generation {generation} was not begun here")
@@ -292,9 +297,9 @@ class Arena:
         self._set_word(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:
-        """Return the chunk checksums of a HASHED generation.
+        """Return the chunk checksums of a HASHED generation, in order.
 
-        Raises BadCheckpoint if it has none, or if they are not what was written.
+        Raises BadCheckpoint if the generation is not HASHED, or if the checksums are not what was written.
         """
         slot = self._read_slot(generation)
         if slot.record is None or slot.sums_sum is None:
@@ -351,7 +356,10 @@ class ArenaReader:
         self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
 
     def fill(self, view: memoryview, offset: int) -> None:
-        """Read bytes into `view`. Raises BadCheckpoint if the file ends first."""
+        """Read bytes into `view`. Raises BadCheckpoint if the file ends first.
+
+        offset: of the first byte in the generation.
+        """
         while view.nbytes:
             read_bytes = os.preadv(self._file, [view], self._start + offset)
             if not read_bytes:
@@ -379,8 +387,9 @@ def lock_for_daemon(arena: Arena) -> bool:
 def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> Iterator[Arena]:
     """Lock and yield the arenas of an earlier daemon of this worker, one per local rank: the one with the newest save.
 
-    A daemon that still runs gets ADOPT_S to end; an arena that it still locks then is skipped and logged. Older arenas
-    of the same rank are removed.
+    The newest save is that of the highest round, then of the highest step. A daemon that still runs gets ADOPT_S to
+    end; an arena that it still locks then is skipped and logged. Invalid arenas are skipped. Older arenas of the same
+    rank are removed. Replicas are not adopted here.
     """
     newest: dict[int, Arena] = {}
     until_s = time.monotonic() + ADOPT_S

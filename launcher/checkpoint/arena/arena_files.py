@@ -66,7 +66,8 @@ def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN, machine
     """Read the limits of the folder's file system, of every cgroup of this process, and of locked memory.
 
     If no cgroup has a limit and the file system is in memory, the machine's available memory is a limit too, since the
-    kernel kills processes above it. groups, own, machine: /sys/fs/cgroup, /proc/self and /proc/meminfo.
+    kernel kills processes above it. groups, own, machine: /sys/fs/cgroup, /proc/self and /proc/meminfo. Raises OSError
+    if the folder is missing.
     """
     system = os.statvfs(folder)
     left_bytes, limit_bytes = min(_cgroup_limits(groups, own), default=(None, None))
@@ -115,7 +116,7 @@ def _cgroup_limit(group: Path, limit_name: str, use_name: str, cache_name: str) 
     """Return the free bytes and the memory limit of one cgroup.
 
     The page cache counts as free. None if the cgroup has no limit or its files cannot be read. limit_name, use_name:
-    files of the cgroup. cache_name: the key of the page cache in memory.stat.
+    files of the cgroup. cache_name: the key of the page cache in memory.stat. group: folder of the cgroup.
     """
     limit, use, cache = _read_text(group / limit_name), _read_text(group / use_name), 0
     if not limit.isdecimal() or not use.isdecimal() or int(limit) >= _NO_LIMIT:
@@ -261,7 +262,7 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
     """Create an empty arena file under a random name; return its path and file descriptor.
 
     The file appears in the folder when its first pages are written. Raises NoMemory if the folder lacks the space, or
-    does not support that; tmpfs, ext4 and xfs do.
+    does not support that; tmpfs, ext4 and xfs do. identity: written to its first page.
     """
     path = folder / f"turnout-{secrets.token_hex(16)}.arena"
     try:
@@ -281,8 +282,10 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
 
 
 def open_arena_file(path: Path) -> tuple[int, Identity]:
-    """Open an arena of this user; return its file descriptor and what its first page says. Raises BadCheckpoint if it
-    is none.
+    """Open an arena of this user; return its file descriptor and what its first page says.
+
+    Raises BadCheckpoint if the file is missing, is no arena, or is of another user or mode, and NewerFormat for one of
+    a newer format.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -310,7 +313,8 @@ def target_of(file: int) -> str:
 def note_target(file: int, target: str) -> None:
     """Write the checkpoint folder into the arena's file, for the next daemon. Only the arena's daemon calls it.
 
-    Errors are ignored: the training process names the folder to the next daemon again.
+    Errors are ignored: the training process names the folder to the next daemon again. file: descriptor of the arena.
+    target: path or URL, "" for unknown.
     """
     with suppress(OSError):
         os.pwrite(file, target_bytes(target), TARGET_AT)

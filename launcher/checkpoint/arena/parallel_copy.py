@@ -85,11 +85,14 @@ class Copier:
             part()
 
     def write(self, file: int, pieces: Pieces) -> None:
-        """Start writing each piece from its address to its offset in the file."""
+        """Start writing pieces, given as (offset in the file, source address, bytes). Call wait() afterwards.
+
+        file: its descriptor. One thread writes. The sources must stay valid until wait() returns.
+        """
         self._running.append(self._pool.submit(_write, file, _rows(pieces)))
 
     def wait(self) -> None:
-        """Wait until everything is copied. Raises the first error, after all threads have stopped."""
+        """Wait until everything is copied, and help to copy. Raises one of the errors when all threads have stopped."""
         running, self._running = self._running, []
         errors: list[BaseException | None] = []
         if len(running) < self._threads:
@@ -191,7 +194,8 @@ def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 def _write(file: int, rows: Rows) -> None:
     """Write pieces of memory to a file, with one call for each run of pieces that follow each other in the file.
 
-    file: its descriptor. rows: (offset in the file, source address, bytes). Raises OSError.
+    file: its descriptor. rows: (offset in the file, source address, bytes). Raises OSError if a write fails; then some
+    pieces may be written.
     """
     starts, lengths = _runs(rows)
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):

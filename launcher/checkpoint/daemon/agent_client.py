@@ -200,7 +200,8 @@ class AgentClient:
         The daemon also writes that step to storage. step: -1 if members load from storage instead. Then persist_step is
         the newest step that all members held, which the daemon writes to storage before the load, -1 for none.
         restore_place: this member's place in the round, and where to fetch. Raises FetchFailed if a shard cannot be
-        fetched; a retry in this round cannot succeed.
+        fetched, or if a daemon that has to fetch does not answer; a retry in this round cannot succeed. If nothing is
+        to be fetched, a daemon that is missing or does not answer raises nothing.
         """
         self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch_from=()))
         if restore_place.fetch_from:
@@ -214,14 +215,16 @@ class AgentClient:
             )
 
     async def adopt_shards(self, order: Handover) -> None:
-        """Let the daemon adopt the shards of leaving workers that the order names, as far as it can within its time."""
+        """Let the daemon adopt the shards of leaving workers that the order names, as far as it can within the order's
+        time. A daemon that does not answer is logged.
+        """
         await self._start()
         request = Adopt(order.round, order.step, order.saved_round, order.ranks, order.within_s, order.shards)
         await self._ask(request, order.within_s + ANSWER_S)
 
     async def persist(self, step: int) -> None:
         """Let the daemon write this step, which all members hold, to storage at the end of the job, and discard newer
-        saves.
+        saves. Does nothing without a daemon; a daemon that does not answer is logged.
         """
         await self._ask(Restore(step))
 
@@ -270,7 +273,7 @@ class AgentClient:
     async def _request_answer(self, message: GetHeldSteps | Restore | FindStored | Adopt) -> ToClient:
         """Send a request and return the answer. If the daemon dies meanwhile, repeat it to the next one.
 
-        Raises OSError and BadFrame.
+        Raises OSError if it cannot connect or MAX_DAEMONS_ASKED daemons have died, and BadFrame for an invalid answer.
         """
         for tries_left in reversed(range(MAX_DAEMONS_ASKED)):
             reader, writer = await asyncio.open_unix_connection(str(self._path))

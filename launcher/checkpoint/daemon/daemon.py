@@ -123,7 +123,8 @@ class Session:
     async def _handle_registered(self, rank_store: RankStore, message: ToDaemon) -> ToClient | None:
         """Carry out one message of a registered rank, and return the answer.
 
-        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send.
+        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send. rank_store: of
+        the rank that sent the message.
         """
         match message:
             case ReserveMemory(bytes=size, generations=generations):
@@ -158,7 +159,8 @@ class Session:
     async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
         """Pin the generation of an announced save, and start to hash it, replicate it and write it to its target.
 
-        A save that was overwritten before this message arrived is only reported.
+        A save that was overwritten before this message arrived is only reported. rank_store: of the rank that sent the
+        message.
         """
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
@@ -320,9 +322,9 @@ class CheckpointDaemon:
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
 
-        ranks: number of local ranks. For a state that is the same on every rank, the shard of local rank 0 is enough;
-        rank and ranks of its HeldStep are 0. Waits for running checks first: generations whose bytes do not match their
-        checksums are discarded.
+        ranks: number of local ranks. If the shard of local rank 0 was saved as the only one of its world, as a state
+        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. Waits for running checks
+        first: generations whose bytes do not match their checksums are discarded.
         """
         if self._checks:
             await asyncio.wait(list(self._checks))
@@ -371,6 +373,8 @@ class CheckpointDaemon:
     async def _persist_replicas(self, step: int, restore_place: RestorePlace) -> None:
         """Write the replicas of this step that are kept here to storage, if they are missing there: their owners may
         have left before they wrote them.
+
+        restore_place: says in which round, and by how many ranks, the step was saved.
         """
         default_target = next(
             (
@@ -423,8 +427,8 @@ class CheckpointDaemon:
     async def stored_step(self) -> StoredStep:
         """Return the checkpoint folder and the newest step committed in it, -1 for none.
 
-        An empty StoredStep if no folder is known. The same if storage fails or does not answer within LIST_STORAGE_S,
-        which is logged.
+        An empty StoredStep if no folder is known. The same if storage fails, does not answer within LIST_STORAGE_S, or
+        has a step of a newer format, which is logged.
         """
         target = next(
             (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
@@ -498,8 +502,9 @@ class CheckpointDaemon:
         writer.close()
 
     async def _answer(self, session: Session, message: ToDaemon) -> tuple[ToClient | None, bool]:
-        """Return the answer to a message, and whether the connection stays open. An error is logged and sent back.
-        Raises BadFrame.
+        """Return the answer to a message, None for none, and True if the connection stays open.
+
+        An unexpected error is logged and sent back. Raises BadFrame for a message that is not allowed here.
         """
         try:
             return await session.handle(message), True

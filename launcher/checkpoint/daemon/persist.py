@@ -58,7 +58,9 @@ class Persister:
     def __call__(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
         """Write a pinned and hashed generation to its target; return the path in storage. Blocks.
 
-        Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
+        The path is "FOLDER/step-.../FILE", or that of the torch file. Raises StorageFailed if storage fails or a later
+        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums; for a torch
+        file this is a StorageFailed, too.
         """
         if target.kind == "torch":
             return _write_torch_file(arena, generation, record, target)
@@ -73,7 +75,9 @@ class Persister:
         """Write a generation's shard to its target, unless storage has it from this run and round. Return True if it
         was written.
 
-        Blocks. Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
+        target: of shards. An unreadable note is replaced. Blocks. Raises StorageFailed if storage fails or a later
+        round has saved this shard, and BadCheckpoint if the bytes in memory do not match their checksums. record: of
+        the generation.
         """
         store = open_store(target.target)
         store.prepare()
@@ -89,7 +93,8 @@ def _write_torch_file(arena: Arena, generation: int, record: ShardRecord, target
     """Write the generation as a torch file in a child process, so that the daemon never imports torch; return the
     file's path.
 
-    target: names the file, its folder, and which older files to keep. Raises StorageFailed, also after TORCH_S.
+    target: names the file, its folder, and which older files to keep. Raises StorageFailed, also after TORCH_S. arena,
+    record: the arena, and the record of the generation.
     """
     path = target.path
     command = [
@@ -154,10 +159,11 @@ async def run(
     commit: Callable[[SaveJob], Awaitable[bool]],
     report: Callable[[SaveJob], None],
 ) -> None:
-    """Hash a pinned save, write it to its target, unpin it, and commit its step if it is rank 0's. Raises nothing.
+    """Hash a pinned save, write it to its target, unpin it, and commit its step if it is rank 0's.
 
-    hashes: False if its checksums are known or not needed. commit: commits the step; returns True if it did. report:
-    called with the save in each state that it reaches.
+    store: of the rank that saved it. hashes: False if its checksums are known or not needed. commit: commits the step;
+    returns True if it did. report: called with the save in each state that it reaches. A LauncherError of the write is
+    reported as FAILED or DROPPED, not raised.
     """
     try:
         if hashes:
@@ -210,8 +216,8 @@ class Commit:
     def try_commit(self) -> Manifest | None:
         """Write the manifest if all shards of the step are in storage, and return it; None if some are missing.
 
-        If a later round of the run has committed this step, that manifest stays and is returned. Raises StorageFailed;
-        then call it again.
+        If a later round of the run has committed this step, that manifest stays and is returned. Raises StorageFailed
+        if storage fails, or if the step has a manifest of a newer format. It may be called again.
         """
         if (
             self._polls % POLLS_UNTIL_REREAD == 0
@@ -229,7 +235,7 @@ class Commit:
         return self._write(manifest) if manifest else None
 
     def missing(self) -> tuple[int, ...]:
-        """List the ranks without a note, at most 16, for the log."""
+        """List the ranks without a valid note of this save at the last try, at most 16, for the log."""
         absent = (rank for rank in range(self._world) if rank not in self._notes)
         return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
 
@@ -272,7 +278,8 @@ class Commit:
     def _write(self, manifest: Manifest) -> Manifest:
         """Write the manifest, which commits the step, and return it.
 
-        If a later round of this run has committed the step, its manifest stays and is returned. Raises StorageFailed.
+        If a later round of this run has committed the step, its manifest stays and is returned. Raises StorageFailed
+        if storage fails, or if the step has a manifest of a newer format, which stays.
         """
         try:
             before = manifest_of(self._store, self._step)
@@ -311,10 +318,12 @@ class CommitCoordinator:
         return len(self._in_flight)
 
     async def commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
-        """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each step.
+        """Wait for the other ranks' shards, write the manifest and remove old checkpoints.
 
-        Returns DONE, SUPERSEDED if the job continued from another step first, or FAILED if a shard did not come within
-        COMMIT_S or storage failed.
+        record: of rank 0's shard. save: the message with the target and the retention. A second call for the same
+        folder, step and round returns the outcome of the first, if that is still remembered. Returns DONE, SUPERSEDED
+        if the job continued from another step first, or FAILED if it was not done within COMMIT_S or by the time of
+        `end_within`, or if the store could not be opened.
         """
         key = (save.target, record.step, record.round)
         if key not in self._commits:
@@ -328,7 +337,7 @@ class CommitCoordinator:
 
         Returns DONE; SUPERSEDED if the commit was given up, also before it began; FAILED if it is not done after
         COMMIT_S or after the time of `end_within`, or if the storage cannot be opened. A failure of storage is logged,
-        not raised.
+        not raised. record, save: as of `commit`.
         """
         if record.round <= self._last_given_up_round:
             return SaveOutcome.SUPERSEDED
@@ -356,13 +365,14 @@ class CommitCoordinator:
     async def _try_commit(self, commit: Commit, store: Store, record: ShardRecord, save: Save) -> bool:
         """Check storage once for all shards; if they are there, commit the step and remove old steps.
 
-        Returns True if the step is committed; False if shards are missing or storage failed, which is logged.
+        Returns True if the step is committed; False if shards are missing or storage failed, which is logged. record,
+        save: as of `commit`.
         """
 
         def commit_once() -> bool:
-            """Return True if the step is committed now.
+            """Return True if the step is committed now, False if shards are missing. Raises StorageFailed.
 
-            After the commit, remove the old steps that the retention rule does not keep.
+            After the commit, remove the old steps that the retention rule does not keep; if that fails, log it.
             """
             if commit.try_commit() is None:
                 return False

@@ -55,7 +55,7 @@ class PersistQueue:
         self._writers[epoch] += 1
 
     def leave(self, epoch: int) -> None:
-        """Unregister one task that waits to write the save of this epoch. After the last one the epoch is forgotten."""
+        """Count one writer less for the save of this epoch. After the last one the epoch is forgotten."""
         self._writers[epoch] -= 1
         if self._writers[epoch] <= 0:
             del self._writers[epoch]
@@ -141,7 +141,7 @@ class Preallocator:
         """Allocate the generation that is written first, and the others in the background.
 
         size: bytes of each generation. Raises NoMemory for the first. If memory is short for another one, the save into
-        it reports that.
+        it reports that. generations: the first ones of the arena.
         """
         soonest = slot_to_write(arena.slots()[:generations]) or 0
         promise = _Allocation(arena, generations, size)
@@ -302,7 +302,8 @@ class RankStore:
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation, and store its checksums in the arena.
 
-        Returns False, and discards the generation, if the bytes differ from earlier checksums.
+        Returns False if the generation has no save, or if its bytes differ from earlier checksums; in the second case
+        it is discarded.
         """
         assert self.arena is not None
         async with self._hashing:
@@ -311,7 +312,8 @@ class RankStore:
     def _hash(self, arena: Arena, generation: int) -> bool:
         """Compute the checksums of one generation, and store or compare them.
 
-        Returns False, and discards a generation that already has other checksums, since its memory is corrupt.
+        Returns False if the generation has no save. Also returns False, and discards the generation, if it already has
+        other checksums, since its memory is corrupt.
         """
         slot = arena.slots()[generation]
         if slot.record is None:
@@ -331,7 +333,9 @@ class RankStore:
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
         """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
 
-        Raises DroppedSave, StorageFailed and BadCheckpoint.
+        If it was written before, return that path. Raises DroppedSave if newer saves needed its memory first,
+        StorageFailed if storage fails, and BadCheckpoint if its bytes do not match their checksums. record: of the
+        generation. target: the message that names the folder or file.
         """
         assert self.arena is not None
         self._queue.join(record.epoch)
@@ -398,11 +402,14 @@ class RankStore:
         return generation, record, target
 
     def is_hashed(self, generation: int) -> bool:
-        """Return True if the checksums of this generation are known."""
+        """Return True if this generation needs no hashing: it is not SEALED."""
         return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:
-        """Hash the newest generation of this step again. A corrupt one is discarded and logged."""
+        """Hash the newest generation of this step again. A corrupt one is discarded and logged.
+
+        Does nothing if the step is not held.
+        """
         if self.arena is None or (pinned := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return
         try:

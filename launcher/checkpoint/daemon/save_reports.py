@@ -94,7 +94,7 @@ class SaveReportReader(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Log each report as an event. Called by asyncio."""
+        """Log each report as an event. After an invalid frame, log that and stop reading. Called by asyncio."""
         try:
             for body in self._frames.split(data):
                 if isinstance(save := read_at_client(body), SaveEnded):

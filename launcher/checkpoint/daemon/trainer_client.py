@@ -88,8 +88,10 @@ def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
 
 
 def _request_shard(daemon: str, request: FetchShard) -> ToClient:
-    """Request a shard and return the answer; log every LOG_PERIOD_S seconds that it is awaited. Raises OSError and
-    BadFrame.
+    """Request a shard and return the answer; log every LOG_PERIOD_S seconds that it is awaited.
+
+    Raises TimeoutError after FETCH_S without an answer, another OSError if the connection fails, and BadFrame for an
+    invalid answer or none. daemon: path of its socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(FETCH_S)
@@ -104,7 +106,11 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
 
 
 def _read_answer(sock: socket.socket) -> ToClient:
-    """Read one message of the daemon. Raises OSError, and BadFrame also if the daemon closes the connection."""
+    """Read one message of the daemon.
+
+    Raises OSError if the connection fails, and BadFrame if the message is invalid or the daemon closes the connection.
+    sock: connected; its time limit holds.
+    """
     with sock.makefile("rb") as file:
         body = read_frame(file.read, MAX_BYTES)
     if body is None:
@@ -125,9 +131,10 @@ def daemon_command(listener_fd: int, folder: Path, run: str, worker: str) -> lis
 class TrainerClient:
     """One training process's connection to its daemon.
 
-
-    hello: this process. environ: its environment. folder: of the arenas, if it starts a daemon of its own. on_message:
-    called on a thread with each result of a save. `arena`: path of the rank's arena, "" if it has none yet.
+    hello: this process. environ: its environment; without DAEMON in it, a daemon of its own is started. folder: of the
+    arenas of that daemon. on_message: called on a thread with each result of a save: Hashed, Persisted or SaveFailed.
+    `arena`: path of the rank's arena, "" if it has none yet. Raises DaemonLost if the daemon cannot be reached or
+    refuses, and TimeoutError if it does not answer within ANSWER_S.
     """
 
     def __init__(
@@ -158,6 +165,7 @@ class TrainerClient:
         """Start a daemon for this process alone; return its socket path.
 
         The daemon ends after this process, when all saves are written. folder: of the arenas. environ: of the daemon.
+        hello: names the run and the worker.
         """
         self._socket_folder = private_folder(tempfile.gettempdir())
         path = str(socket_in(self._socket_folder.name))
@@ -173,13 +181,16 @@ class TrainerClient:
     def reserve(self, size: int, generations: int) -> str:
         """Let the daemon allocate memory for `generations` saves of `size` bytes; return the arena's path.
 
-        Raises NoMemory, which says what to add, and DaemonLost.
+        Raises NoMemory, which says what to add, if memory is too small; DaemonLost if the daemon is lost; TimeoutError
+        if it does not answer within ANSWER_S.
         """
         self.arena = self._arena_path(ReserveMemory(size, generations))
         return self.arena
 
     def announce_save(self, save: Save) -> None:
-        """Tell the daemon that a save is sealed, without waiting for its answer. It is announced again to a new daemon.
+        """Tell the daemon that a save is sealed, without waiting for its answer.
+
+        A save that is not finished is announced again to a new daemon. Of saves that stay in memory only the newest is.
 
         Raises DaemonLost if no daemon can be reached any more.
         """
@@ -211,23 +222,33 @@ class TrainerClient:
                 raise DaemonLost(self._lost)
 
     def drop_oldest(self) -> int:
-        """Drop the oldest save that waits for storage. Return its step, or -1 if there is none."""
+        """Let the daemon drop the oldest save that waits for storage. Return its step, or -1 if none can be dropped.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
         answer = self._ask(DropOldestSave(), ANSWER_S, SaveDropped)
         return answer.step if isinstance(answer, SaveDropped) else -1
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the daemon has finished all saves. timeout_s: None for no limit. Raises TimeoutError and
-        DaemonLost.
+        """Wait until the daemon has finished all saves that this process has announced, successfully or not.
+
+        timeout_s: seconds, None for no limit. Raises TimeoutError after them, and DaemonLost if the daemon is lost.
         """
         self._ask(Wait(), timeout_s, Done)
 
     def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first."""
+        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
         answer = self._ask(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
         return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
     def stats(self) -> Stats:
-        """Request the daemon's statistics of this process. Raises TimeoutError after ANSWER_S, and DaemonLost."""
+        """Request the daemon's statistics of this process.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
         answer = self._ask(GetStats(), ANSWER_S, Stats)
         assert isinstance(answer, Stats)
         return answer
@@ -235,7 +256,8 @@ class TrainerClient:
     def _arena_path(self, message: Hello | ReserveMemory) -> str:
         """Send a request whose answer is the path of the arena, and return the path.
 
-        Raises NoMemory or DaemonLost if the daemon refuses.
+        Raises NoMemory if the daemon refuses for lack of memory, DaemonLost if it refuses otherwise or is lost, and
+        TimeoutError after ANSWER_S.
         """
         answer = self._ask(message, ANSWER_S, (ArenaPath, RequestRefused))
         if isinstance(answer, RequestRefused):
@@ -248,8 +270,8 @@ class TrainerClient:
     ) -> ToClient:
         """Send a request and return the first answer of these kinds.
 
-        The request is repeated to a new daemon if the first one has died. timeout_s: None for no limit. Raises
-        TimeoutError and DaemonLost.
+        The request is repeated to a new daemon if the first one has died. timeout_s: seconds, None for no limit. Raises
+        TimeoutError after them, and DaemonLost if no daemon can be reached any more.
         """
         until_s = time.monotonic() + (timeout_s if timeout_s is not None else threading.TIMEOUT_MAX)
         asked_connection = 0  # the connection on which it was asked
@@ -334,7 +356,8 @@ class TrainerClient:
     def _resume(self, new_socket: socket.socket, number: int) -> bool:
         """Replace the connection, and announce all unfinished saves. Return False if this client was closed.
 
-        new_socket: connected; it is closed if this client was closed. number: of the new connection. Raises OSError.
+        new_socket: connected; it is closed if this client was closed. number: of the new connection. Raises OSError if
+        a save cannot be sent.
         """
         with self._sending, self._changed:
             if self._closed:

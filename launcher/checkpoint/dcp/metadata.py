@@ -93,7 +93,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shape(self) -> int:
-        """Return a checksum that is equal for two saves that one plan can read."""
+        """Return a checksum of everything but `save`. It is equal for two saves that one plan can read."""
         return sum_of(msgspec.json.encode(msgspec.structs.replace(self, save="0" * 32)))
 
 
@@ -106,7 +106,10 @@ def chunk_name(key: str, offsets: Iterable[int]) -> str:
 
 
 def table_of(plans: Sequence[SavePlan], save: str) -> Table:
-    """Build the table of a save. plans: of all ranks, by rank, without duplicates. save: its id. Raises BadState."""
+    """Build the table of a save. plans: of all ranks, by rank; no two of them have the same item. save: its id.
+
+    Raises BadState for a tensor whose dtype or layout a checkpoint cannot have.
+    """
     tensors: dict[str, Tensor] = {}
     values: dict[str, int] = {}
     paths: dict[str, list[str | int]] = {}
@@ -122,7 +125,10 @@ def table_of(plans: Sequence[SavePlan], save: str) -> Table:
 
 
 def _add_chunk(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
-    """Add the chunk of a plan's item, which `rank` saves, to its tensor in `tensors`. Raises BadState."""
+    """Add the chunk of a plan's item, which `rank` saves, to its tensor in `tensors`, which is added if it is missing.
+
+    Raises BadState if a checkpoint cannot have the tensor's dtype or layout.
+    """
     key, about = item.index.fqn, item.tensor_data
     properties = about.properties
     if properties.dtype not in NAMES:
@@ -149,7 +155,7 @@ def _is_path(path: object) -> bool:
 
 
 def write(table: Table) -> bytes:
-    """Encode a table as bytes. Raises BadState if `read` could not decode it, such as one that is too large."""
+    """Encode a table as bytes. Raises BadState if a key is not valid Unicode, or for more than MAX_BYTES bytes."""
     try:
         text = msgspec.json.encode(table)
     except UnicodeEncodeError as error:
@@ -160,7 +166,11 @@ def write(table: Table) -> bytes:
 
 
 def read(text: bytes | memoryview) -> Table:
-    """Decode a table. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
+    """Decode a table. Raises NewerFormat if its version is newer than VERSION.
+
+    Raises BadCheckpoint if the text is not a table of this version, if its parts contradict each other, or if this
+    torch lacks a dtype or memory format.
+    """
     try:
         version = _versioned.decode(text).version
         if version > VERSION:
@@ -175,7 +185,7 @@ def read(text: bytes | memoryview) -> Table:
 
 
 def _check(table: Table) -> None:
-    """Raise BadCheckpoint if the parts of a table contradict each other or this torch lacks a dtype."""
+    """Raise BadCheckpoint if parts of a table contradict each other, or this torch lacks a dtype or memory format."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
         raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
     for key, tensor in table.tensors.items():
@@ -214,12 +224,14 @@ def metadata_of(table: Table) -> Metadata:
 
 
 class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
-    """DCP's default save planner, but values that are not tensors are saved as JSON. Raises BadState for unsupported
-    values.
-    """
+    """DCP's default save planner, but values that are not tensors are saved as JSON."""
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        """Return a value as JSON text, a tensor unchanged. Raises BadState."""
+        """Return the JSON text of a value as a BytesIO; a tensor unchanged.
+
+        Raises BadState for a value that is not supported, also for a tensor in a tuple. write_item: says which of the
+        two. object: the value or tensor.
+        """
         if write_item.type is not WriteItemType.BYTE_IO:
             return object
         key = write_item.index.fqn
@@ -236,7 +248,8 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
     """DCP's default load planner, for what FlashSavePlanner saved."""
 
     def create_local_plan(self) -> LoadPlan:
-        """Return the plan of what this rank reads. Raises RuntimeError for a key that is not stored.
+        """Return the plan of what this rank reads. Raises RuntimeError for a key that is not stored, unless
+        `allow_partial_load` is set.
 
         This rank may lack a stored key, such as an FSDP1 parameter with fewer rows than ranks. DCP's own planner would
         then treat the checkpoint as one of torch 2.3, which stored lists in one piece. No checkpoint here does.
@@ -244,7 +257,10 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
         return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Decode a value and put it into the state. Raises BadCheckpoint if FlashSavePlanner did not write it."""
+        """Decode the text of a value and put the value into the state. Raises BadCheckpoint if the text is invalid.
+
+        read_item: names its place. value: the text as bytes.
+        """
         try:
             value_read = restored(value.read().decode(), _NO_TENSORS, memoryview(b""), 0)
         except UnicodeDecodeError as error:
@@ -258,7 +274,8 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
 def text_of(planner: SavePlanner, item: WriteItem) -> str:
     """Return the text of a value that is no tensor, in place of DCP's default planner, which would pickle it.
 
-    Raises BadState, and LauncherError for a planner with its own encoding.
+    Raises BadState for a value that is not supported, and LauncherError for a planner with its own encoding. item: of
+    the save plan that names the value.
     """
     kind = type(planner)
     if isinstance(planner, FlashSavePlanner):
@@ -271,8 +288,10 @@ def text_of(planner: SavePlanner, item: WriteItem) -> str:
 
 
 def load_text(planner: LoadPlanner, item: ReadItem, text: str) -> None:
-    """Pass a value's text to the planner, without DCP's unpickling. Raises BadCheckpoint, and LauncherError for unknown
-    planners.
+    """Pass a value's text to the planner, without DCP's unpickling.
+
+    Raises BadCheckpoint if the text is invalid, and LauncherError for a planner with its own decoding. item: of the
+    load plan that names the value.
     """
     value = io.BytesIO(text.encode())
     if isinstance(planner, FlashLoadPlanner):

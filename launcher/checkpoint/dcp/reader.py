@@ -53,10 +53,12 @@ class MemorySavers:
         self._closes = False
 
     def of(self, rank: ProcessInfo, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> MemorySaver:
-        """Return the saver of this rank; open it at the first call, and open a new one if the rank's world has changed.
+        """Return the saver of this rank; open it at the first call. Close it and open a new one if `rank` differs from
+        that of the call before, such as in another round.
 
-        generations, replicas: as for Checkpointer; they count only when it is opened. All savers are closed at the exit
-        of the process. Raises DaemonLost.
+        environ: of this process. generations, replicas: as for Checkpointer; they count only when it is opened. All
+        savers are closed at the exit of the process. Raises DaemonLost if no daemon can be reached or it refuses, and
+        TimeoutError if it does not answer.
         """
         key = (rank.run, rank.worker, rank.local_rank)
         with self._guard:
@@ -106,7 +108,10 @@ def absolute_folder(folder: str | os.PathLike[str]) -> str:
 
 
 def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
-    """Return this process's identity, with rank and world size of torch.distributed if it is initialized."""
+    """Return this process's identity, with rank and world size of torch.distributed if it is initialized.
+
+    folder: of the checkpoints in storage. environ: has the rest of the identity.
+    """
     rank = ProcessInfo.of(environ, folder)
     if dist.is_available() and dist.is_initialized():
         return replace(rank, rank=dist.get_rank(), world=dist.get_world_size())
@@ -114,7 +119,10 @@ def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
 
 
 def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
-    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest."""
+    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest.
+
+    environ: of this process.
+    """
     if rank.restore_step is not None:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
@@ -125,8 +133,10 @@ def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
     """Find the step to load, in memory or else in storage. None if there is none.
 
-    step: the only step to find; None for the step that the agents chose, else the newest. Raises BadCheckpoint if steps
-    exist but none can be read, NewerFormat and StorageFailed.
+    folder: absolute path or URL. step: the only step to find; None for the step that the agents chose, else the newest.
+    A step that memory cannot give is logged. If the agents agreed that storage has no step, the result is None, too.
+    Raises BadCheckpoint if storage has committed steps but none can be read, NewerFormat if the step to load is of a
+    newer version, and StorageFailed if storage cannot be read. environ: of this process.
     """
     rank = process_info(folder, environ)
     memory = rank.resharded_step.step if rank.resharded_step is not None else _step_in_memory(rank, environ)
@@ -147,7 +157,9 @@ def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> S
     """Find the newest readable step in storage, or only `step` if it is not None. None if there is none.
 
     In a world of several ranks, if step is None and the agents agreed on a step in storage, only that step is read, and
-    the result is None if they agreed that there is none. Raises the first BadCheckpoint if no step can be read.
+    the result is None if they agreed that there is none. A step without a valid manifest is logged and skipped. Raises
+    BadCheckpoint if the agreed step has none, or if other steps are found but none can be read: the first error.
+    Raises NewerFormat at once, and StorageFailed if storage cannot be read.
     """
     store, fault = open_store(folder), None
     # All ranks read the step that the agents agreed on, even if a newer step was committed since.
@@ -179,7 +191,7 @@ def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> F
         return None
 
     def fetch(rank: int) -> ShardPosition:
-        """Return the position of a rank's shard after it was fetched."""
+        """Return the position of a rank's shard after it was fetched. Raises the errors of `fetch_shard`."""
         fetched = fetch_shard(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
         return Path(fetched.path), fetched.generation, fetched.epoch
 
@@ -199,11 +211,12 @@ def _open_step_in_storage(folder: str, step: int) -> InStorage:
 
 
 class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
-    """Reads one step. All loads of one reader use the same step.
+    """Reads one step, found at the first use. Later loads use the same step, unless the ranks agree on an older one.
 
-    step: the step to read, None for the newest. environ: None for this process's. bool(reader) is False if there is no
-    step. It reads from memory if the agents agreed on the step, else from storage, in any world size. Shards in other
-    workers' memory are fetched, and stay in this worker's memory until newer saves need it.
+    folder: a path or an fsspec URL. step: the step to read, None for the newest. environ: None for this process's.
+    bool(reader) is False if there is no step. It reads from memory if the agents agreed on the step, else from storage,
+    in any world size. Shards in other workers' memory are fetched, and stay in this worker's memory until newer saves
+    need it. The first use raises the errors of `find_saved`.
     """
 
     def __init__(
@@ -218,7 +231,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
     @property
     def step(self) -> int | None:
-        """Return the step that is read, or None if nothing is stored."""
+        """Return the step that is read, or None if there is none to read (`find_saved`)."""
         saved = self._find_step()
         return None if saved is None else saved.step
 
@@ -236,16 +249,22 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         return self._open_step
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Start a new read, from another folder if `checkpoint_id` names one."""
+        """Change the folder to `checkpoint_id`, and forget the step that was found. Called by DCP.
+
+        Nothing changes for None and for the same folder.
+        """
         if checkpoint_id is not None and absolute_folder(checkpoint_id) != self.folder:
             self.folder, self._open_step = absolute_folder(checkpoint_id), None
 
     def read_metadata(self) -> Metadata:
-        """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, NewerFormat and StorageFailed."""
+        """Return DCP's metadata of the step that is read.
+
+        Raises BadCheckpoint if there is no step to read, and the errors of `find_saved`.
+        """
         return metadata_of(self._saved_step().table)
 
     def _saved_step(self) -> SavedStep:
-        """Return the step that is read. Raises BadCheckpoint if it is not stored."""
+        """Return the step that is read. Raises BadCheckpoint if there is none, and the errors of `find_saved`."""
         saved = self._find_step()
         if saved is None:
             what = "nothing" if self._step is None else f"no step {self._step}"
@@ -263,7 +282,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Return the plans with the step that all ranks read: the oldest that any rank has found. Called by DCP.
 
-        Raises BadCheckpoint if the plans do not fit that step.
+        Raises BadCheckpoint if the ranks have found steps with different tables.
         """
         saves = [plan.storage_data for plan in plans]
         if len({shape for _, _, shape in saves}) > 1:
@@ -272,9 +291,10 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         return [replace(plan, storage_data=min(saves)) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read all items of the plan before returning. Called by DCP.
+        """Read all items of the plan before returning; return a finished future. Called by DCP.
 
-        Raises BadCheckpoint and StorageFailed; the state dict may then be partly filled.
+        Raises BadCheckpoint if the agreed step is missing or an item is broken, and StorageFailed if storage fails. The
+        state dict may then be partly filled.
         """
         saved = self._agreed_save(*plan.storage_data)
         saved.read(_wanted_items(saved, planner, plan))
@@ -305,7 +325,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
     """Yield the tensor chunks and values that a plan reads, each with the function that loads it.
 
-    Raises BadCheckpoint if the checkpoint lacks one.
+    Raises BadCheckpoint if the checkpoint lacks one. saved: the step. planner: gives the targets.
     """
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
@@ -324,10 +344,13 @@ def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Ite
 
 
 def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
-    """Return a function that loads a value, which is no tensor, from the shard that holds it."""
+    """Return a function that loads a value, which is no tensor, from the shard that holds it.
+
+    planner: gets the value. item: of the plan.
+    """
 
     def place(shard: DcpShard) -> None:
-        """Pass the value's text to the planner."""
+        """Pass the value's text to the planner. Raises the errors of `load_text`."""
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
     return place
@@ -336,7 +359,8 @@ def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
 def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Return a function that plans, for the shard that holds `chunk`, the read of an item's rows.
 
-    The rows are read directly into the target tensor if possible, else into a buffer and then copied.
+    The rows are read directly into the target tensor if possible, else into a buffer and then copied. planner: gives
+    the target.
     """
 
     def place(shard: DcpShard) -> PlannedRead:
@@ -360,6 +384,7 @@ def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
             buffer = octets(target.data_ptr(), target.nbytes)
 
             def commit() -> None:
+                """Count the read as a write into the target, and tell the planner that it is loaded."""
                 increment_version(target)
                 planner.commit_tensor(item, target)
 

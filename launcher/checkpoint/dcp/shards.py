@@ -68,20 +68,24 @@ class ShardSource(Protocol):
     """A place that has shards of a step."""
 
     def open_shard(self, rank: int) -> AbstractContextManager[VerifiedReader]:
-        """Open the shard of a rank. Raises BadCheckpoint, StorageFailed."""
+        """Open the shard of a rank. Raises BadCheckpoint if the source lacks it, and StorageFailed if storage fails."""
 
     def find_rank(self, want: WantedItem) -> int | None:
         """Return the rank whose shard should hold the wanted item, or None if this source has no such shard."""
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
-        """Return the content of this rank's open shard. Raises BadCheckpoint, StorageFailed."""
+        """Return the content of this rank's shard. verified: the shard, opened by `open_shard`.
+
+        Raises BadCheckpoint if the shard is broken, and StorageFailed if storage fails.
+        """
 
 
 class InMemory:
     """Reads a step from this worker's arenas.
 
-    positions: path, generation and epoch, by rank. fetch: fetches the shard of another rank, for a step that is read in
-    parts; None if no shard may be fetched.
+    positions: path, generation and epoch, by rank; {} if no shard is here: then shard 0 is fetched. fetch: fetches the
+    shard of another rank, for a step that is read in parts; None if no shard may be fetched. Raises BadCheckpoint if a
+    shard is broken or of another save, and the errors of `fetch`.
     """
 
     def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:
@@ -104,8 +108,10 @@ class InMemory:
 
     @classmethod
     def of(cls, rank: ProcessInfo, step: int, fetch: FetchRank | None = None) -> InMemory:
-        """Find this step in the worker's memory. Raises BadCheckpoint if it is missing or broken, and LauncherError as
-        `fetch` does.
+        """Find this step in the worker's memory. fetch: as for the class.
+
+        Raises BadCheckpoint if a shard is broken or of another save, and the errors of `fetch` if no shard is here.
+        Without `fetch`, a missing step raises only in `table`. rank: this process.
         """
         return cls(step, rank.locate_step(step), fetch)
 
@@ -113,7 +119,8 @@ class InMemory:
     def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
         """Open a rank's shard in shared memory, and close it when the block ends.
 
-        Every read is checked against the checksums. Raises BadCheckpoint if a newer save has overwritten it.
+        rank: of a shard that is here, as `find_rank` returns it. Every read is checked against the checksums. Raises
+        BadCheckpoint if a newer save has overwritten the shard, or if its arena is missing or broken.
         """
         path, generation, epoch = self._positions[rank]
         arena = Arena.open(path)
@@ -147,11 +154,14 @@ class InMemory:
             log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
-        """Return the content of a rank's shard."""
+        """Return the content of a shard that is here, as its header was read before. verified: not used."""
         return self._shards[rank]
 
     def table(self) -> Table:
-        """Return the table of this save. Raises BadCheckpoint."""
+        """Return the table of this save. If no shard here has it, try to fetch shard 0.
+
+        Raises BadCheckpoint if the table is not found, or if the shard that has it is broken.
+        """
         if not any(shard.table for shard in self._shards.values()):
             self._try_fetch(0)
         for rank, shard in self._shards.items():
@@ -173,8 +183,8 @@ class InStorage:
     def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
         """Open a rank's shard in storage, and close it when the block ends.
 
-        Every read is checked against the checksums of blocks, or of the whole shard if it has none. Raises
-        BadCheckpoint for an unknown rank.
+        Every read is checked against the checksums of blocks, or of the shard's chunks if it has none. Raises
+        BadCheckpoint if the manifest has no such rank or the file is missing, and StorageFailed if storage fails.
         """
         if rank >= self._manifest.world:
             raise BadCheckpoint(f"step {self.step} has no rank {rank}")
@@ -189,17 +199,23 @@ class InStorage:
                 yield VerifiedReader(file, blocks.sums, name, blocks.block_bytes)
 
     def find_rank(self, want: WantedItem) -> int | None:
-        """Return the rank that saved the item."""
+        """Return the rank that saved the item. Whether storage has its shard is not checked."""
         return want.rank
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
-        """Return the content of a rank's open shard. Raises BadCheckpoint and StorageFailed."""
+        """Return the content of a rank's shard. verified: the shard, opened by `open_shard`; read at the first call.
+
+        Raises BadCheckpoint if the shard is broken or not of DCP, and StorageFailed if storage fails.
+        """
         if rank not in self._shards:
             self._shards[rank] = shard_of(verified)
         return self._shards[rank]
 
     def table(self) -> Table:
-        """Return the table of this save. Raises BadCheckpoint, StorageFailed."""
+        """Return the table of this save, from shard 0. Raises StorageFailed if storage fails.
+
+        Raises BadCheckpoint if shard 0 is missing or broken, or if the table has another world size than the manifest.
+        """
         with self.open_shard(0) as verified:
             table = _read_table(self.shard(0, verified), verified)
         if table.world != self._manifest.world:
@@ -210,7 +226,9 @@ class InStorage:
 class SavedStep:
     """One saved step, read from memory first, then from storage.
 
-    open_storage: opens the step in storage, and raises BadCheckpoint if it is not there.
+    memory: None to read only from storage. open_storage: opens the step in storage, and raises BadCheckpoint if it is
+    not there. `source`: see `read`; "" before the first read. Raises the errors of `memory.table`, or without memory
+    those of `open_storage` and `InStorage.table`.
     """
 
     def __init__(self, memory: InMemory | None, open_storage: Callable[[], InStorage]) -> None:
@@ -220,9 +238,11 @@ class SavedStep:
         self.step, self.table = source.step, source.table()
 
     def read(self, wants: Iterable[WantedItem]) -> None:
-        """Read every wanted item into its target. Raises BadCheckpoint and StorageFailed; then some may have been read.
+        """Read every wanted item into its target. Sets `source` to "memory" if all items so far came from there, else
+        to "storage".
 
-        Sets `source` to "memory" if all items so far came from there, else to "storage".
+        Raises BadCheckpoint if an item is intact neither in memory nor in storage, and StorageFailed if storage fails.
+        Some items may have been read then.
         """
         missing = list(wants)
         if self._memory is not None:
@@ -238,6 +258,7 @@ class SavedStep:
         """Read the items that one source has. Yield those that it lacks.
 
         skip_broken: also yield the items of a shard that is broken, which is logged; otherwise BadCheckpoint is raised.
+        wants: the items.
         """
         by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
@@ -259,8 +280,8 @@ class SavedStep:
     def _read_shard(self, verified: VerifiedReader, shard: DcpShard, rank: int, wants: Iterable[WantedItem]) -> None:
         """Read the wanted items from one rank's shard into their targets.
 
-        Planned reads are carried out when their buffers exceed _MAX_BUFFER_BYTES. Raises BadCheckpoint if the shard is
-        of another save or lacks an item.
+        Planned reads are carried out when their buffers exceed _MAX_BUFFER_BYTES, and at the end. Raises BadCheckpoint
+        if the shard is of another save, lacks an item or is broken. verified: the open shard. shard: its content.
         """
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
@@ -278,14 +299,21 @@ class SavedStep:
 
 
 def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
-    """Carry out planned reads, and call their functions."""
+    """Carry out all planned reads, then call the function `done` of each, in order.
+
+    Raises BadCheckpoint if bytes differ from their checksums; then no function is called. verified: the open shard.
+    """
     verified.fill(each.piece for each in reads)
     for each in reads:
         each.done()
 
 
 def shard_of(verified: VerifiedReader) -> DcpShard:
-    """Read the content of a shard. Raises BadCheckpoint if it was not saved through torch.distributed.checkpoint."""
+    """Read the content of a shard from its header.
+
+    Raises BadCheckpoint if it is broken, or was not saved through torch.distributed.checkpoint. verified: the open
+    shard.
+    """
     first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
     size = 8 + int.from_bytes(first[:8], "little")
     layout, metadata, head_bytes = read_head(first if size <= first.nbytes else verified.read(0, size))
@@ -312,7 +340,8 @@ def shard_of(verified: VerifiedReader) -> DcpShard:
 def _read_table(shard: DcpShard, verified: VerifiedReader) -> Table:
     """Return the table of all ranks' tensors in this shard.
 
-    Raises BadCheckpoint if it has none, or a table of another save.
+    Raises BadCheckpoint if it has none, a broken one, or that of another save; NewerFormat for a newer version.
+    verified: the same shard, open.
     """
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")

@@ -113,6 +113,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Raise LauncherError if the save uses no collectives: then no rank would know the plans of all ranks. Called
         by DCP.
+
+        is_coordinator, args: not used. kwargs: of DCP.
         """
         if kwargs.get("use_collectives") is False:
             raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
@@ -128,7 +130,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         """Return the plans with an order to each rank: the items that it saves besides its own plan, and the table.
 
         Called by DCP on the coordinating rank. Raises LauncherError if the ranks save different steps or use cached
-        plans.
+        plans, and BadState for a tensor whose dtype or layout a checkpoint cannot have.
         """
         requests = _requests_of(plans)
         save = secrets.token_hex(16)
@@ -148,7 +150,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         """Save this rank's items of the plan and of its order in memory, before returning. Called by DCP.
 
         Returns a finished future with one result for each item of the plan. The daemon writes the save to storage
-        later, if `disk` is set. Raises BadState, NoMemory and LauncherError.
+        later, if `disk` is set. Raises BadState for a value that is not supported, NoMemory if memory is too small, and
+        LauncherError if the planner drops the order or has its own encoding, or if the daemon is lost.
         """
         order = plan.storage_data
         if not isinstance(order, _SaveOrder):
@@ -178,7 +181,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def _own_process_info(self, order: _SaveOrder) -> ProcessInfo:
         """Return the process info under which this rank saves.
 
-        Without an agent, each rank of a larger world gets a worker name and a daemon of its own.
+        Without an agent, each rank of a larger world gets a worker name and a daemon of its own. order: of the
+        coordinating rank.
         """
         rank = replace(ProcessInfo.of(self._environ, self.home), rank=order.rank, world=order.world)
         if rank.has_agent or order.world == 1:
@@ -195,9 +199,11 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
             raise LauncherError("the planner's metadata has other keys than its plans")
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until this rank's part is in storage, if that is its target; on rank 0, until the whole step is.
+        """Wait until the daemon has finished this rank's saves: written them to storage, if that is their target, and
+        on rank 0 committed the steps.
 
-        timeout_s: None for no limit. Raises TimeoutError.
+        Does nothing before write_data(). A write or commit that fails ends the wait, too, and is logged, not raised.
+        timeout_s: seconds, None for no limit. Raises TimeoutError after them, and DaemonLost if the daemon is lost.
         """
         if self._memory is not None:
             self._memory.wait_prepared()

@@ -125,7 +125,11 @@ class Checkpointer:
         return self._memory
 
     def prepare(self, state: object) -> None:
-        """Allocate the memory for such a state before the first save, and map it in the background. Raises NoMemory."""
+        """Allocate the memory for such a state before the first save, and map it in the background.
+
+        Does nothing if this process does not save. Raises NoMemory if memory is too small, BadState for a value that is
+        not supported, DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
+        """
         if self.saves_here:
             self._memory_saver().prepare(plain(state), self._rng_text())
 
@@ -147,8 +151,11 @@ class Checkpointer:
         a device before the next kernel. The next step of any of these optimizers waits for that copy: on the host for
         tensors of the host, on the device for tensors of a device. If such a tensor is written to before that step,
         this save is dropped and reported, and later saves copy the tensor before they return. Writes through .data are
-        found only with `verify`, which hashes these tensors twice. Raises BadState for any other kind of value, and
-        NoMemory. Earlier saves stay valid.
+        found only with `verify`, which hashes these tensors twice. Does nothing if this process does not save.
+
+        Raises BadState for any other kind of value, NoMemory if memory is too small, ArenaBusy if another process saves
+        as this rank, DaemonLost if the daemon is lost, TimeoutError if it does not answer, and LauncherError if no
+        memory gets free. Earlier saves stay valid. A failure of storage is not raised: see `on_failure`.
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
         copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None
@@ -188,18 +195,26 @@ class Checkpointer:
         return rng.encode_state(self._rank.rank) if self._rng else ""
 
     def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
-        """Load the newest step: from memory if all ranks hold it, else from storage. Returns None if nothing was saved.
+        """Load the newest step: from memory if all ranks hold it, else from storage.
 
-        into: objects by key; each loads its part of the state by load_state_dict(). None: only return the state. Random
-        number generators are restored too. Every byte is verified. Raises BadCheckpoint if this rank's part of the step
-        that all ranks load from memory is broken; the next round then does not use that step. Raises NewerFormat, a
-        BadCheckpoint, if the stored step is of a newer Turnout, and StorageFailed if storage cannot be read.
+        Returns None if nothing was saved, or if the agents agreed that no step is there for all ranks. A single rank
+        skips and logs steps that it cannot read, and gets None if no step is left. into: objects by key; each loads its
+        part of the state by load_state_dict(). None: only return the state. Random number generators are restored too.
+        Every byte is verified.
+
+        In a larger world, raises BadCheckpoint if this rank's part of the step that all ranks load is broken; if that
+        was in memory, the next round does not use the step. Raises BadCheckpoint for a stored step of another world
+        size, NewerFormat, a BadCheckpoint, if the stored step is of a newer Turnout, and StorageFailed if storage
+        cannot be read.
         """
         with in_phase(RESTORING_PHASE):
             return self._load(into)
 
     def _load(self, into: Mapping[str, object] | None) -> Loaded | None:
-        """Load as `load` does. A single rank falls back to storage if the step in memory is broken."""
+        """Load as `load` does. A single rank falls back to storage if the step in memory is broken.
+
+        into: as of `load`.
+        """
         memory_step = self._step_in_memory()
         if memory_step >= 0:
             try:
@@ -247,8 +262,9 @@ class Checkpointer:
     def _load_from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
         """Load the newest readable step from storage; None if there is none.
 
-        A single rank falls back to an older step when a step cannot be read; in a larger world the error is raised.
-        Raises BadCheckpoint for a step of another world size.
+        A single rank logs a step that it cannot read and tries an older one; in a larger world the error is raised.
+        Raises BadCheckpoint for a step of another world size, NewerFormat for one of a newer format, and StorageFailed
+        if storage cannot be listed. into: as of `load`.
         """
         store = open_store(self.folder)
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
@@ -284,10 +300,11 @@ class Checkpointer:
         return (await_manifest(store, named),) if named >= 0 else ()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until every save is hashed and, if it has a target in storage, written there.
+        """Wait until every save is hashed and, if it has a target in storage, written there, or has failed or was
+        dropped; on rank 0 until the steps are committed.
 
         timeout_s: None to wait without limit. Raises TimeoutError if that takes longer, and DaemonLost if the daemon
-        is lost.
+        is lost. A failed save is not raised: see `on_failure`.
         """
         if self._memory is not None:
             self._memory.finish_save()
@@ -295,7 +312,10 @@ class Checkpointer:
             self._memory.client.wait(timeout_s)
 
     def stats(self) -> SaveStats:
-        """Report the progress and failures of this rank's saves."""
+        """Report the progress and failures of this rank's saves.
+
+        Raises DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
+        """
         if self._memory is None:
             return SaveStats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
         daemon_stats = self._memory.stats()

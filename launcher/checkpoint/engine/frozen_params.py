@@ -163,7 +163,8 @@ class FrozenParams:
     ) -> None:
         """Record what a sealed generation holds now, and start a thread that compares the entries that were not copied.
 
-        skipped: as `choose_skipped` returned it for this save. Does nothing if this object is disabled.
+        skipped: as `choose_skipped` returned it for this save. Does nothing if this object is disabled. arena,
+        generation: that were sealed. record, plan: of this save.
         """
         if self.disabled:
             return
@@ -184,7 +185,8 @@ class FrozenParams:
         """Compare tensors that a save did not copy with their bytes in the arena, up to `compared_bytes` bytes.
 
         The next call continues at the following tensor. If a tensor differs although its version is unchanged, all
-        generations with stale bytes are discarded, and every later save copies every tensor.
+        generations with stale bytes are discarded, and every later save copies every tensor. arena, generation, record,
+        plan: of that save.
         """
         view = arena.map(generation, record.region_bytes)
         last_save, remaining_bytes, (first, byte) = self._last_saves[generation], self._budget, self._at
@@ -209,6 +211,7 @@ class FrozenParams:
         """Discard every generation whose last save did not copy the changed entry, and disable this object for good.
 
         It is unknown when the tensor changed, so none of these generations can be trusted. index, name: of the entry.
+        arena: with the generations.
         """
         self.disabled = True
         for generation, last_save in self._last_saves.items():
@@ -244,7 +247,8 @@ def _equal(
     """Return True if a part of a tensor equals its saved bytes.
 
     view, head_bytes: the shard in the arena and the length of its header. first_byte, size: the part, in bytes. A
-    tensor that does not lie in host memory as it is saved is compared as a whole, in a copy.
+    tensor that does not lie in host memory as it is saved is compared as a whole, in a copy. entry: of the tensor in
+    the layout. streams: copy a tensor of a device.
     """
     if is_bytes(tensor):
         address = address_of(view) + head_bytes + entry.start + first_byte

@@ -54,7 +54,8 @@ class PinnedPages:
     def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
         """Map the pages of all generations in the background, and register them if a registrar is given.
 
-        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs.
+        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs. arena:
+        into which is saved; that of an earlier call is forgotten.
         """
         if arena is not self._arena:
             self.close()
@@ -177,13 +178,15 @@ class _RunningSave:
 class MemorySaver:
     """Saves snapshots of one process's state into generations of its arena.
 
-    rank: this process. environ: its environment. generations: 2 or more; one is added if there are replicas.
+    rank: this process. environ: its environment. generations: 2 or more, MAX_GENERATIONS are used at most; one is added
+    if there are replicas.
     replicated: every rank has the same state. threads: that copy.
     on_message: called on another thread with later messages of the daemon.
     frozen: tensors that are copied once, None for none. dropped: called with step and reason of each dropped save.
     replicas: how many other workers keep a copy; ignored for a replicated state, which every worker has.
     streams: copies tensors on devices; None for one stream per device, separate from the stream that trains.
     `copied_bytes`: bytes that saves have copied. `waited_s`: total time that saves waited for a free generation.
+    Raises DaemonLost if no daemon can be reached or it refuses, and TimeoutError if it does not answer.
     """
 
     def __init__(
@@ -227,7 +230,8 @@ class MemorySaver:
         one generation.
 
         The state itself is not saved; a pending save is finished first. extra_text: text that is saved with the state,
-        "" for none. Raises BadState and NoMemory.
+        "" for none. Raises BadState for a value that is not supported, NoMemory if memory is too small, DaemonLost if
+        the daemon is lost, and TimeoutError if it does not answer.
         """
         self.finish_save()
         plan = self._planner(state, extra_text)
@@ -252,7 +256,9 @@ class MemorySaver:
 
         target: where the daemon writes it in storage later, None for memory only. Blocks while it copies. With a
         `copy_policy`, a part of the copy continues in the background, and finish_save() or before_step() seals it.
-        extra_text: saved with the state. Raises BadState and NoMemory.
+        extra_text: saved with the state, "" for none. Raises BadState for a value that is not supported, NoMemory if
+        memory is too small, ArenaBusy if another process saves into this arena, DaemonLost if the daemon is lost,
+        TimeoutError if it does not answer, and LauncherError if no generation gets free. Earlier saves stay valid.
         """
         self.finish_save()
         plan = self._planner(state, extra_text)
@@ -283,7 +289,8 @@ class MemorySaver:
         changes.
 
         On a device both copies are only queued, and the next kernel of the training runs after the first copy. The host
-        waits for the first copy only if the target's pages are not registered.
+        waits for the first copy only if the target's pages are not registered. copy_policy: says which tensors only an
+        optimizer changes.
         """
         plan, view = save.plan, save.arena.map(save.generation, save.record.region_bytes)
         is_registered = self._pages.is_registered(view, save.generation)
@@ -391,8 +398,10 @@ class MemorySaver:
             self._frozen.compare_skipped(save.arena, save.generation, record, save.plan, save.skipped_params)
 
     def _reserve(self, record: ShardRecord) -> Arena:
-        """Return the arena, after asking the daemon for more memory if this record does not fit. Raises NoMemory and
-        DaemonLost.
+        """Return the arena, after asking the daemon for more memory if this record does not fit.
+
+        Raises NoMemory if memory is too small, DaemonLost if the daemon is lost, and TimeoutError if it does not
+        answer.
         """
         if self._arena is None or self._requested_bytes < record.region_bytes:
             self._requested_bytes = 0
@@ -408,7 +417,8 @@ class MemorySaver:
 
         The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
         none is free, the oldest save that waits for storage is dropped after PATIENCE_S. With two generations no save
-        can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
+        can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S, and the errors of `Arena.begin` and
+        of the daemon. record: of the save.
         """
         self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -462,11 +472,16 @@ class MemorySaver:
         self._on_dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
 
     def load(self, step: int) -> object:
-        """Load the state of this step and verify every byte. Raises BadCheckpoint if it is missing or broken."""
+        """Load the state of this step and verify every byte. Raises the errors of `read`, and BadCheckpoint also if the
+        state cannot be decoded.
+        """
         return state_of(self.read(step))
 
     def read(self, step: int) -> memoryview:
-        """Return a verified copy of this step's shard. Raises BadCheckpoint if it is missing or broken."""
+        """Return a verified copy of this step's shard, in memory of its own; a pending save is finished first.
+
+        Raises BadCheckpoint if the step is missing, broken, or saved as another rank or in another world size.
+        """
         self.finish_save()
         if self._arena is None:
             raise BadCheckpoint("no memory holds a step")
@@ -491,7 +506,7 @@ class MemorySaver:
     def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
         """Return a copy of a region, in memory of this process alone, after comparing each chunk's checksum.
 
-        sums: expected checksums, one per chunk. Raises BadCheckpoint.
+        sums: expected checksums, one per chunk. step: for the message. Raises BadCheckpoint if a chunk differs.
         """
         private_copy = torch.empty(region.nbytes, dtype=torch.uint8)
         self._copier.copy([(private_copy.data_ptr(), address_of(region), region.nbytes)])
@@ -512,7 +527,10 @@ class MemorySaver:
         return steps[0].step if steps else -1
 
     def stats(self) -> Stats:
-        """Return the daemon's statistics for this process."""
+        """Return the daemon's statistics for this process, after finishing a pending save.
+
+        Raises DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
+        """
         self.finish_save()
         return self.client.stats()
 

@@ -93,8 +93,9 @@ class ProcessInfo:
     def locate_step(self, step: int) -> dict[int, ShardPosition]:
         """Return the position of each hashed shard of a step in this worker's memory, by rank; {} if there is none.
 
-        With `resharded_step` set, only shards of that step count, replicas included; else those that a world of this
-        size saved.
+        With `resharded_step` set, the result is of that step whatever `step` is, replicas included; else of the shards
+        of `step` that a world of this size saved. Of several saves of a rank the newest counts. Raises BadCheckpoint if
+        an arena is broken.
         """
         locations: dict[int, ShardPosition] = {}
         for arena_file in find(self.memory, self.run, self.worker, replicas=None if self.resharded_step else False):
@@ -121,7 +122,8 @@ class ProcessInfo:
 class SaveStats:
     """Counts of the saves of one rank.
 
-    sealed, hashed, persisted, committed, replicated: the newest step that has reached this state, -1 for none.
+    sealed, hashed, persisted, committed, replicated: the newest step that has reached this state, -1 for none;
+    `committed` only on rank 0, whose daemon commits.
     """
 
     saves: int = 0  # into memory

@@ -115,7 +115,10 @@ class SavePlanner:
         self._useless_caches = self._pause = 0  # consecutive cached plans without use; saves until the next is cached
 
     def __call__(self, state: object, extra_text: str = "") -> SavePlan:
-        """Plan the save of a state. extra_text: text that is saved with it, "" for none. Raises BadState."""
+        """Plan the save of a state. extra_text: text that is saved with it, "" for none.
+
+        The plan keeps the state's tensors alive. Raises BadState if a value is not supported or the state is too large.
+        """
         last_plan = self._last_plan
         tensors_in_tree = last_plan.tree.walk(state) if last_plan is not None else None
         current = specs_of(tensors_in_tree) if tensors_in_tree is not None else None
@@ -135,7 +138,8 @@ class SavePlanner:
     def _full_plan(self, state: object, extra_text: str) -> SavePlan:
         """Compute the plan of a save from the whole state: layout, head, tensors and their addresses.
 
-        extra_text: stored in the head, "" for none. The plan is also cached for the next save.
+        extra_text: stored in the head, "" for none. The plan may also be cached for the next save (`_cache_plan`).
+        Raises BadState if a value is not supported or the state is too large.
         """
         text, tensors = flatten(state)
         key = [(name, each.dtype, each.shape) for name, each in tensors.items()]
@@ -189,7 +193,10 @@ def host_copies(view: memoryview, head_bytes: int, tensors: list[TorchCopiedTens
 
 
 def state_of(shard: memoryview) -> object:
-    """Decode the state in a verified shard. Its tensors share the shard's memory. Raises BadCheckpoint."""
+    """Decode the state in a verified shard. Its tensors share the shard's memory.
+
+    Raises BadCheckpoint if the shard has no valid header or state, or if this torch lacks a dtype.
+    """
     layout, metadata, head_bytes = read_head(shard)
     try:
         text = json.loads(metadata.get(KEY, ""))["tree"]
@@ -201,5 +208,8 @@ def state_of(shard: memoryview) -> object:
 
 
 def extra_text_of(shard: memoryview) -> str:
-    """Return the text that was saved with the state in a verified shard, "" for none. Raises BadCheckpoint."""
+    """Return the text that was saved with the state in a verified shard, "" for none.
+
+    Raises BadCheckpoint if the shard has no valid header.
+    """
     return read_head(shard)[1].get(EXTRA_TEXT_KEY, "")

@@ -46,7 +46,11 @@ _COMPILED = "_orig_mod."  # torch.compile's prefix for names in a wrapped module
 
 
 def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
-    """Split a state into the text of its tree and its tensors by name. Raises BadState for an unsupported value."""
+    """Split a state into the text of its tree and its tensors by name, in the order of the state.
+
+    Tensors over the same bytes in the same view, such as tied weights, are listed once, under the first name. Raises
+    BadState for an unsupported value, and for a tensor without bytes or of another kind than a plain one.
+    """
     identity = _TensorIdentity()
     text, tensors_by_name = state_tree.flatten(state, _is_tensor, _encode_value, identity)
     tensors = cast(dict[str, torch.Tensor], tensors_by_name)
@@ -206,14 +210,18 @@ def tensor_over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor
 def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
     """Return the state whose tensors lie over the bytes of a shard.
 
-    text: of its tree. view, head_bytes: the shard, and the length of its header. Raises BadCheckpoint.
+    text: of its tree. view, head_bytes: the shard, and the length of its header. Raises BadCheckpoint if the text is
+    invalid or names a tensor that the layout lacks, or if this torch lacks a dtype.
     """
     tensors = {entry.name: tensor_over(view, entry, head_bytes) for entry in layout.entries}
     return unflatten(text, tensors)
 
 
 def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
-    """Build the state from its tree's text and its tensors, as `flatten` split it. Raises BadCheckpoint."""
+    """Build the state from its tree's text and its tensors by name, as `flatten` split it.
+
+    Raises BadCheckpoint if the text is invalid or names a tensor that is missing.
+    """
     return state_tree.unflatten(text, tensors, _DECODERS)
 
 
@@ -297,8 +305,8 @@ def restore(into: Mapping[str, object], state: object) -> None:
     """Load each part of the state into the object with the same key: by load_state_dict(), or `load_module` for a
     module.
 
-    into: objects by key. Objects without a part, and parts without an object, are ignored. Raises BadCheckpoint if the
-    state is no dict.
+    into: objects by key. Objects without a part or without load_state_dict(), and parts without an object, are ignored.
+    Raises BadCheckpoint if the state is no dict, and the errors of load_state_dict; objects before it are loaded then.
     """
     if not isinstance(state, dict):
         raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")

@@ -75,7 +75,9 @@ def default_path(folder: Path, step: int) -> Path:
 
 
 def list_files(folder: Path) -> tuple[TorchFile, ...]:
-    """List all checkpoint files of a folder that exist: the last written first, then those without a note by step."""
+    """List all checkpoint files of a folder that exist: the last written first, then those without a note, the newest
+    step first. () if the folder is missing.
+    """
     files = [
         TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
         for _, note in _read_notes(folder)
@@ -91,9 +93,10 @@ def list_files(folder: Path) -> tuple[TorchFile, ...]:
 
 
 def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
-    """Load the newest intact file of a folder, and log each broken one. Returns the file and its state.
+    """Load the newest intact file of a folder, in the order of `list_files`. Returns the file and its state.
 
-    None if there is no file. Raises BadCheckpoint if files exist but none can be loaded.
+    None if there is no file. A newer file that cannot be loaded is logged. Raises BadCheckpoint if files exist but none
+    can be loaded.
     """
     why = ""
     for each in list_files(folder):
@@ -108,9 +111,10 @@ def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None
 
 
 def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
-    """Load the state in a torch file. versions: its size and checksum must match one of them; () for no check.
+    """Load the state in a torch file, to the CPU. versions: its size and checksum must match one of them; () for no
+    check.
 
-    Raises BadCheckpoint and StorageFailed.
+    Raises BadCheckpoint if it differs from all versions or torch refuses it, and StorageFailed if it cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -131,8 +135,10 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
 def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
     """Write a file under a temporary name, sync it, write its note and rename it to `path`; return its version.
 
-    The note also keeps the version that the path had before, in case the rename is lost. folder: of the notes. step: of
-    the content. write: writes the content. Raises OSError.
+    The note also keeps the version that the path had before, in case the rename is lost. folder: of the checkpoints,
+    where the notes are. step: of the content. write: writes the content into a new file. Raises OSError if storage
+    fails, and the errors of `write`; the file at `path` is then the one before, or the new one if only the last sync
+    failed.
     """
     with _open_replacement(path) as file:
         write(file)
@@ -170,8 +176,8 @@ def _open_replacement(path: Path) -> Iterator[BinaryIO]:
 def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
     """Remove the files in this folder that the rule `keep` does not keep; return their steps, oldest first.
 
-    Files without a note stay. just_written: the step of the newest file, which always stays. Notes of missing files are
-    removed too.
+    Files without a note stay, and files whose path is outside `folder`. just_written: the step of the newest file,
+    which always stays. Notes of missing files are removed too. Raises OSError if storage fails.
     """
     root = folder.resolve()
     files = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]
@@ -201,7 +207,7 @@ def _read_notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
 
 
 def _write_note(folder: Path, note: TorchFileNote) -> None:
-    """Write the note of one path, in place of an older one. Raises OSError."""
+    """Write the note of one path, in place of an older one. Raises OSError if storage fails."""
     with _open_replacement(folder / _NOTES / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json") as target:
         target.write(msgspec.json.encode(note))
 
@@ -258,7 +264,8 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     """Verify a pinned generation of an arena and write its state as a torch file; return the step.
 
     path: of the arena. epoch: expected in that generation. file, folder: of the torch file, and of the checkpoints.
-    Raises BadCheckpoint and OSError.
+    Raises BadCheckpoint if the arena is invalid or the generation has another epoch, no checksums or other bytes than
+    they say, and OSError if the file cannot be written.
     """
     import torch
 

@@ -147,7 +147,10 @@ def identity_page(identity: Identity) -> bytes:
 
 
 def read_identity(page: bytes | memoryview) -> Identity:
-    """Decode page 0 of an arena. Raises BadCheckpoint if a bit differs from what was written, and NewerFormat."""
+    """Decode page 0 of an arena.
+
+    Raises BadCheckpoint if a bit differs from what was written, and NewerFormat for an intact page of a newer version.
+    """
     data = bytes(page)
     if len(data) != PAGE_BYTES or not data.startswith(_OURS) or not data[len(_OURS)]:
         raise BadCheckpoint("no arena: it does not begin as one")
@@ -172,7 +175,10 @@ def record_bytes(record: ShardRecord) -> bytes:
 
 
 def read_record(data: bytes | memoryview) -> ShardRecord:
-    """Decode a record. Raises BadCheckpoint if a bit differs from what was written. Zeros are no valid record."""
+    """Decode a record. Raises BadCheckpoint if a bit differs from what was written. Zeros are no valid record.
+
+    data: RECORD_BYTES bytes, else BadCheckpoint is raised, too.
+    """
     raw = bytes(data)
     if len(raw) != RECORD_BYTES or sum_of(raw[: _FIELDS.size]) != _SUM.unpack_from(raw, _FIELDS.size)[0]:
         raise BadCheckpoint("a generation's record does not have the sum that was written with it")
@@ -242,7 +248,7 @@ def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int |
     Of several empty generations the one with most reserved memory is chosen. A pinned generation is never chosen, since
     the daemon reads it. The newest readable one is never chosen, so that it survives a crash during the save.
     busy: generations that must not be chosen, since this process still fills them. Returns None if no other one is
-    free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5
+    free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5 slots: by generation.
     """
     last = newest(slots)
     free = [generation for generation, slot in enumerate(slots) if not slot.pinned and generation not in busy]

@@ -64,7 +64,10 @@ class StoredShard:
 
     @classmethod
     def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> StoredShard:
-        """Make a StoredShard and compute the checksum of its checksums."""
+        """Make a StoredShard and compute the checksum of its checksums. The arguments are its fields.
+
+        Raises BadCheckpoint if they contradict each other.
+        """
         sums = tuple(sums)
         return cls(file, rank, bytes, head_bytes, sum_of_sums(sums), sums, about)
 
@@ -179,7 +182,10 @@ def write(manifest: Manifest) -> bytes:
 
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
-    """Decode a manifest. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
+    """Decode a manifest. Raises NewerFormat for an intact manifest of a newer version.
+
+    Raises BadCheckpoint if any byte differs from what `write` wrote.
+    """
     return _unseal_text(b"manifest", data, _manifest)
 
 
@@ -192,12 +198,18 @@ def write_note(note: ShardNote) -> bytes:
 
 
 def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
-    """Decode a note. Raises NewerFormat, and BadCheckpoint for anything that `write_note` did not write."""
+    """Decode a note. Raises NewerFormat for an intact note of a newer version.
+
+    Raises BadCheckpoint if any byte differs from what `write_note` wrote.
+    """
     return _unseal_text(b"note", data, _note)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
-    """Raise BadCheckpoint for a field of a manifest that is out of its bounds."""
+    """Raise BadCheckpoint for a field of a manifest that is out of its bounds.
+
+    round, world: the round in which it was saved, and its number of ranks. saved_s: seconds since 1970.
+    """
     if not 0 < len(run) <= 253:
         raise BadCheckpoint("a run has a name of 1 to 253 characters")
     if not 0 <= step <= MAX_COUNT or not 0 <= round <= MAX_COUNT or not 0 < world <= MAX_WORLD:
@@ -230,7 +242,8 @@ def _seal_text(kind: bytes, plain: bytes) -> bytes:
 def _unseal_text(kind: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
     """Decode the text of a file. The text is encoded again and compared as a whole, so every difference is found.
 
-    kind: of the file, as in `_text`. Raises NewerFormat and BadCheckpoint.
+    kind: of the file, as in `_text`. Raises NewerFormat for an intact text of a newer version, and BadCheckpoint for a
+    text that is not as it was written. decoder: of its content.
     """
     if memoryview(data).nbytes > MAX_BYTES:
         raise BadCheckpoint(f"more than {MAX_BYTES} bytes are no {kind.decode()}")

@@ -46,7 +46,7 @@ def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) ->
     """Return an error that says why `need` bytes cannot be allocated, with the YAML to add; None if they can.
 
     pinned: how many of the bytes are to be locked for copies of a GPU. folder: mount path of the arenas, for the
-    message.
+    message. limits: those of the machine now.
     """
     shortages: list[str] = []
     volume = limit = lock = machine = False

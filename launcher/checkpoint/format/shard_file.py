@@ -119,7 +119,7 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
     """Return the bytes of a tensor, None if the dtype is unknown or the tensor is too large for a shard.
 
     A dimension of 0 does not bypass the limit: the product of the other dimensions is bounded too, since readers
-    multiply in 64 bits.
+    multiply in 64 bits. shape: () for a scalar.
     """
     span = each = DTYPES.get(dtype, 0)
     for size in shape:
@@ -155,6 +155,8 @@ def pack(specs: Iterable[Spec]) -> Layout:
 def head_of(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     """Encode the header, padded to a multiple of PAGE_BYTES. Raises BadState if it is too long or text is not valid
     Unicode.
+
+    metadata: text by text, {} for none.
     """
     try:
         about = msgspec.json.encode(dict(metadata)) if metadata else b""

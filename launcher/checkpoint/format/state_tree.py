@@ -70,7 +70,7 @@ def unflatten(
     """Build the state from its text and tensors by name.
 
     makers: by the words that `plain` returned, a function that rebuilds the value from its parts; None for none. Raises
-    BadCheckpoint.
+    BadCheckpoint if the text is invalid or too long, if it names a tensor or word that is missing, or if a maker fails.
     """
     if len(text) > MAX_TEXT_BYTES:
         raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MAX_TEXT_BYTES} at most")
@@ -145,8 +145,9 @@ class Writer:
         self.values_left = MAX_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
-        """Convert a value to its place in the tree. name: path of the value. depth: levels above it. May raise
-        BadState.
+        """Convert a value to its place in the tree. name: path of the value. depth: levels above it.
+
+        Raises BadState if the value, or one below it, cannot be saved, and after MAX_VALUES values.
         """
         self.values_left -= 1
         if self.values_left < 0:
@@ -251,6 +252,8 @@ class _Reader:
     def value(self, skeleton: object, depth: int) -> object:
         """Build the value that a part of the tree describes. depth: levels above it. Raises BadCheckpoint for an
         invalid tree.
+
+        skeleton: that part, as decoded from JSON.
         """
         if skeleton is None or isinstance(skeleton, bool | str | float):
             return skeleton
@@ -263,7 +266,8 @@ class _Reader:
     def _container(self, skeleton: list[object], depth: int) -> object:
         """Build the value of an array in the tree, by its first word: a container, a tensor or another object.
 
-        Raises BadCheckpoint.
+        skeleton: the array, not empty. depth: levels above it. Raises BadCheckpoint if the array is invalid, or if it
+        names a tensor or word that is missing.
         """
         match skeleton:
             case ["tensor", str(name)] if name in self._tensors:
@@ -296,7 +300,10 @@ class _Reader:
         return state
 
     def _key(self, skeleton: object, depth: int) -> Hashable:
-        """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has."""
+        """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has.
+
+        depth: levels above it.
+        """
         match skeleton:
             case ["tuple", *parts] if depth < MAX_DEPTH:
                 return tuple([self._key(part, depth + 1) for part in parts])
@@ -309,7 +316,7 @@ class _Reader:
     def _make(self, word: str, payload: object, depth: int) -> object:
         """Create an object of a caller's class by the maker of its type word.
 
-        payload: the tree of the object's parts. Raises BadCheckpoint if the maker fails.
+        payload: the tree of the object's parts. Raises BadCheckpoint if the maker fails. depth: levels above it.
         """
         parts = self.value(payload, depth + 1)
         try:
@@ -321,7 +328,7 @@ class _Reader:
 def _decode_atom(word: str, text: str) -> object:
     """Return the bytes, large integer, inf or nan that a skeleton holds as text.
 
-    word: bytes, int or float. Raises BadCheckpoint.
+    word: its type: bytes, int or float. Raises BadCheckpoint for another word, or a text that is invalid for its type.
     """
     try:
         if word == "bytes":
@@ -452,7 +459,7 @@ class TreeCache:
         return [*changed, *self._converted_gaps]
 
     def _text(self, value: object, gap: Gap) -> bytes:
-        """Return the JSON of the value in a gap. Raises BadState."""
+        """Return the JSON of the value in a gap. Raises BadState if the value cannot be saved."""
         writer = Writer(lambda value: False, self._plain, id)
         return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.convert(value, *gap))
 
@@ -475,7 +482,10 @@ def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Calla
 
 
 def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
-    """Return the structure of a container and its children; None if a key in it cannot be cached."""
+    """Return the structure of a container and its children; None if a key in it cannot be cached.
+
+    is_tensor: True for a tensor.
+    """
     keys = tuple(value) if isinstance(value, dict) else None
     key_kinds = tuple(map(type, keys or ()))
     if not _EXACT_KEYS.issuperset(key_kinds):

@@ -190,7 +190,10 @@ def encode(message: Message, auth: FrameAuth | None = None) -> bytes:
 
 
 def read(head: bytes | memoryview, body: bytes, auth: FrameAuth | None = None) -> Message:
-    """Decode a peer's message. Raises BadFrame, and NotProven if its code is wrong."""
+    """Decode a peer's message. head: HEAD_BYTES before the body. auth: None if its sender is not proven yet.
+
+    Raises BadFrame if the checksum is wrong or the message is invalid, and NotProven if its code is wrong.
+    """
     if sum_of(body) != int.from_bytes(head[PREFIX_BYTES:HEAD_BYTES], "little"):
         raise BadFrame("a frame does not have its sum")
     return decode(_decoder, body if auth is None else auth.open(body))
@@ -256,9 +259,10 @@ def send(
     shard: memoryview,
     rate_limiter: RateLimiter | None = None,
 ) -> None:
-    """Send the checksums, the shard and its proof. Blocks. Raises OSError.
+    """Send the checksums, the shard and its proof. Blocks, and leaves `sock` with a time limit.
 
-    sums: of the shard's chunks. rate_limiter: None for no limit.
+    sums: of the shard's chunks. rate_limiter: None for no limit. Raises OSError if the connection fails, or if the peer
+    reads nothing for QUIET_S. auth: of the connection.
     """
     sock.settimeout(QUIET_S)
     sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
@@ -286,8 +290,10 @@ def receive(
 ) -> tuple[int, ...]:
     """Receive checksums and a shard into `region`; return the checksums. Blocks.
 
-    sums_sum: checksum of the checksums. quiet_s: the longest pause of the peer. Raises OSError, and BadCheckpoint if a
-    byte differs or the peer has not proven that it sent the bytes. Then discard the bytes in `region`.
+    sums_sum: checksum of the checksums. quiet_s: the longest pause of the peer, in seconds. Raises TimeoutError after
+    it, another OSError if the connection fails, and BadCheckpoint if a byte differs or the peer has not proven that it
+    sent the bytes. Then discard the bytes in `region`. Leaves `sock` with a time limit. auth: of the connection.
+    record: of the announced shard.
     """
     sock.settimeout(quiet_s)
     data = bytearray(record.sums_bytes)
@@ -313,7 +319,7 @@ def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
     """Receive the proof that follows a shard, and check it against the digest of the received bytes.
 
     Raises BadCheckpoint if the proof is of another sender or other bytes. Raises OSError if the connection is lost
-    or the time limit of `sock` has passed.
+    or the time limit of `sock` has passed. auth: of the connection.
     """
     proof = bytearray(PROOF_BYTES)
     with memoryview(proof) as view:
@@ -393,7 +399,7 @@ class PeerConnection:
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
     async def send(self, message: Message) -> None:
-        """Send a message. Raises PeerUnavailable."""
+        """Send a message. Raises PeerUnavailable if the connection fails or the peer does not read within ANSWER_S."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 await asyncio.get_running_loop().sock_sendall(self.sock, encode(message, self.auth))
@@ -401,7 +407,10 @@ class PeerConnection:
             raise PeerUnavailable(str(error) or "it does not read") from error
 
     async def receive(self, within_s: float | None = ANSWER_S) -> Message:
-        """Receive the next message. within_s: None for no limit. Raises PeerUnavailable and BadFrame."""
+        """Receive the next message. within_s: seconds, None for no limit.
+
+        Raises PeerSilent after that time, PeerUnavailable if the connection fails, and BadFrame for an invalid message.
+        """
         try:
             async with asyncio.timeout(within_s):
                 head = await self._receive_exactly(HEAD_BYTES)
@@ -423,7 +432,11 @@ class PeerConnection:
         return bytes(data)
 
     async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
-        """Send a message and return its answer. Raises PeerUnavailable, also for a PeerRefusal, and BadFrame."""
+        """Send a message and return its answer. Raises the errors of `send` and `receive`, and PeerUnavailable for a
+        PeerRefusal.
+
+        within_s: seconds for the answer, None for no limit.
+        """
         await self.send(message)
         return self.accepted_answer(await self.receive(within_s))
 
@@ -453,7 +466,12 @@ def _caller_role(worker: str, round_: int) -> str:
 
 
 async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_: int) -> PeerConnection:
-    """Connect to another daemon and complete the handshake. Raises PeerUnavailable."""
+    """Connect to another daemon and complete the handshake. round_: this daemon's round, which its proof covers.
+
+    Raises PeerSilent after CONNECT_S, and PeerUnavailable if the daemon cannot be reached, refuses, or speaks another
+    version; with the reason "token" if either side does not know the other's token. endpoint: name and address of the
+    daemon. identity: this daemon's.
+    """
     sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
     connection = PeerConnection(sock)
     try:
@@ -496,7 +514,7 @@ async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> boo
     """Return True for a caller that proves that it knows the token. Send any other caller a PeerRefusal; return False.
 
     Sets the peer, the round and the authentication of `connection`, and leaves it open. Raises BadFrame for another
-    first message, and PeerUnavailable (PeerSilent after GREET_S).
+    first message, and PeerUnavailable (PeerSilent after GREET_S). identity: this daemon's.
     """
     nonce = os.urandom(NONCE_BYTES)
     await connection.send(PeerHello(VERSION, nonce))

@@ -1,6 +1,5 @@
 """Fetches shards from other workers' memory, and answers such requests.
 
-
 Shards that this worker has lost are fetched into its arena before training; shards of leaving workers, and those that
 own ranks read in parts, are adopted as replicas. The receiver checks every byte as it arrives. If a shard cannot be
 fetched, no training process is started from it; storage may still have it.
@@ -53,7 +52,7 @@ class RankPort(Protocol):
         """Make this arena the local rank's own."""
 
     def saved_target(self, generation: int, epoch: int) -> Save | None:
-        """Return the target in storage of a save, or None."""
+        """Return the target in storage of a save, as its Save message; None if it has none or it is unknown."""
 
     def set_target(self, save: Save) -> None:
         """Record the target in storage of a save that was fetched."""
@@ -139,7 +138,11 @@ PATIENCE_S = (5.0, 30.0)
 async def send_shard(
     context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
 ) -> None:
-    """Answer a request of a peer: send the shard from this daemon's arenas, or a PeerRefusal if it is not here."""
+    """Answer a request of a peer: send the shard from this daemon's arenas, or a PeerRefusal if it is not here.
+
+    A shard without checksums counts as not here. Raises PeerUnavailable or OSError if the connection fails. request:
+    the message Fetch.
+    """
     shard = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
         if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == shard)) is None:
@@ -187,7 +190,8 @@ async def _send_bytes(
 ) -> None:
     """Send the header of a shard, then its bytes from a thread.
 
-    header: describes the shard, sent first. record: of the shard, which lies in this generation of the arena.
+    header: describes the shard, sent first. record: of the shard, which lies in this generation of the arena. context:
+    has the threads. connection: to the peer that asked.
     """
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
     await connection.send(header)
@@ -204,7 +208,8 @@ async def _send_bytes(
 async def fetch_step(context: ReplicationContext, step: int, restore_place: RestorePlace) -> None:
     """Fetch this step for all ranks of this worker into their arenas, from one of the named workers.
 
-    Raises BadCheckpoint with all reasons if no worker can give it.
+    Raises BadCheckpoint with all reasons if no worker can give it. restore_place: this worker's ranks, the round that
+    saved the step, and the workers to ask.
     """
     shards = (
         [(0, 0, 1)]
@@ -236,7 +241,8 @@ async def request_shard(
 ) -> tuple[ShardGiven, ShardRecord]:
     """Request a shard from a peer; return the peer's header and its record. The bytes follow on the connection.
 
-    Raises LauncherError if the peer does not give it.
+    within_s: seconds for the answer. Raises PeerSilent after them, PeerUnavailable if the connection fails, if the peer
+    refuses or gives another shard, and BadFrame for an invalid answer.
     """
     header = await connection.ask(request, within_s)
     if not isinstance(header, ShardGiven):
@@ -259,7 +265,9 @@ async def _fetch_shards_from(
 
     endpoint: of the worker's daemon. restore_place: this worker's, with the round that saved. shards: each (local rank,
     rank, number of ranks). patience_s: seconds without an answer or a byte, after which the worker counts as silent.
-    Raises LauncherError and OSError; the shards fetched before the error stay.
+
+    Raises PeerSilent or TimeoutError if the worker is silent, another LauncherError or OSError if it does not give a
+    shard, if the shard is corrupt or if memory is too small. The shards fetched before the error stay.
     """
     connection = await connect_peer(endpoint, context.identity, restore_place.round)
     try:
@@ -294,6 +302,7 @@ def _reserve_memory(
     none.
 
     record: of the shard. count: number of generations of a new arena. Raises NoMemory if the memory does not fit.
+    rank_store: of the local rank.
     """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
@@ -316,8 +325,10 @@ def _receive_shard(
 ) -> tuple[int, int]:
     """Receive a shard into a free generation of the arena, and seal it; return the generation and its epoch. Blocks.
 
-    Closes `arena`, which the caller has opened for this call, so that the training process can become its writer.
-    Raises LauncherError and OSError.
+    record, sums_sum: of the shard, as the peer announced it. quiet_s: seconds without a byte, after which TimeoutError
+    is raised. Closes `arena`, which the caller has opened for this call, so that the training process can become its
+    writer. Raises BadCheckpoint if no generation is free or a byte differs, NoMemory, ArenaBusy if another process is
+    the writer, and OSError if the connection fails. The generation is discarded then.
     """
     try:
         generation = arena.begin(record)
@@ -339,7 +350,8 @@ def _receive_shard(
 async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
     """Fetch the shards that `order` names, of several leaving workers at the same time, within the order's time.
 
-    Each worker's shards are logged as shard_taken or shard_not_taken. Raises nothing.
+    order: names them by their owners. Each owner's shards are logged as shard_taken or shard_not_taken; those that are
+    late, together as shard_not_taken. A worker that does not give its shards raises nothing.
     """
 
     async def adopt(shards: AdoptShards) -> None:
@@ -382,8 +394,8 @@ async def fetch_for_reader(
     """Return where in this host's memory a shard is that a rank wants to read parts of; fetch it from a worker if
     needed.
 
-    Raises BadCheckpoint if the members have not agreed to continue from that step, and LauncherError if no worker gives
-    it.
+    Raises BadCheckpoint if the members have not agreed to continue from that round and world size, or if no worker
+    gives the shard; in the second case, this worker fetches nothing in the next round. request: names the shard.
     """
     shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
     restore_place = context.restore_place
@@ -413,7 +425,9 @@ async def _fetch_from_any(
 ) -> ShardFetched:
     """Return the location of a shard in this host's memory, after fetching it from one of `endpoints` if necessary.
 
-    place: owner and local rank under which a fetched replica is stored. Raises BadCheckpoint with all reasons.
+    place: owner and local rank under which a fetched replica is stored. endpoints: tried in this order. round_: number
+    of the current round. Raises BadCheckpoint with all reasons if no endpoint gives the shard. request: names the
+    shard.
     """
     faults: list[str] = []
     for endpoint in (None, *endpoints):
@@ -440,7 +454,9 @@ async def _fetch_replica_from(
 ) -> None:
     """Fetch one shard from a peer into the replica store.
 
-    place: whose shard it is. round_: number of the current round. Raises LauncherError.
+    place: owner and local rank under which it is stored. round_: number of the current round. Raises PeerUnavailable or
+    OSError if the peer cannot be reached or does not give the shard, and the errors of `ReplicaStore.fetch`. request:
+    names the shard. endpoint: of the peer's daemon.
     """
     connection = await connect_peer(endpoint, context.identity, round_)
     try:

@@ -65,7 +65,8 @@ class ReplicaStore:
         """Return the arena for replicas of one place (owner, local rank), with memory for this shard in `times`
         generations.
 
-        owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add.
+        owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add. record: of the
+        shard.
         """
         async with self._memory_check:
             return await self._reserve(place, record, owner_count, times)
@@ -93,9 +94,11 @@ class ReplicaStore:
     ) -> None:
         """Receive a replica that its owner sends into `arena`, and seal it.
 
-        offer: announces the replica; its complete_step is pinned first, and generations of other steps are discarded.
-        Raises BadCheckpoint if bytes differ from their checksums or are not proven to be the owner's, OSError and
-        NoMemory.
+        offer: announces the replica. The generation of its complete_step is pinned first, and then all others are
+        discarded; without such a generation none is. Raises BadCheckpoint if bytes differ from their checksums or are
+        not proven to be the owner's, OSError if the connection fails, NoMemory if no generation is free or memory is
+        too small, and ArenaBusy if another process writes the arena. place: owner and local rank of the replica.
+        record: of the replica, as the offer has it.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
@@ -109,7 +112,11 @@ class ReplicaStore:
             await self._receive(connection, record, sums_sum, arena, offer.target)
 
     async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, header: ShardGiven) -> None:
-        """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `receive` does."""
+        """Receive a shard that this daemon asked for, after reserving memory for it. header: the peer's answer.
+
+        place: owner and local rank under which it is stored. Raises the errors of `receive`; no generation is discarded
+        besides the one that it was received into. record: of the shard, as the header has it.
+        """
         async with self._busy[place]:
             arena = await self.reserve(place, record, header.generations, 1)
             await self._receive(connection, record, int.from_bytes(header.sums_sum, "little"), arena, header.target)
@@ -119,7 +126,8 @@ class ReplicaStore:
     ) -> None:
         """Receive a shard into a free generation, seal it, and remember the owner's target in storage, None for none.
 
-        The generation is discarded on any error.
+        The generation is discarded on any error. record, sums_sum: as the peer announced them. Raises the errors of
+        `receive`.
         """
         auth = connection.proven_auth()
         generation = arena.begin(record)
@@ -160,8 +168,8 @@ class ReplicaStore:
             self._pinned_generations[arena.path] = pin[0]
 
     def free_outdated(self, complete_step: int, round_: int) -> None:
-        """Remove arenas without `complete_step` of this round. All replicas of that step are complete, so no restore
-        needs older ones.
+        """Remove arenas without `complete_step` of round `round_`. All replicas of that step are complete, so no
+        restore needs older ones. An arena that is in use stays.
         """
         for place, arena in list(self._arenas.items()):
             stored_steps = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
@@ -201,8 +209,9 @@ class ReplicaStore:
         return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
 
     def _valid_saves(self, arena: Arena) -> list[tuple[ShardRecord, bool]]:
-        """List the valid saves of an arena, each with True if it can be read in parts. A corrupt newest one is
-        discarded and logged.
+        """List the saves of an arena that have checksums, by generation, each with True if it can be read in parts.
+
+        Only the newest one is verified; a corrupt one is discarded and logged.
         """
         slots, saves = arena.slots(), list[tuple[ShardRecord, bool]]()
         newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)
@@ -219,7 +228,8 @@ class ReplicaStore:
     def _is_valid(self, arena: Arena, generation: int, record: ShardRecord) -> bool:
         """Hash a replica, and return True if its bytes have the checksums that were sent with it.
 
-        A replica whose checksums were not stored yet gets them now, and is valid.
+        A replica whose checksums were not stored yet gets them now, and is valid. record: of this generation of the
+        arena.
         """
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):
@@ -250,7 +260,7 @@ class ReplicaStore:
         return tuple(self._arenas.values())
 
     async def forget_after(self, step: int) -> None:
-        """Discard replicas newer than this step, since the world continues from it."""
+        """Discard replicas newer than this step, since the world continues from it, and pin those of the step."""
         for arena in self._arenas.values():
             self._pin_step(arena, step)
             for generation, slot in enumerate(arena.slots()):

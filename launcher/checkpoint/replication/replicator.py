@@ -154,7 +154,10 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
-        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often."""
+        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often.
+
+        endpoint: of the peer's daemon. complete_step: as in `copy`.
+        """
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -176,7 +179,11 @@ class ReplicaSender:
         return "kept"
 
     async def _send(self, connection: PeerConnection, pin: PinnedShard, complete_step: int) -> None:
-        """Offer a shard to a peer, send its bytes, and await the confirmation. Raises BadFrame for another answer."""
+        """Offer a shard to a peer, send its bytes, and await the confirmation.
+
+        Raises PeerUnavailable or OSError if the peer refuses or the connection fails, and BadFrame for another answer.
+        pin: the shard. complete_step: as in `copy`.
+        """
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
@@ -199,7 +206,10 @@ class ReplicaSender:
             raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
-        """Stop sending the current step and unpin it; its receivers notice. Return False if no step is being sent."""
+        """Unpin a step that is being sent or was sent without completing, and disconnect its receivers.
+
+        Return False if no step besides the complete one is pinned.
+        """
         for step in self._pins.keys() - {self._context.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
@@ -251,7 +261,9 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Order all daemons to replicate the newest step that all have sealed, step after step, until cancelled."""
+        """Order all daemons to replicate the newest step that local rank 0 of this worker has announced, step after
+        step, until cancelled. Begins when all other daemons of the group have connected.
+        """
         context, step = self._context, -1
         other_daemons = replica_group.size - 1
         while True:
@@ -272,7 +284,10 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed")."""
+        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed").
+
+        complete_step: the newest step with all replicas, -1 for none.
+        """
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:
@@ -293,7 +308,11 @@ class ReplicationLeader:
 async def follow(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, replica_group: ReplicaGroup
 ) -> None:
-    """Replicate each step that the first member's daemon names, until cancelled. Connects again after errors."""
+    """Replicate each step that the first member's daemon names, until cancelled.
+
+    replica_group: names that daemon. After an error of the connection, it connects again. sender, replica_store: of
+    this daemon.
+    """
     tries = 0
     while True:
         connection: PeerConnection | None = None
@@ -321,7 +340,11 @@ async def follow(
 async def replicate(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
 ) -> CopyOutcome:
-    """Remove replicas older than the complete step, copy the named step; report and return the outcome."""
+    """Copy a step to this worker's replica holders; report and return the outcome.
+
+    complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
+    owners that lack it are removed first. sender, replica_store: of this daemon.
+    """
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
@@ -360,7 +383,7 @@ class Replicator:
         self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
 
     def listen(self, listener: socket.socket) -> None:
-        """Listen for other daemons on this socket."""
+        """Listen for other daemons on this socket. Does nothing if it is closed."""
         if listener.fileno() < 0:
             return
         listener.setblocking(False)
@@ -374,7 +397,9 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises LauncherError if a shard is missing: then no process may start.
+        step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
+        missing: then no process may start. restore_place: this worker's place in the round, and what to fetch from
+        whom.
         """
         self._close_round()
         context = self._context
@@ -389,7 +414,10 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Record a training process. The first one of this round that wants replicas starts the round's replication."""
+        """Record a training process. The first one of this round that wants replicas starts the round's replication.
+
+        hello: its first message. Another round than the present one is ignored.
+        """
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -435,11 +463,11 @@ class Replicator:
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
-        """Return True if a peer is connected."""
+        """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
         return bool(self._callers)
 
     def abandon_copy(self) -> bool:
-        """Stop the replication in progress to free its memory for a save. Return False if none is in progress."""
+        """Unpin the step in replication, to free memory for a save; its copy fails. Return False if there is none."""
         return self._sender is not None and self._sender.abandon_copy()
 
     def free_earlier_rounds(self) -> bool:
@@ -451,14 +479,17 @@ class Replicator:
         await adopt_shards(self._context, self.replica_store, order)
 
     async def fetch_shard(self, request: FetchShard) -> ShardFetched:
-        """Fetch a shard and return where it lies. Raises LauncherError."""
+        """Fetch a shard, if it is not here, and return where it lies. Raises BadCheckpoint if no worker gives it, or if
+        the members have not agreed on its round and world size.
+        """
         return await fetch_for_reader(self._context, self.replica_store, request)
 
     async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
         """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
 
         own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
-        this worker then fetches nothing in the next round.
+        this worker then fetches nothing in the next round. Then come the steps of `own`, then replicas, newest first;
+        together at most MAX_HOLDS - _RESERVED_ENTRIES.
         """
         replicated = [
             msgspec.structs.replace(each, count=1)

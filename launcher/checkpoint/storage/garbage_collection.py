@@ -28,7 +28,7 @@ def remove_old_steps(
 
     The newest step, the steps in `reading` (which are being read) and `just_committed` always stay; None for no such
     step. Steps that are not committed, broken, or of a newer format are neither counted nor removed. log_event: gets an
-    event for each removed step. Raises StorageFailed.
+    event for each removed step. Raises StorageFailed if storage fails; then some steps may be removed.
     """
     if isinstance(keep, All):
         return ()
@@ -68,8 +68,8 @@ def sweep(
 
     now_s: seconds since 1970, by the storage's clock. older_than_s: files written more recently stay, since their
     writer may live. ranks: ranks that only the caller writes, each with its current round; their unfinished files of
-    another boot or round are removed at any age. None for none. Returns the names of the removed files.
-    Raises StorageFailed if the steps cannot be listed.
+    another boot or round are removed at any age. None for none. Returns the names of the removed files, without their
+    step. A step that cannot be swept is logged. Raises StorageFailed if the steps cannot be listed.
     """
     removed, newer_is_whole = [], False
     for step in reversed(store.steps()):
@@ -91,9 +91,9 @@ def sweep(
 def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
     """Remove files of a step that no restore can need, if written before `before_s`; return their names.
 
-    Of a committed step these are the shards and notes outside its manifest. A step without a manifest is removed as a
-    whole, if all of its files are that old and `newer_is_whole`. before_s: since 1970; a file without a time counts as
-    newer. newer_is_whole: a newer step is committed.
+    Of a step with a manifest these are the shards that neither it nor a newer note names; none if the manifest is
+    invalid. Of a step without one these are all shards and notes, if all of them are that old and `newer_is_whole`.
+    before_s: since 1970; a file without a time counts as newer. newer_is_whole: this or a newer step is committed.
     """
     files = store.files(step)
     own_files = [name for name in files if rank_of(name) is not None]
@@ -109,7 +109,9 @@ def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: 
 
 
 def _files_outside_manifest(store: Store, step: int, names: list[str]) -> list[str]:
-    """Return those of the named shards that neither the manifest nor a note of a later round names."""
+    """Return those of the named files that are shards which neither the manifest nor a note of another run or a later
+    round names, sorted; [] if the manifest is invalid.
+    """
     shards = sorted(name for name in names if is_shard(name))
     try:
         manifest = manifest_of(store, step) if shards else None
@@ -139,7 +141,7 @@ def _has_no_manifest(store: Store, step: int) -> bool:
 
 
 def _is_committed(store: Store, step: int) -> bool:
-    """Return True if a step has a valid manifest."""
+    """Return True if a step has a valid manifest of a known format. Raises StorageFailed if storage fails."""
     try:
         manifest_of(store, step)
     except BadCheckpoint:

@@ -30,18 +30,21 @@ class ObjectStore:
             self._fs, self._path = fsspec.core.url_to_fs(url)
 
     def prepare(self) -> None:
-        """Create the folder of the URL, where the store has folders. Raises StorageFailed."""
+        """Create the folder of the URL, where the store has folders. Raises StorageFailed if the store refuses."""
         with self._storage_errors("making it"):
             self._fs.makedirs(self._path, exist_ok=True)
 
     def steps(self) -> tuple[int, ...]:
-        """List the steps that have any object, oldest first. Raises StorageFailed."""
+        """List the steps that have any object, oldest first. Raises StorageFailed if the store cannot be listed."""
         with self._storage_errors("listing the steps"):
             numbers = {step_of(name) for name in _list(self._fs, self._path)}
         return tuple(sorted(step for step in numbers if step is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
-        """Return size and time of the objects of a step, by name; {} if there are none. Raises StorageFailed."""
+        """Return size and time of the objects of a step, by name; {} if there are none.
+
+        Raises StorageFailed if the step cannot be listed.
+        """
         with self._storage_errors(f"listing step {step}"):
             entries = _list(self._fs, f"{self._path}/{step_name(step)}")
             return {
@@ -51,7 +54,9 @@ class ObjectStore:
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         """Write an object of a step, and return the name that it has.
 
-        Without `replace`, the name gets a random part, so that two writers never collide. Raises StorageFailed.
+        Without `replace`, the name gets a random part, so that two writers never collide. round_number: not used.
+        Raises StorageFailed if the object cannot be written, and the errors of `pieces`: LauncherErrors unchanged,
+        others as StorageFailed. Then the store has no new object, unless it failed at the very end.
         """
         if not replace:  # uploads are slow, and of two with one name the later would win: use unique names
             stem, dot, kind = name.rpartition(".")
@@ -67,7 +72,10 @@ class ObjectStore:
         return name
 
     def _upload(self, path: str, pieces: Iterable[memoryview]) -> None:
-        """Upload a large object in parts. A failed upload is removed, since some stores show a part of it."""
+        """Upload a large object in parts. Raises the errors of the store and of `pieces`.
+
+        After an error, try to remove the object, since some stores show a part of it.
+        """
         file = self._fs.open(path, "wb", autocommit=False)
         try:
             for piece in pieces:
@@ -84,7 +92,7 @@ class ObjectStore:
     def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed if it cannot be read.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
@@ -97,9 +105,10 @@ class ObjectStore:
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_Object]:
-        """Open an object of a step for reads of ranges.
+        """Open an object of a step for reads of ranges, within a block.
 
-        Raises BadCheckpoint if it does not exist, and StorageFailed.
+        Raises BadCheckpoint if it does not exist, also if it disappears within the block, and StorageFailed if the
+        store fails. Any other error in the block than a LauncherError becomes StorageFailed, too.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
@@ -109,9 +118,9 @@ class ObjectStore:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        """Delete objects of a step, and its folder if that is empty then.
+        """Delete objects of a step in this order, and its folder if that is empty then.
 
-        Missing objects are ignored. Raises StorageFailed.
+        Missing objects are ignored. Raises StorageFailed if an object cannot be deleted; then some may be deleted.
         """
         with self._storage_errors(f"removing step {step}"):
             for name in names:
@@ -132,8 +141,9 @@ class ObjectStore:
 
     @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
-        """Convert every error of a store within the block, whatever its class, to StorageFailed. doing: the action, for
-        the message.
+        """Convert every error of a store within the block to StorageFailed, whatever its class; LauncherErrors pass.
+
+        doing: the action, for the message.
         """
         try:
             yield
@@ -149,7 +159,10 @@ class ObjectStore:
 
 
 def _list(fs: Any, path: str) -> dict[str, dict[str, Any]]:
-    """List the entries directly below a path, without fsspec's cache, since others write there too."""
+    """Return the entries directly below a path, as fsspec describes them, by the last part of their name.
+
+    {} if the path does not exist. fsspec's cache is not used, since others write there too.
+    """
     fs.invalidate_cache()
     try:
         entries = fs.ls(path, detail=True)
@@ -167,7 +180,9 @@ class _Object:
         self._fs, self._path, self._name, self.size_bytes = fs, path, name, size_bytes
 
     def fill(self, view: memoryview, offset: int) -> None:
-        """Fill the view with the object's bytes from `offset` on. Raises BadCheckpoint if the object is too short."""
+        """Fill the view with the object's bytes from `offset` on. Raises BadCheckpoint if the object is too short, and
+        the errors of the store.
+        """
         content = self._fs.cat_file(self._path, start=offset, end=offset + view.nbytes)
         if len(content) != view.nbytes:
             raise BadCheckpoint(f"{self._name} ends at byte {offset + len(content)}")

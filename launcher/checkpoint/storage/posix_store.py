@@ -69,7 +69,10 @@ class WritebackFile:
         self._sent = self._at
 
     def close(self) -> None:
-        """Sync the whole file to disk. Raises OSError."""
+        """Sync the whole file to disk, and drop it from the page cache; its descriptor stays open.
+
+        Raises OSError if the disk reports an error.
+        """
         os.fsync(self._file)
         self._forget(0, 0)
 
@@ -93,7 +96,8 @@ def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
 def _start_writeback(file: int, start: int, size_bytes: int, flags: int) -> bool:
     """Call sync_file_range(2) on a byte range.
 
-    Returns False where the kernel or the file system does not support it. Raises OSError for another failure.
+    Returns False where the kernel or the file system does not support it. Raises OSError for another failure. start,
+    size_bytes: the range. flags: SYNC_FILE_RANGE_... of the kernel.
     """
     if _call is None:
         return False
@@ -154,9 +158,9 @@ class PosixStore:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
-        """Return name -> size and time of the plain files of a step.
+        """Return name -> size and time of the finished plain files of a step; empty if the step has no folder.
 
-        Empty if the step has no folder. Raises StorageFailed.
+        Raises StorageFailed if the store's folder is missing or the step cannot be listed.
         """
         with self._storage_errors(f"listing step {step}"):
             try:
@@ -175,7 +179,9 @@ class PosixStore:
 
         The content is written to a private name first, so readers see a whole file or none. round_number: part of the
         private name, for sweeps. replace: overwrite an existing file; otherwise a free name is chosen. Raises
-        StorageFailed.
+        StorageFailed if the store's folder is missing, if storage fails, or if MAX_NAMES names are taken. There is no
+        new file then, except one whose folder could not be synced. pieces: the content, in order; a piece is written
+        before the next one is taken.
         """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
         with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as folder:
@@ -195,7 +201,8 @@ class PosixStore:
     def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small file of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it is no plain file or has more than `max_bytes`, and StorageFailed if the store's
+        folder is missing or storage fails.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
@@ -210,7 +217,11 @@ class PosixStore:
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
-        """Open a file of a step for reads of ranges. Raises BadCheckpoint if it does not exist, and StorageFailed."""
+        """Open a file of a step for reads of ranges, and close it when the block ends.
+
+        Raises BadCheckpoint if it does not exist or is no plain file, and StorageFailed if the store's folder is
+        missing or storage fails. An OSError in the block becomes StorageFailed, too.
+        """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file:
@@ -222,7 +233,8 @@ class PosixStore:
     def remove(self, step: int, names: Iterable[str]) -> None:
         """Remove files of a step in this order, and the step's folder if it is empty then.
 
-        Missing files and a missing folder are ignored. Raises StorageFailed.
+        Missing files and a missing folder of the step are ignored. Raises StorageFailed if the store's folder is
+        missing or storage fails; then some files may be removed.
         """
         with self._storage_errors(f"removing step {step}"):
             with suppress(FileNotFoundError), self._step(step) as folder:
@@ -243,10 +255,11 @@ class PosixStore:
                 _sync_folder(root)
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
-        """Delete the private files of a step that dead writers left, and return their names.
+        """Delete the private files of a step that dead writers left, and return their names, sorted.
 
-        A file counts as left if it is older than `older_than_s` seconds, or if a rank in `ranks` left it before this
-        boot or round. ranks: rank -> its current round.
+        A file counts as left if it is older than `older_than_s` seconds, or if a rank in `ranks` wrote it in another
+        boot or round. Files that this object writes now stay. ranks: rank -> its current round. Returns () if the step
+        or the store's folder is missing. Raises StorageFailed if storage fails.
         """
         swept = []
         with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as folder:
@@ -269,7 +282,8 @@ class PosixStore:
     def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
         """Write the pieces to a new private file in a folder, and sync it to disk.
 
-        folder: its file descriptor. private: name of the file. Raises OSError, also if the file exists.
+        folder: its file descriptor. private: name of the file. Raises OSError if the file exists or storage fails, and
+        the errors of `pieces`; then a part of the file may be there.
         """
         file = os.open(private, _NEW, 0o600, dir_fd=folder)
         try:
@@ -308,7 +322,10 @@ class PosixStore:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
-        """Open the store's folder, and close it when the block ends. Yields its file descriptor. Raises OSError."""
+        """Open the store's folder, and close it when the block ends. Yields its file descriptor.
+
+        Raises OSError if the folder is missing or cannot be opened.
+        """
         root = os.open(self.path, _FOLDER)
         try:
             yield root
@@ -319,7 +336,8 @@ class PosixStore:
     def _step(self, step: int, make: bool = False) -> Iterator[int]:
         """Open the folder of a step, and close it when the block ends. Yields its file descriptor.
 
-        make: create the folder if it is missing. Raises OSError.
+        make: create the step's folder if it is missing. Raises OSError if a folder is missing or cannot be opened, and
+        StorageFailed for a step that has no name.
         """
         name = step_name(step)
         with self._root() as root:
@@ -339,7 +357,7 @@ class PosixStore:
     def _file(self, step: int, name: str) -> Iterator[int]:
         """Open a plain file of a step, and close it when the block ends.
 
-        Raises BadCheckpoint if it is a link, a folder or a device.
+        Raises BadCheckpoint if it is a link, a folder or a device, and OSError if it is missing or cannot be opened.
         """
         with self._step(step) as folder:
             try:
@@ -377,7 +395,9 @@ class _StoredFile:
         self._file, self._name, self.size_bytes = file, name, os.fstat(file).st_size
 
     def fill(self, view: memoryview, offset: int) -> None:
-        """Fill the view with the file's bytes from `offset` on. Raises BadCheckpoint if the file is too short."""
+        """Fill the view with the file's bytes from `offset` on. Raises BadCheckpoint if the file is too short, and
+        OSError if storage fails.
+        """
         while view.nbytes:
             read_bytes = os.preadv(self._file, [view], offset)
             if not read_bytes:
@@ -406,8 +426,8 @@ def _regular_file(folder: int, name: str, *, private: bool) -> tuple[int, float]
 def _link(folder: int, private: str, name: str) -> bool:
     """Link the private file to a new name. Return False if another file has the name.
 
-    Where the file system has no hard links, rename the private file instead. folder: its file descriptor. Raises
-    OSError.
+    Where the file system has no hard links, rename the private file instead. folder: file descriptor of the folder of
+    both names. Raises OSError if storage fails.
     """
     try:
         os.link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -430,7 +450,7 @@ def _link(folder: int, private: str, name: str) -> bool:
 def _sync_folder(folder: int) -> None:
     """Sync a folder, so that new names in it survive a crash. Do nothing on storage that cannot sync folders.
 
-    folder: an open descriptor. Raises OSError.
+    folder: an open descriptor. Raises OSError if the disk reports an error.
     """
     try:
         os.fsync(folder)
@@ -445,7 +465,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def open_store(target: str) -> Store:
     """Return the store of a path, a file:// URL or an fsspec URL. file:// counts as a path, since fsspec does not sync.
 
-    Raises StorageFailed if the URL cannot be opened.
+    A path is not opened here. Raises StorageFailed if the URL cannot be opened, also without fsspec.
     """
     scheme, mark, rest = target.partition("://")
     if mark and scheme != "file":

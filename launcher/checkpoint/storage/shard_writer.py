@@ -85,8 +85,9 @@ def persist(
 
     region: header and data in memory, a safetensors file. sums: expected checksum of each chunk. saved_s: now, in
     seconds since 1970. rate_limiter: None for no limit. about: JSON for the reader, "" for none, as in StoredShard.
-    Raises BadCheckpoint if the region differs from its checksums, and StorageFailed. Then there is no note, and either
-    no shard or one that no note names.
+    Raises BadCheckpoint if the region differs from its checksums or from `shard_write.head_bytes`. Raises StorageFailed
+    if storage fails, or if a later round has saved this shard. Then there is either no shard or one that no note names;
+    only if the note's folder could not be synced, both files may be there.
     """
     octets = region.cast("B")
     head_bytes = 8 + int.from_bytes(octets[:8], "little")
@@ -114,7 +115,8 @@ def _write_shard(
     """Write the shard's file. Return its description, with the name that the store chose, and its blocks' checksums.
 
     The second is None if a block is a whole chunk. octets: header and data. sums: expected checksum of each chunk.
-    about: as in StoredShard. Raises BadCheckpoint if a chunk differs from its checksum, and StorageFailed.
+    about: as in StoredShard. Raises BadCheckpoint if a chunk differs from its checksum, and StorageFailed if storage
+    fails.
     """
     shard = StoredShard.of("shard", shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
     block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
@@ -157,7 +159,8 @@ def _pieces(
 ) -> Generator[memoryview, None, None]:
     """Yield the region in verified pieces, at the limiter's rate. on_chunk: called with each verified chunk.
 
-    A piece is valid until the next one. Raises BadCheckpoint if a chunk differs from its checksum.
+    A piece is valid until the next one. Raises BadCheckpoint if a chunk differs from its checksum. octets: the region.
+    shard: has the expected checksums.
     """
     buffer = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
     for number, expected in enumerate(shard.sums):

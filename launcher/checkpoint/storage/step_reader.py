@@ -64,7 +64,10 @@ class _BlockRead(NamedTuple):
 
 
 class VerifiedReader:
-    """Reads a shard with verification. sums: of its blocks of `block_bytes` bytes. name: used in errors."""
+    """Reads a shard with verification. sums: of its blocks of `block_bytes` bytes. name: used in errors.
+
+    Raises BadCheckpoint if the number of sums does not fit the file's size.
+    """
 
     def __init__(self, file: OpenFile, sums: Sequence[int], name: str, block_bytes: int = CHUNK_BYTES) -> None:
         self._file, self._sums, self._name, self.block_bytes = file, sums, name, block_bytes
@@ -78,7 +81,7 @@ class VerifiedReader:
         return self._file.size_bytes
 
     def read(self, start: int, end: int) -> memoryview:
-        """Read the bytes from `start` to before `end` into new memory. Raises BadCheckpoint if their hash differs."""
+        """Read the bytes from `start` to before `end` into new memory. Raises the errors of `fill`."""
         into = memoryview(bytearray(max(end - start, 0)))
         self.fill([ByteRange(start, into)])
         if (start, end) == (0, min(self.block_bytes, self.size_bytes)):
@@ -88,7 +91,8 @@ class VerifiedReader:
     def fill(self, pieces: Iterable[ByteRange]) -> None:
         """Read each range into its target. Ranges may overlap in the shard, but not in their targets.
 
-        Raises BadCheckpoint if bytes differ from their checksums, and StorageFailed.
+        Raises BadCheckpoint if bytes differ from their checksums or a range is not within the shard, and the errors of
+        `OpenFile.fill`.
         """
         jobs = self._jobs(pieces)
         size_bytes = sum(job.into.nbytes or self.block_bytes for job in jobs)
@@ -103,7 +107,11 @@ class VerifiedReader:
                 future.result()
 
     def _jobs(self, pieces: Iterable[ByteRange]) -> deque[_BlockRead]:
-        """List the reads in file order, joining adjacent whole blocks."""
+        """List the reads in file order: whole blocks straight into their targets, as many at once as suit the file, and
+        each block of which only parts are wanted.
+
+        Raises BadCheckpoint for a range that is not within the shard.
+        """
         block, size, jobs = self.block_bytes, self._file.size_bytes, list[_BlockRead]()
         stride = max(self._file.at_once_bytes // block, 1)
         parts: dict[int, list[ByteRange]] = {}
@@ -141,7 +149,10 @@ class VerifiedReader:
             raise
 
     def _read(self, number: int, into: memoryview) -> None:
-        """Read and verify whole blocks into `into`. Raises BadCheckpoint. number: index of the first block."""
+        """Read and verify whole blocks into `into`. number: index of the first block.
+
+        Raises BadCheckpoint if a block differs from its checksum, and the errors of `OpenFile.fill`.
+        """
         block = self.block_bytes
         self._file.fill(into, number * block)
         for offset in range(0, into.nbytes, block):
@@ -213,8 +224,9 @@ def committed(
 
 
 def newest(store: Store, log_event: EventLog) -> Manifest | None:
-    """Return the newest committed step, None if there is none. Raises NewerFormat and StorageFailed as `committed`
-    does.
+    """Return the manifest of the newest committed step, None if there is none; broken steps are logged and skipped.
+
+    Raises NewerFormat and StorageFailed as `committed` does.
     """
     return next(committed(store, log_event), None)
 
@@ -227,8 +239,9 @@ def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
 def manifest_of(store: Store, step: int) -> Manifest:
     """Return the manifest of a step, and check that its shards have their full size.
 
-    Raises BadCheckpoint (also if the step is not committed), NewerFormat (the data is good: do not use an older step
-    instead), and StorageFailed.
+    Raises BadCheckpoint if the step is not committed, or if its manifest or the size of a shard is wrong. Raises
+    NewerFormat for a newer format (the data is good: do not use an older step instead), and StorageFailed if storage
+    fails.
     """
     text = store.read(step, MANIFEST, MAX_BYTES)
     if text is None:
@@ -253,7 +266,8 @@ def manifest_of(store: Store, step: int) -> Manifest:
 def await_manifest(store: Store, step: int) -> Manifest:
     """Return the manifest of a step that another worker has seen committed.
 
-    Waits up to VISIBLE_S, since storage may show it later on this host. Raises the errors of `manifest_of`.
+    Waits up to VISIBLE_S, since storage may show it later on this host. Raises the errors of `manifest_of`:
+    BadCheckpoint after that time, NewerFormat and StorageFailed at once.
     """
     until_s = time.monotonic() + VISIBLE_S
     while True:
@@ -269,8 +283,7 @@ def verify(store: Store, step: int, rate_limiter: RateLimiter | None = None) -> 
     """Read and verify every chunk of every shard of a step; return its manifest.
 
     For checks of a stored step: `load` verifies what it reads by itself. rate_limiter: limits the rate of reading; None
-    for no limit. Raises BadCheckpoint (also if the step is not committed), NewerFormat (the data is good: do not use an
-    older step instead), and StorageFailed.
+    for no limit. Raises BadCheckpoint if a chunk differs from its checksum, and the errors of `manifest_of`.
     """
     manifest = manifest_of(store, step)
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -289,7 +302,8 @@ def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = 
     """Load one rank's shard, header and data, and verify each chunk as it arrives.
 
     into: memory of exactly the shard's size, which may have unverified bytes if this raises; None for new memory.
-    Raises BadCheckpoint, StorageFailed.
+    Returns `into` or the new memory. Raises BadCheckpoint if the shard is missing or differs from its checksums,
+    StorageFailed if storage fails, and ValueError if `into` has another size.
     """
     shard = manifest.shards[rank]
     view = _memory(shard.bytes) if into is None else into.cast("B")
@@ -310,7 +324,10 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
-    """Return the note about a rank's shard, None if it is missing or broken. Raises NewerFormat and StorageFailed."""
+    """Return the note about a rank's shard, None if it is missing or broken.
+
+    Raises NewerFormat if the note is of a newer format, and StorageFailed if it cannot be read.
+    """
     try:
         text = store.read(step, note_name(rank), MAX_BYTES)
         return read_note(text) if text is not None else None
@@ -321,10 +338,10 @@ def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
 
 
 def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
-    """Return the block checksums of a committed shard, from its note. Raises StorageFailed.
+    """Return the block checksums of a committed shard, from its note. Raises StorageFailed if storage fails.
 
-    None if there is no note, if it is of a newer format or has no block checksums, or if it is of a shard that a
-    later round has written.
+    None if the note is missing or broken, if it is of a newer format or has no block checksums, or if it is about
+    another shard of this rank, such as one that a later round has written.
     """
     try:
         note = note_of(store, step, shard.rank)
@@ -346,9 +363,10 @@ def _check_size(file: OpenFile, shard: StoredShard) -> None:
 
 
 def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:
-    """Read one chunk of a shard into `view`, and verify it. Raises BadCheckpoint.
+    """Read one chunk of a shard into `view`, and verify it.
 
-    number: index of the chunk in `shard.sums`. start: its offset in the file. view: as large as the chunk.
+    number: index of the chunk in `shard.sums`. start: its offset in the file. view: as large as the chunk. Raises
+    BadCheckpoint if the chunk differs from its checksum, and the errors of `OpenFile.fill`.
     """
     file.fill(view, start)
     if sum_of(view) != shard.sums[number]:

@@ -41,7 +41,10 @@ class OpenFile(Protocol):
     at_once_bytes: int
 
     def fill(self, view: memoryview, offset: int) -> None:
-        """Read exactly as many bytes as `view` has. Raises BadCheckpoint if there are fewer, and StorageFailed."""
+        """Read exactly as many bytes as `view` has, from `offset` on. Raises BadCheckpoint if there are fewer.
+
+        Other failures raise an error of the storage, which leaves the block of `Store.opened` as StorageFailed.
+        """
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Drop these bytes from caches, since they are not needed again."""
@@ -64,8 +67,8 @@ class Store(Protocol):
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         """Write a file so that it appears complete and synced, or not at all; return its name.
 
-        If the name exists and `replace` is False, another name is chosen. If `pieces` raises, the error is passed on,
-        and there is no file.
+        round_number: the writer's round, for `sweep`. replace: replace a file of this name; if False, no file is
+        replaced, and the name may get an addition. If `pieces` raises, there is no file.
         """
 
     def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
@@ -77,18 +80,21 @@ class Store(Protocol):
         """Open a large file. Raises BadCheckpoint if it does not exist or cannot be a file of ours."""
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        """Remove files in this order. The first removal is synced before the others. An empty step is removed too."""
+        """Remove files in this order; missing files are ignored. The first removal is synced before the others.
+
+        A step without any other file is removed too.
+        """
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
         """Remove unfinished files of killed writers; return their names.
 
-        now_s: by the storage's clock. older_than_s: younger files stay, unless an earlier boot or round of a rank in
-        `ranks` wrote them. ranks: ranks that only the caller writes, with their current round.
+        now_s: seconds since 1970, by the storage's clock. older_than_s: younger files stay, unless another boot or
+        round of a rank in `ranks` wrote them. ranks: ranks that only the caller writes, with their current round.
         """
 
 
 def step_name(step: int) -> str:
-    """Return the folder name of a step, 0 to 1 << 60."""
+    """Return the folder name of a step. Raises StorageFailed for a step outside 0 to MAX_STEP."""
     if not 0 <= step <= MAX_STEP:
         raise StorageFailed(f"step {step} cannot be stored: 0 to {MAX_STEP} can")
     return f"step-{step:010}"

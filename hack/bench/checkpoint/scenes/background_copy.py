@@ -18,9 +18,9 @@ from typing import Any
 import xxhash
 
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
-from hack.bench.checkpoint.ours import Ours
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.overlap import Loop, busy, cores, spread, waiting
+from hack.bench.checkpoint.ours import TurnoutSaver
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
+from hack.bench.checkpoint.scenes.overlap import TrainingLoop, busy, cores, spread, waiting
 from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
@@ -32,7 +32,7 @@ TIMES_AS_LONG = 3.0  # a step's products, of floor 1
 _TRIES = 3
 
 
-class Bare:
+class BareCopy:
     """The copy of floor 1 in a thread, without a saver."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
@@ -58,10 +58,10 @@ class Bare:
         """Do nothing: it holds no resources."""
 
 
-class Behind(Bare):
+class BackgroundSaver(BareCopy):
     """Turnout's checkpointer with a background copy. ours: shared with other scenes."""
 
-    def __init__(self, ours: Ours, loop: Loop) -> None:
+    def __init__(self, ours: TurnoutSaver, loop: TrainingLoop) -> None:
         self._ours, self._loop = ours, loop
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class _Windows:
     loop: the training. state: that is saved. least_s: seconds of each part. result: gets the times.
     """
 
-    def __init__(self, loop: Loop, state: dict[str, Any], least_s: float, result: SceneResult) -> None:
+    def __init__(self, loop: TrainingLoop, state: dict[str, Any], least_s: float, result: SceneResult) -> None:
         self._loop, self._state, self._least_s, self._result = loop, state, least_s, result
         self._where = cores()
         self._saved: dict[str, list[tuple[float, int]]] = {}
@@ -131,22 +131,22 @@ class _Windows:
                 self._result.keep(name, all_s - steps * alone_s)
 
 
-def time_background_copy(plan: Plan, places: Places) -> SceneResult:
+def time_background_copy(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time how many seconds one save adds to a training loop, until its copy and all later work are done.
 
     Savers: ours in the background, ours blocking, DCP async and a bare memcpy; with the second core idle, then busy. A
     load checks afterwards that the background copy has the state from before the next step.
     """
     state = make(plan.size)
-    result, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
+    result, loop, others = SceneResult(bytes_of(state)), TrainingLoop(state), cores()[1]
     windows = _Windows(loop, state, plan.loop_s, result)
     with floors(state) as copies, ExitStack() as ends:
-        ours = Ours(places.memory / "ours")
+        ours = TurnoutSaver(places.memory / "ours")
         savers: dict[str, Saver] = {
-            BARE: Bare(copies[floor(1)]),
+            BARE: BareCopy(copies[floor(1)]),
             REUSED: DcpAsync(places.memory / "saved", reused=True),
             BLOCKING: ours,
-            OURS: Behind(ours, loop),
+            OURS: BackgroundSaver(ours, loop),
         }
         spread(*cores())
         loop.last(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
-from hack.bench.checkpoint.ours import Ours
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
+from hack.bench.checkpoint.ours import TurnoutSaver
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
@@ -34,7 +34,7 @@ _TRIES = 3
 _ATTEMPTS = 8  # saves while one persist is under way
 
 
-class Loop:
+class TrainingLoop:
     """A single-threaded load like that of training, whose optimizer changes the state.
 
     products, width: number and size of the matrix products in a step. updated: tensors that one step changes.
@@ -94,15 +94,15 @@ def updating(every: list[Any], updated: int) -> Any:
     return Updating()
 
 
-def persisted(plan: Plan, places: Places) -> SceneResult:
+def persisted(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time steps without a save, and steps while a save is written to disk, for DCP async and for ours.
 
     Also count how many saves to memory succeed during a write.
     """
-    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True), OURS: Ours}
+    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True), OURS: TurnoutSaver}
     state = make(plan.small)
     result = SceneResult(bytes_of(state))
-    loop = Loop(state)
+    loop = TrainingLoop(state)
     main, others = cores()
     with ExitStack() as ends:
         savers: dict[str, Saver] = {}
@@ -110,7 +110,7 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
         def persist(name: str) -> None:
             """Save the state as the next step, with the saver of this name; ours also to disk."""
             saver, state["step"] = savers[name], state["step"] + 1
-            if isinstance(saver, Ours):
+            if isinstance(saver, TurnoutSaver):
                 saver.save(state["step"], state, disk=True)
             else:
                 saver.save(state["step"], state)
@@ -135,14 +135,14 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
         for _ in range(plan.persists):
             for name in makers:
                 run_or_record_fault(name, result, partial(stepped, name))
-        if isinstance(ours := savers.get(OURS), Ours):
+        if isinstance(ours := savers.get(OURS), TurnoutSaver):
             run_or_record_fault(OURS, result, partial(_save_during_persist, ours, state, result))
     return result
 
 
-def _save_during_persist(ours: Ours, state: dict[str, Any], result: SceneResult) -> None:
-    """Save into memory again and again while one save is written to disk, and load each. Record how many were
-    requested, and how many could be loaded unchanged.
+def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: SceneResult) -> None:
+    """Save into memory again and again while one save is written to disk, and load each. Record in `result` how many
+    ended before the write did (ASKED), and how many of these could be loaded unchanged (TAKEN).
     """
     asked = taken = 0
     state["step"] = first = ours.persisted() + 1

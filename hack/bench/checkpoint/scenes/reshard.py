@@ -19,8 +19,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hack.bench.checkpoint.lower_bound import Copy, Warm
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult
+from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult
 from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, of, run_or_record_fault
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
@@ -37,7 +37,7 @@ def pair(name: str, saved: int, loads: int) -> str:
     return f"{name}, {saved} -> {loads}"
 
 
-def loaded(plan: Plan, places: Places) -> SceneResult:
+def loaded(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Save in each world and load in others; return the times, and EQUAL if our loads gave the saved bytes."""
     whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
     result = SceneResult(bytes_of(whole))
@@ -59,7 +59,7 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
     """Time loads in one world of what another world saved, `turns` times.
 
     worlds: (ranks that saved, ranks that load). folder: of the saves. The first, untimed round raises RuntimeError if a
-    way of loading gives other bytes.
+    way of loading gives other bytes. whole: the saved state, by name. result: gets the times.
     """
     import torch
 
@@ -68,9 +68,10 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
     states = [sharded(empty, rank, loads) for rank in range(loads)]
     mine = [[each.to_local() for each in state.values()] for state in states]
     with ExitStack() as ends:
-        warm = ends.enter_context(Warm(max(sum(each.nbytes for each in part) for part in mine)))
+        warm = ends.enter_context(WarmMemory(max(sum(each.nbytes for each in part) for part in mine)))
         floors = {
-            floor(threads): [Copy(part, warm.address, threads, backwards=True) for part in mine] for threads in THREADS
+            floor(threads): [MemoryCopy(part, warm.address, threads, backwards=True) for part in mine]
+            for threads in THREADS
         }
         for copies in floors.values():
             for copy in copies:
@@ -121,7 +122,10 @@ def ways(folder: Path) -> Mapping[str, Call]:
 
 
 def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
-    """Time loads of the whole state by one rank, `turns` times, each into new memory, as in a process that starts."""
+    """Time loads of the whole state by one rank, `turns` times, each into new memory, as in a process that starts.
+
+    folder: of the saves, which is removed afterwards. result: gets the times. A first, untimed round checks the bytes.
+    """
     import torch
 
     def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
@@ -146,7 +150,7 @@ def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult
 def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
     """Save the state in each way into the folder. Return, by name, the function that loads it into new memory.
 
-    ends: closes our checkpointer later.
+    ends: closes our checkpointer later. whole: the state, by name.
     """
     import safetensors.torch
     import torch
@@ -228,7 +232,10 @@ def save(states: Shards, folder: Path) -> None:
 
 
 def save_ours(states: Shards, folder: Path) -> None:
-    """Save with Turnout's writer in all ranks, and wait until the step is committed; then free its memory."""
+    """Save with Turnout's writer in all ranks, and wait until the step is committed; then free its memory.
+
+    states: of each rank. folder: gets the step 1.
+    """
     from turnout.launcher.checkpoint.dcp.reader import memories
     from turnout.launcher.checkpoint.dcp.writer import FlashSavePlanner, FlashStorageWriter
 

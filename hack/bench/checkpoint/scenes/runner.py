@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult
 from hack.bench.checkpoint.scenes import background_copy, overlap, reshard, sockets, stalls
-from hack.bench.checkpoint.state import Size
+from hack.bench.checkpoint.state import ModelSize
 from turnout.launcher.linux import die_with
 
-SCENES: Mapping[str, Callable[[Plan, Places], SceneResult]] = {
+SCENES: Mapping[str, Callable[[CheckpointPlan, BenchmarkFolders], SceneResult]] = {
     "first": stalls.first,
     "steady": stalls.steady,
     "overlapped": background_copy.time_background_copy,
@@ -37,7 +37,7 @@ MEMORY_DIR = "TURNOUT_MEMORY_DIR"
 THREADS = 2
 
 
-def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
+def played(plan: CheckpointPlan, places: BenchmarkFolders) -> dict[str, SceneResult]:
     """Run all scenes in a child process. Return their results. Raises RuntimeError if one fails."""
     words = [json.dumps(asdict(plan)), str(places.memory), str(places.disk)]
     env = {**os.environ, MEMORY_DIR: str(places.memory), "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.getcwd()}
@@ -52,9 +52,9 @@ def main(argv: Sequence[str]) -> int:
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])
-    words |= {name: Size(**words[name]) for name in ("size", "small", "wide")}
-    plan = Plan(**words)
-    places = Places(Path(argv[1]), Path(argv[2]))
+    words |= {name: ModelSize(**words[name]) for name in ("size", "small", "wide")}
+    plan = CheckpointPlan(**words)
+    places = BenchmarkFolders(Path(argv[1]), Path(argv[2]))
     warnings.simplefilter("ignore")  # DCP says at each call that there is no process group
     import torch.distributed.checkpoint
     import torch.distributed.tensor  # noqa: F401
@@ -72,13 +72,13 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _play(name: str, plan: Plan, places: Places) -> None:
+def _play(name: str, plan: CheckpointPlan, places: BenchmarkFolders) -> None:
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S)
     _result(places, name).write_text(json.dumps(asdict(SCENES[name](plan, places))))
 
 
-def _result(places: Places, name: str) -> Path:
+def _result(places: BenchmarkFolders, name: str) -> Path:
     return places.disk / f"{name}.json"
 
 

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.overlap import PLAIN, Loop, cores
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
+from hack.bench.checkpoint.scenes.overlap import PLAIN, TrainingLoop, cores
 from hack.bench.checkpoint.scenes.stalls import run_or_record_fault
 from hack.bench.checkpoint.state import make
 from turnout.launcher.checkpoint.replication import peer_connection
@@ -34,7 +34,7 @@ _NICE = 10
 _LIMIT_S = 60.0
 
 
-def sent(plan: Plan, places: Places) -> SceneResult:
+def sent(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time sending a shard to another process over loopback, by Turnout's replication and by sendfile(2).
 
     Each time ends when the receiver has all bytes. Also time a training loop meanwhile.
@@ -63,12 +63,12 @@ def sent(plan: Plan, places: Places) -> SceneResult:
     return result
 
 
-def _time_loop_during_sends(plan: Plan, orders: Connection, result: SceneResult) -> None:
+def _time_loop_during_sends(plan: CheckpointPlan, orders: Connection, result: SceneResult) -> None:
     """Time a training loop on one core while sender and receiver run, with and without a rate limit of the sender.
 
     orders: pipe to the sender.
     """
-    loop = Loop(make(plan.small))
+    loop = TrainingLoop(make(plan.small))
     os.sched_setaffinity(0, cores()[0])
     bytes_s = PACE * plan.sent_bytes / result.best_s(LOOPBACK)
     for _ in range(plan.loops):
@@ -97,7 +97,7 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
     """Run one end of the connection in its process: call `work(arena, record)`, with an arena that is removed
     afterwards.
 
-    not_mine: the other end of the pipe, which is closed here. memory: folder of the arena.
+    not_mine: the other end of the pipe, which is closed here. memory: folder of the arena. size_bytes: of the shard.
     """
     not_mine.close()  # a copy of it: the sender sees the end of orders when nobody has it
     os.nice(_NICE)
@@ -109,7 +109,7 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 
 def _arena(memory: Path, size_bytes: int) -> Any:
-    """Return (arena with two allocated generations, record of a shard of `size_bytes`)."""
+    """Return (arena with two allocated generations, record of a shard of `size_bytes`). memory: folder of the arena."""
     from turnout.launcher.checkpoint.arena.arena import Arena
     from turnout.launcher.checkpoint.arena.arena_files import boot_id
     from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
@@ -125,7 +125,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
     """Connect to the receiver, then send the shard on each request, until the pipe is closed.
 
     A request is (name of the way, rate limit in bytes a second, 0 for none); the answer is the seconds, or an error's
-    text.
+    text. orders: the pipe of requests. arena, record: the shard is the arena's generation 0, as the record says.
     """
     from turnout.launcher.checkpoint.format.arena_layout import offset_of
     from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
@@ -139,7 +139,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
         def send(name: str, bytes_s: float) -> None:
-            """Send the shard, and wait until the receiver has it. Raises ConnectionError.
+            """Send the shard, and wait until the receiver has it. Raises ConnectionError if the receiver has ended.
 
             name: LOOPBACK for sendfile alone, else our sender. bytes_s: limit of our sender, 0 for none.
             """
@@ -176,7 +176,10 @@ def _auth(*, listens: bool) -> Any:
 
 
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
-    """Accept one connection, then receive shards or plain bytes into the arena until the sender closes it."""
+    """Accept one connection, then receive shards or plain bytes into the arena until the sender closes it.
+
+    server: listens. record: of the shard.
+    """
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()
     auth = _auth(listens=True)

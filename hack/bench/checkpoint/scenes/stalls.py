@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.checkpoint.baselines import Dcp, DcpAsync, Saver, TorchSave
-from hack.bench.checkpoint.lower_bound import Copy, Warm
-from hack.bench.checkpoint.ours import Ours
-from hack.bench.checkpoint.plan import Places, Plan, SceneResult
-from hack.bench.checkpoint.state import Size, bytes_of, differ, make, tensors
+from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory
+from hack.bench.checkpoint.ours import TurnoutSaver
+from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult
+from hack.bench.checkpoint.state import ModelSize, bytes_of, differ, make, tensors
 
 Maker = Callable[[Path], Saver]
 
@@ -53,9 +53,9 @@ def floor(threads: int, part: float = 1.0) -> str:
     return f"floor {threads}" if part == 1 else f"floor {threads}, {part:.0%}"
 
 
-def first(plan: Plan, places: Places) -> SceneResult:
+def first(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time the first save of each saver, and check that a load returns the same bits."""
-    makers = {**BASELINES, OURS: Ours, UNPREPARED: Ours}
+    makers = {**BASELINES, OURS: TurnoutSaver, UNPREPARED: TurnoutSaver}
     _warm_up(makers, places.memory)
     state = make(plan.size)
     result = SceneResult(bytes_of(state))
@@ -108,13 +108,13 @@ def _time_first_save(
             _check_load(name, saver, state, result)
 
 
-def steady(plan: Plan, places: Places) -> SceneResult:
+def steady(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time saves into memory that is allocated already, by each saver. Return the times by the saver's name.
 
     Saves of a partly frozen state and of a tiny state are timed too. A saver that fails is recorded with its error.
     """
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
-    makers |= {OURS: Ours}
+    makers |= {OURS: TurnoutSaver}
     _warm_up(makers, places.memory)
     state = make(plan.size)
     result = SceneResult(bytes_of(state))
@@ -153,10 +153,13 @@ def steady(plan: Plan, places: Places) -> SceneResult:
 
 
 def _time_fixed_cost(layers: int, folder: Path, times: int, result: SceneResult) -> None:
-    """Time `times` saves of a state with as many tensors and hardly any bytes: the fixed cost of a save."""
-    state = make(Size(8, layers, 8))
+    """Time `times` saves of a state with as many tensors and hardly any bytes: the fixed cost of a save.
+
+    layers: of the model whose number of tensors is used.
+    """
+    state = make(ModelSize(8, layers, 8))
     with ExitStack() as ends:
-        saver = Ours(folder)
+        saver = TurnoutSaver(folder)
         ends.callback(saver.close)
         saver.prepare(state)
         for _ in range(times):
@@ -176,7 +179,9 @@ def _time_partly_frozen(
     named = list(tensors(state))
     live = part([tensor for _, tensor in named], CHANGED)
     with ExitStack() as ends:
-        saver = Ours(folder, frozenset(name for name, tensor in named if not any(tensor is each for each in live)))
+        saver = TurnoutSaver(
+            folder, frozenset(name for name, tensor in named if not any(tensor is each for each in live))
+        )
         ends.callback(saver.close)
         saver.prepare(state)
         for turn in range(-FULL_SAVES, times):
@@ -207,9 +212,9 @@ def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
     """
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:
-        warm = ends.enter_context(Warm(bytes_of(state)))
-        copies = {floor(threads): Copy(every, warm.address, threads) for threads in THREADS}
-        copies[floor(THREADS[-1], CHANGED)] = Copy(part(every, CHANGED), warm.address, THREADS[-1])
+        warm = ends.enter_context(WarmMemory(bytes_of(state)))
+        copies = {floor(threads): MemoryCopy(every, warm.address, threads) for threads in THREADS}
+        copies[floor(THREADS[-1], CHANGED)] = MemoryCopy(part(every, CHANGED), warm.address, THREADS[-1])
         for name, copy in copies.items():
             ends.callback(copy.close)
             copy()
@@ -219,7 +224,10 @@ def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
 
 
 def part(every: list[Any], share: float) -> list[Any]:
-    """Return the last tensors that together have at least this share of all bytes; at least one tensor."""
+    """Return the last tensors that together have at least this share of all bytes; at least one tensor.
+
+    every: all tensors, in order.
+    """
     chosen: list[Any] = []
     least_bytes = share * sum(tensor.nbytes for tensor in every)
     while sum(tensor.nbytes for tensor in chosen) < least_bytes:
@@ -251,8 +259,11 @@ def run_or_record_fault(name: str, result: SceneResult, call: Callable[[], objec
 
 
 def _warm_up(makers: Mapping[str, Maker], memory: Path) -> None:
-    """Save and load a tiny state with each saver, so that imports and thread starts do not count later."""
-    state = make(Size(8, 1, 8))
+    """Save and load a tiny state with each saver, so that imports and thread starts do not count later.
+
+    makers: of the savers, by name. memory: folder for what they save.
+    """
+    state = make(ModelSize(8, 1, 8))
 
     def warm(maker: Maker) -> None:
         """Use one saver once, and close it."""

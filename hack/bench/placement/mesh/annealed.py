@@ -48,7 +48,8 @@ def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], mov
     """Return the lowest traffic that simulated annealing finds. leaves: leaf of each rank. spare: other free places by
     leaf.
 
-    A move swaps the places of two pods, or takes a spare place. moves: their number.
+    A move swaps the places of two pods, or takes a spare place. moves: their number. sent: GB that each pair of pods
+    exchanges.
     """
     rng, at, free = random.Random(seed), list(leaves), dict(spare)
     names = sorted({*free, *at})

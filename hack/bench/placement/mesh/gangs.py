@@ -51,7 +51,7 @@ class MeshRow:
 
 
 def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
-    """Place one gang for each seed, and return a row for each.
+    """Place one gang for each seed, and return a row for each gang that both ways can place.
 
     searched: number of gangs, from the first, for which simulated annealing searches the least traffic too.
     """
@@ -87,7 +87,10 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
 
 
 def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
-    """Return the host of each rank by DLRover's rule, for the same hosts. along: our host of each rank."""
+    """Return the host of each rank by DLRover's rule, for the same hosts. along: our host of each rank.
+
+    It is `along` itself if no pipeline ("pp") of the mesh spans several pods.
+    """
     outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
