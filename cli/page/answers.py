@@ -378,15 +378,14 @@ def node_list(state: ClusterState, query: Query) -> NodeList:
 def rank_rows(state: ClusterState, job: str) -> tuple[RankRow, ...]:
     """Return the workers of a job that have a node, by rank; at most MOST_RANKS. job: KIND/NAMESPACE/NAME."""
     pods = [pod for pod in state.pods if pod.job == job and pod.rank is not None]
-    by_node = {each.node: each for each in state.hosts}
-    hosts = [by_node.get(pod.node) for pod in pods]
+    path_by_node = {each.node: each.path for each in state.hosts}
+    host_by_node = {each.node: each.host for each in state.hosts}
+    hosts = [host_by_node.get(pod.node) for pod in pods]
     rows = []
     for at, pod in enumerate(pods[:MOST_RANKS]):
         host, next_host = hosts[at], hosts[(at + 1) % len(hosts)]
-        tier = None
-        if host is not None and next_host is not None and host.host is not None and next_host.host is not None:
-            tier = state.fabric.tier_between(host.host, next_host.host)
-        switch = "/".join(host.path) if host is not None else ""
+        tier = None if host is None or next_host is None else state.fabric.tier_between(host, next_host)
+        switch = "/".join(path_by_node.get(pod.node, ()))
         rows.append(RankRow(pod.rank or 0, pod.name, pod.node, switch, tier, pod.elastic))
     return tuple(rows)
 
