@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -257,22 +256,16 @@ class UnusedRoom:
 
         now_s: by the monotonic clock.
         """
-        self._keep_rooms(observation, {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}, now_s)
+        served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
+        self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
+        for each in observation.jobs if served - self._kept_rooms.keys() else ():
+            if (key := each.job.key) in served and key not in self._kept_rooms:
+                self._kept_rooms[key] = _KeptRoom(now_s, _bound_pods(each))
         for step in steps:
             if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._givers) < MAX_REMEMBERED:
                 giver = self._givers.setdefault(step.key, _Giver(step.current, now_s))
                 giver.at_s = now_s
                 giver.beneficiaries.add(step.beneficiary)
-
-    def _keep_rooms(self, observation: Observation, served: AbstractSet[JobKey], now_s: float) -> None:
-        """Remember when room was first kept for each of these jobs, and forget the room of all other jobs.
-
-        served: jobs whose scheduler has its turn. now_s: by the monotonic clock.
-        """
-        self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
-        for each in observation.jobs if served - self._kept_rooms.keys() else ():
-            if (key := each.job.key) in served and key not in self._kept_rooms:
-                self._kept_rooms[key] = _KeptRoom(now_s, _bound_pods(each))
 
     def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
         """Forget a kept room that was taken, and add a strike for one that was left unused for `bind_s`.

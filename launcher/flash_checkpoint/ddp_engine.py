@@ -36,13 +36,8 @@ class DdpCheckpointer:
     checkpoint_dir: for files without a path, and for notes about all files. local_shard_num, global_shard_num: 1, since
     each rank has the whole state. comm_backend, save_timeout: ignored, since there is only one file. deletion_strategy:
     which files stay, None for all. replica_count: 0 to 4, without effect: every worker's memory has the whole state.
-<<<<<<< HEAD
     environ: of this process. Raises ValueError for a number of shards other than 1, a replica_count outside 0 to 4, a
     save_timeout that is not above 0, or a strategy for another folder, and TypeError for an unknown strategy.
-=======
-    environ: of this process. Raises ValueError for more than one shard, for a time or a number of replicas out of its
-    bounds, and for a strategy of another folder; TypeError for an unknown strategy.
->>>>>>> k3
     """
 
     def __init__(

@@ -44,7 +44,7 @@ from turnout.scheduler_ext.planner.order import (
     update_plan,
     waiting_partners,
 )
-from turnout.scheduler_ext.planner.place_gang import request_signature
+from turnout.scheduler_ext.planner.place_gang import known_refusal, request_signature
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
@@ -474,7 +474,9 @@ class Plans:
             request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
-        if not has_own_room and (refusal := self._known_refusal(request, position.first_needed_key)) is not None:
+        if not has_own_room and (
+            refusal := known_refusal(self._known_failures, request, position.first_needed_key)
+        ):
             return GangPlan(gang.key, refusal=refusal)
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
@@ -486,13 +488,6 @@ class Plans:
         if not has_own_room and plan.refusal is not None and not plan.hosts:
             self._known_failures[request_signature(request)] = (order, plan.refusal)
         return replace_lost_seats(fabric, plans, request, plan, position, work)
-
-    def _known_refusal(self, request: GangRequest, order: SeatOrder) -> Refusal | None:
-        """Return the refusal of an equal request of a gang ahead; None if none has failed. order: of this gang."""
-        if not self._known_failures:
-            return None
-        failed = self._known_failures.get(request_signature(request))
-        return failed[1] if failed is not None and failed[0] <= order else None
 
     # Standing plans.
 
