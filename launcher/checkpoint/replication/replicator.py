@@ -116,9 +116,7 @@ class ReplicaSender:
         return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
-        """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
-        are skipped.
-        """
+        """Pin this step of all local ranks that have it, until `release` unpins it."""
         for local_rank, rank_store in self._context.daemon.rank_stores.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
@@ -154,10 +152,7 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
-        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often.
-
-        endpoint: of the peer's daemon. complete_step: as in `copy`.
-        """
+        """Copy the pinned shards to one peer, and return the outcome; "without" also if the peer failed too often."""
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -179,11 +174,7 @@ class ReplicaSender:
         return "kept"
 
     async def _send(self, connection: PeerConnection, pin: PinnedShard, complete_step: int) -> None:
-        """Offer a shard to a peer, send its bytes, and await the confirmation.
-
-        Raises PeerUnavailable or OSError if the peer refuses or the connection fails, and BadFrame for another answer.
-        pin: the shard. complete_step: as in `copy`.
-        """
+        """Offer a shard, send it and await the confirmation. Raises LauncherError or OSError if one of these fails."""
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
@@ -206,10 +197,7 @@ class ReplicaSender:
             raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
-        """Unpin a step that is being sent or was sent without completing, and disconnect its receivers.
-
-        Return False if no step besides the complete one is pinned.
-        """
+        """Unpin a step besides the complete one, and disconnect its receivers. Return False if none is pinned."""
         for step in self._pins.keys() - {self._context.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
@@ -261,9 +249,7 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Order all daemons to replicate the newest step that local rank 0 of this worker has announced, step after
-        step, until cancelled. Begins when all other daemons of the group have connected.
-        """
+        """Order all daemons to copy local rank 0's newest announced step, step after step, until cancelled."""
         context, step = self._context, -1
         other_daemons = replica_group.size - 1
         while True:
@@ -284,10 +270,7 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed").
-
-        complete_step: the newest step with all replicas, -1 for none.
-        """
+        """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed")."""
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:
@@ -308,11 +291,7 @@ class ReplicationLeader:
 async def follow(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, replica_group: ReplicaGroup
 ) -> None:
-    """Replicate each step that the first member's daemon names, until cancelled.
-
-    replica_group: names that daemon. After an error of the connection, it connects again. sender, replica_store: of
-    this daemon.
-    """
+    """Replicate each step that the group's first daemon names, until cancelled. Connects again after an error."""
     tries = 0
     while True:
         connection: PeerConnection | None = None
@@ -342,8 +321,7 @@ async def replicate(
 ) -> CopyOutcome:
     """Copy a step to this worker's replica holders; report and return the outcome.
 
-    complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
-    owners that lack it are removed first. sender, replica_store: of this daemon.
+    If complete_step was ordered here in this round, replicas of owners that lack it are removed first; -1 for none.
     """
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
@@ -397,9 +375,7 @@ class Replicator:
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
 
-        step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
-        missing: then no process may start. restore_place: this worker's place in the round, and what to fetch from
-        whom.
+        step: -1 if the world loads from storage. Raises BadCheckpoint if a shard is missing: then no process may start.
         """
         self._close_round()
         context = self._context
@@ -414,10 +390,7 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Record a training process. The first one of this round that wants replicas starts the round's replication.
-
-        hello: its first message. Another round than the present one is ignored.
-        """
+        """Record a training process. The first one of this round that wants replicas starts the round's replication."""
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -479,17 +452,14 @@ class Replicator:
         await adopt_shards(self._context, self.replica_store, order)
 
     async def fetch_shard(self, request: FetchShard) -> ShardFetched:
-        """Fetch a shard, if it is not here, and return where it lies. Raises BadCheckpoint if no worker gives it, or if
-        the members have not agreed on its round and world size.
-        """
+        """Fetch a shard if it is not here; return where it lies. Raises BadCheckpoint if no worker gives it."""
         return await fetch_for_reader(self._context, self.replica_store, request)
 
     async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
         """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
 
         own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
-        this worker then fetches nothing in the next round. Then come the steps of `own`, then replicas, newest first;
-        together at most MAX_HOLDS - _RESERVED_ENTRIES.
+        this worker then fetches nothing in the next round. At most MAX_HOLDS - _RESERVED_ENTRIES in all.
         """
         replicated = [
             msgspec.structs.replace(each, count=1)
