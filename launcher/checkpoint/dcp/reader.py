@@ -384,7 +384,6 @@ def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
             buffer = octets(target.data_ptr(), target.nbytes)
 
             def commit() -> None:
-                """Count the read as a write into the target, and tell the planner that it is loaded."""
                 increment_version(target)
                 planner.commit_tensor(item, target)
 
