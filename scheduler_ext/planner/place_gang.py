@@ -14,7 +14,7 @@ replica makes the same plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +31,6 @@ from turnout.scheduler_ext.planner.batches import (
     Work,
     place_batches,
 )
-from turnout.scheduler_ext.planner.order import SeatOrder
 from turnout.scheduler_ext.planner.pack import (
     MAX_PODS_PER_HOST,
     domains_of_level,
@@ -432,16 +431,3 @@ def request_signature(request: GangRequest) -> object:
     wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
     labels = None if request.label_domains is None else request.label_domains.levels
     return batches, min_pods, gang.min_by_role, wishes, labels, request.distance_rule
-
-
-def known_refusal(
-    failures: Mapping[object, tuple[SeatOrder, Refusal]], request: GangRequest, order: SeatOrder
-) -> Refusal | None:
-    """Return the refusal of an equal request of a gang ahead; None if none has failed.
-
-    failures: `request_signature` of a request -> (order of its gang, its refusal). order: of this request's gang.
-    """
-    if not failures:  # the signature of a large gang is not free
-        return None
-    failed = failures.get(request_signature(request))
-    return failed[1] if failed is not None and failed[0] <= order else None

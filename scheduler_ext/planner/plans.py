@@ -44,7 +44,7 @@ from turnout.scheduler_ext.planner.order import (
     update_plan,
     waiting_partners,
 )
-from turnout.scheduler_ext.planner.place_gang import known_refusal, request_signature
+from turnout.scheduler_ext.planner.place_gang import request_signature
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
@@ -474,10 +474,10 @@ class Plans:
             request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
-        if not has_own_room and (
-            refusal := known_refusal(self._known_failures, request, position.first_needed_key)
-        ):
-            return GangPlan(gang.key, refusal=refusal)
+        if self._known_failures and not has_own_room:
+            failed = self._known_failures.get(request_signature(request))
+            if failed is not None and failed[0] <= position.first_needed_key:
+                return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
         plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
@@ -568,10 +568,8 @@ class Plans:
     def _take_back_on_row(self, row: int) -> list[GangKey]:
         """Take seats back from a row that cannot hold all of them, the last in order first.
 
-        Returns the gangs that need a plan.
-
-        A gang that loses a seat of its min loses its plan. A gang that loses a seat above its min keeps the other
-        seats.
+        Returns the gangs that need a plan. A gang that loses a seat of its min loses its plan; one that loses a seat
+        above its min keeps the other seats.
         """
         moved = []
         seats = self._plans.seats_on(row)

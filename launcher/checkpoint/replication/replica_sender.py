@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotState
 from turnout.launcher.checkpoint.replication import peer_connection
