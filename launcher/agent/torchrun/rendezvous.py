@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import api
 
 from turnout.launcher.agent.start_agent import run_agent
 from turnout.launcher.coordinator_messages import Formed
-from turnout.launcher.errors import BadSettings, LauncherError
+from turnout.launcher.errors import BadElasticSpec, BadSettings, LauncherError
 from turnout.launcher.event_log import log_to
 from turnout.launcher.model import PORT, ElasticSpec, Exit
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
@@ -178,7 +178,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         self._address = getattr(parameters, "local_addr", None)
         try:
             self._thread = BackgroundAgent(settings_of(parameters))
-        except BadSettings as error:
+        except (BadSettings, BadElasticSpec) as error:
             raise ValueError(str(error)) from error
 
     def get_backend(self) -> str:

@@ -1,0 +1,22 @@
+"""What torchrun is told about our rendezvous and cannot be used is refused as torch refuses it: with a ValueError."""
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from turnout.launcher.agent.torchrun.handler import handler
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "message"),
+    [
+        pytest.param("w0:70000", {}, "port 70000 is outside", id="a port out of its bounds"),
+        pytest.param("w0:port", {}, "port", id="a port that is no number"),
+        pytest.param("w0:1", {"join_timeout": "-1"}, "outside 0 to", id="a time out of its bounds"),
+        pytest.param("w0:1", {"last_call_timeout": "soon"}, "soon", id="a time that is no number"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_a_value_error(monkeypatch, endpoint, options, message):
+    monkeypatch.setenv("TURNOUT_INSECURE_NO_TOKEN", "1")
+    parameters = RendezvousParameters("turnout", endpoint, "run", 1, 2, **options)
+    with pytest.raises(ValueError, match=message):
+        handler()(parameters)
