@@ -119,17 +119,17 @@ def start_extender(
 async def wait_until_ready(begun: StartedExtender, session: aiohttp.ClientSession) -> AsyncIterator[RunningExtender]:
     """Wait until an extender is ready; yield it, and end it at the end of the block.
 
-    Raises ExtenderFailed if it exits first, or is not ready within _START_S seconds. A TimeoutError or
-    ChildProcessError of the block becomes ExtenderFailed, too.
+    Raises ExtenderFailed if it exits first, or is not ready within _START_S seconds.
     """
     try:
-        async with asyncio.timeout(_START_S):
-            up = await _wait_until_ready(begun, RunningExtender("", begun.health, session))
+        try:
+            async with asyncio.timeout(_START_S):
+                up = await _wait_until_ready(begun, RunningExtender("", begun.health, session))
+        except TimeoutError as error:
+            raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(begun.log)}") from error
+        except ChildProcessError as error:
+            raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(begun.log)}") from error
         yield up
-    except TimeoutError as error:
-        raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(begun.log)}") from error
-    except ChildProcessError as error:
-        raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(begun.log)}") from error
     finally:
         await asyncio.shield(asyncio.to_thread(_end_extender, begun.child))
 

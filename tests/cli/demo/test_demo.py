@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turnout.cli.commands.child_programs import ExtenderFailed
+from turnout.cli.commands.child_programs import ExtenderFailed, extender_command, running_extender
 from turnout.cli.demo.driver import Baseline, Show, perform
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, map_text, recable, scene
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, board, requests_sentence, score, sentence
+from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import build
 from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY
@@ -181,6 +182,16 @@ def test_a_killed_demo_takes_its_extender_with_it(tmp_path):
     started.communicate(timeout=10)
     assert select.select([watched], [], [], 10)[0] == [watched]
     os.close(watched)
+
+
+@pytest.mark.asyncio
+async def test_an_error_beside_a_ready_extender_is_not_taken_for_its_own(tmp_path):
+    kubeconfig = tmp_path / "kubeconfig"
+    async with local_cluster(kubeconfig) as cluster:
+        running = running_extender(extender_command(), kubeconfig, "kube-system/map", tmp_path, cluster.session)
+        with pytest.raises(TimeoutError, match="the gang waits"):
+            async with running:
+                raise TimeoutError("the gang waits")
 
 
 @pytest.mark.asyncio
