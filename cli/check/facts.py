@@ -24,8 +24,10 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
-    version: of this program. A fact that may not be read, that the API server does not serve, or that fails, is None,
-    or left out of its list. Raises CallError if the API server does not answer, or refuses to name its version.
+    version: of this program. A fact that may not be read or that fails is None, or left out of its list or mapping;
+    `refused` and `unserved` of the result say why, by path. A kind that the API server does not serve is None, too.
+    Raises CallError if the API server does not answer or refuses to name its version, or if its answer to a question is
+    no refusal or failure of this one question.
     """
     found = msgspec.json.decode(await client.get("/version"))
     reader = FactReader(client)
@@ -42,10 +44,7 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
         others=[_key(each) for each in deployments or () if not _is_ours(each)],
         leases=await reader.all_of("/apis/coordination.k8s.io/v1", namespaces, "leases"),
         heartbeats=await reader.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
-        maps={
-            namespace: await reader.one(f"/api/v1/namespaces/{namespace}/configmaps/node-topology-config")
-            for namespace in namespaces
-        },
+        maps=await _maps(reader, namespaces),
         pages={
             pod["metadata"]["name"]: await reader.page(pod)
             for pod in await reader.all_of("/api/v1", namespaces, "pods")
@@ -55,6 +54,19 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
         refused=reader.refused,
         unserved=reader.unserved,
     )
+
+
+async def _maps(reader: FactReader, namespaces: Sequence[str]) -> dict[str, Object | None]:
+    """Return the ConfigMap of the topology map by namespace; None where there is none. Maps that could not be read are
+    left out.
+    """
+    found = dict[str, Object | None]()
+    for namespace in namespaces:
+        path = f"/api/v1/namespaces/{namespace}/configmaps/node-topology-config"
+        configmap = await reader.one(path)
+        if path not in reader.refused and path not in reader.unserved:
+            found[namespace] = configmap
+    return found
 
 
 async def _method_facts(reader: FactReader) -> MethodFacts:
@@ -175,7 +187,10 @@ def samples(page: str) -> list[MetricSample]:
 
 
 def _ahead_s(client: Client) -> float | None:
-    """Give by how much the API server's clock is ahead of this machine's; its answers say it to the second."""
+    """Return by how many seconds the API server's clock is ahead of this machine's, to the second.
+
+    None before the first answer with a date.
+    """
     found_s = client.server_ahead_s()
     return None if found_s is None else found_s + time.monotonic() - time.time()
 

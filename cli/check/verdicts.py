@@ -121,13 +121,18 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield lines on each topology map: its faults, or that it is empty, or a comparison with the nodes.
+    """Yield lines on each topology map: that there is none, its faults, that it is empty, or a comparison with the
+    nodes.
 
-    Without maps, or if the nodes may not be listed, there is nothing to compare.
+    Maps that could not be read have no line. If the nodes may not be listed, there is nothing to compare.
     """
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
-        data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
+        if found is None:
+            text = f"there is no map in {namespace}: no node is preferred to another"
+            yield CheckLine(Level.WRONG, "map", text, "docs/topology.md: write the ConfigMap node-topology-config")
+            continue
+        data = {key: text for key, text in (found.get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
         reading = read_map(data)
         if reading.faults:
             first = reading.faults[0]
@@ -479,12 +484,13 @@ class MethodFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The cluster as it was seen. None: it could not be, and `refused` says why, by what was asked for.
+    """The cluster as it was seen. None: it could not be seen; `refused` and `unserved` say why, by API path.
 
-    ours: the version of this program. now_s: its time in seconds since 1970. ahead_s: by how much the API server's
-    clock is ahead. deployments: those of ours. others: all others by name, (namespace, name). leases: those beside our
-    Deployments, and heartbeats those of nodes. maps: the ConfigMap of the map by its namespace. pages: the metrics of
-    each extender that answered, by its pod; None of one that did not.
+    ours: the version of this program. now_s: its time in seconds since 1970. ahead_s: by how many seconds the API
+    server's clock is ahead. deployments: those of ours. others: all others by name, (namespace, name). leases: those
+    beside our Deployments, and heartbeats those of nodes. maps: the ConfigMap of the topology map by its namespace,
+    None where there is none; without those that could not be read. pages: the metrics of each extender that answered,
+    by its pod; None of one that did not.
     """
 
     ours: str

@@ -12,6 +12,7 @@ from tests.cli.test_why_command import kubeconfig, turnout
 from turnout.kube.times import rfc3339
 
 PODS = "/api/v1/namespaces/gpu-team/pods"
+MAP = "/api/v1/namespaces/gpu-team/configmaps/node-topology-config"
 PAGE = f"{PODS}/turnout-extender-a:9090/proxy/metrics"
 OURS = {"app.kubernetes.io/part-of": "turnout"}
 
@@ -41,7 +42,7 @@ def answers():
         PODS: [of_ours(pod)],
         f"{leases}/gpu-team/leases": [of_ours(held)],
         f"{leases}/kube-node-lease/leases": [heard],
-        "/api/v1/namespaces/gpu-team/configmaps/node-topology-config": {"data": {"topology_config": "leaf-1 s n1\n"}},
+        MAP: {"data": {"topology_config": "leaf-1 s n1\n"}},
         PAGE: 'turnout_extender_requests_total{verb="filter",outcome="ok"} 12\n',
     }
 
@@ -148,6 +149,32 @@ async def test_who_may_see_little_is_told_what_he_lacks(served):
     assert "? rights       /apis/apps/v1/deployments cannot be seen: no /apis/apps/v1/deployments\n" in out
     assert "→ bind the ClusterRole turnout-viewer" in out
     assert "installed" not in out
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        pytest.param(403, "rights", id="a map that the user may not read"),
+        pytest.param(500, "cannot be read", id="a map that the server fails to read"),
+    ],
+)
+async def test_a_map_that_cannot_be_read_is_not_called_empty(served, status, line):
+    config, given = served
+    given[MAP] = status
+    code, out, complaint = await turnout("check", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    assert "✗" not in out
+    assert [line in each for each in out.splitlines() if MAP in each] == [True]
+
+
+@pytest.mark.asyncio
+async def test_a_missing_map_is_told(served):
+    config, given = served
+    del given[MAP]
+    code, out, _ = await turnout("check", "--kubeconfig", config)
+    assert code == 3
+    assert "✗ map          there is no map in gpu-team: no node is preferred to another" in out
 
 
 @pytest.mark.asyncio

@@ -125,7 +125,7 @@ CASES = {
     ),
     "no map at all": (
         replace(FINE, maps={"gpu-team": None}),
-        (WRONG, "map", "is empty", "edit configmap node-topology-config"),
+        (WRONG, "map", "there is no map in gpu-team", "write the ConfigMap node-topology-config"),
     ),
     "a map with a fault": (
         replace(FINE, maps=the_map("leaf-1 spine-1 n1\nleaf-2 n2\n")),
