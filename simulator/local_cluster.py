@@ -188,10 +188,11 @@ async def local_cluster(
 
 @asynccontextmanager
 async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
-    """Join an API server that runs already, as local_cluster() starts one, until the block ends.
+    """Attach to an API server that already runs, a real one or another local cluster's, until the block ends.
 
-    It may be a real API server. Nothing is asked of it here, so a wrong address shows at the first call. Its nodes,
-    kubelet and scheduler are added by the caller as with local_cluster().
+    No request is sent here, so a wrong address shows at the first call. Nothing is started either: the caller adds
+    nodes with add_nodes(), the kubelet with run_pods() and the scheduler with schedule(). A part that fails ends the
+    block with its error.
     """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
     async with Connections() as connections, _session(connections) as session, background() as parts:

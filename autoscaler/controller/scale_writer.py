@@ -294,10 +294,11 @@ class ScaleWriter:
         return False
 
     async def _current_term(self, raw: Object, now_s: float) -> int | None:
-        """Return our term, read just before a write; None if the Lease is not ours. raw: the job's object.
+        """Return the number of our term as leader; None if we do not lead. To be called directly before a write.
 
-        A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
-        now_s: seconds since 1970.
+        The Lease is read only if the job carries a later, recent term: another replica may lead, or the owner of the
+        job has written it. If the Lease cannot be read, we do not lead. raw: the job's object. now_s: seconds since
+        1970.
         """
         term = self._leader_term()
         annotations = raw["metadata"].get("annotations") or {}

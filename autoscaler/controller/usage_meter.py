@@ -82,10 +82,11 @@ class UsageMeter(Collector):
     def set_sources(
         self, free_gpus: Callable[[], int], owner_of: Callable[[JobKey], str], headroom: Mapping[str, int]
     ) -> None:
-        """Set where other values come from.
+        """Set the sources of what an observation does not contain. Without this call there are no free GPUs, owners
+        and headroom.
 
-        free_gpus: returns the free GPUs of ready nodes. owner_of: returns the owner of a job, "" for none. headroom:
-        the admin's, by resource.
+        free_gpus: returns how many GPUs of ready nodes are free. owner_of: returns the value of a job's label that
+        `--owner-label` names, "" without one. headroom: `Policy.headroom`, an amount for each resource.
         """
         self._free_gpus, self._owner_of, self._headroom = free_gpus, owner_of, headroom
 

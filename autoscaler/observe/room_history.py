@@ -87,9 +87,10 @@ class IdleRoom:
 
 
 def _free_devices(observation: Observation) -> Iterator[tuple[str, str, int]]:
-    """Yield (place, resource, amount >= 0) of free devices, such as GPUs: on the nodes, and in queues with a limit.
+    """Yield (place, resource, free amount >= 0) for each device resource, such as nvidia.com/gpu.
 
-    Nodes that admit no shape are left out.
+    place: NODES for the sum over all nodes that admit some shape of pods; or the name of a queue, for each resource
+    that it limits. Resources without a "/" in their name, such as cpu, are left out.
     """
     room = observation.room
     usable = np.logical_or.reduce([*room.admits.values()]) if room.admits else np.zeros(len(room.free), dtype=np.bool_)

@@ -313,7 +313,7 @@ def decision_list(state: ClusterState, query: Query) -> DecisionList:
     """Return the decisions that match all filters, the newest first unless the query sorts, paged.
 
     The filter "text" matches a part of object, reason or sentence in any case; the others match a field exactly. Raises
-    BadQuery for an unknown sort key.
+    BadQuery for another sort key than "at_s" or "-at_s".
     """
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}

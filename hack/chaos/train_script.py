@@ -133,10 +133,11 @@ def undisturbed(home: Path, diary: HistoryWriter) -> None:
 
 
 def train(home: Path, diary: HistoryWriter) -> None:
-    """Train from the newest state to the end, or to the step at which all ranks stop. Each step is recorded in the
-    diary.
+    """Train as one rank under turnout-run, from the newest checkpoint to the end of the plan, or to the step at which
+    the job is drained. Each step is recorded in the history.
 
-    home: has plan.json; checkpoints go below it.
+    torch.distributed is initialised before. home: a folder with plan.json; checkpoints go to home/storage/run. diary:
+    this rank's part of the history.
     """
     training = Training(home)
     checkpoints, steps = Checkpointer(home / "storage" / "run", replicated=True, keep=KEPT), Steps()

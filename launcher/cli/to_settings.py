@@ -64,7 +64,8 @@ def resizable(strategy: str, min_workers: int, max_workers: int) -> str | None:
     )
 
 
-# Parsed values by option name without "--". An option that was not given, or set by a variable, is missing.
+# Parsed values by option name without "--". Options that are neither given nor set by an environment variable are
+# missing.
 ParsedOptions: TypeAlias = Mapping[str, Any]
 
 MISSED_HEARTBEATS = 5  # missing heartbeats after which a peer is given up
@@ -156,9 +157,11 @@ def _processes(chosen: ParsedOptions) -> int | Devices:
 
 
 def _command(line: Line, chosen: ParsedOptions, environ: Mapping[str, str]) -> Command:
-    """Return the command to run. Raises BadCommand if --module and --no-python are both given without --run-path.
+    """Return the command that every training process runs.
 
-    Source: torchrun, where --run-path overrides the other two, and those exclude each other.
+    line: its script and arguments. chosen: the options, those set by environment variables included. environ: only
+    PYTHON_EXEC is read, the path of the Python interpreter. Raises BadCommand if --module and --no-python are both
+    chosen without --run-path. Source: torchrun, where --run-path overrides the other two, and those exclude each other.
     """
     kinds = {"run-path": ScriptKind.RUN_PATH, "module": ScriptKind.MODULE, "no-python": ScriptKind.PROGRAM}
     chosen_kinds = [kind for name, kind in kinds.items() if chosen.get(name)]

@@ -45,7 +45,7 @@ from turnout.launcher.rendezvous.diagnosis.node_check import (
     log_if_excluded,
     record_probe,
     restart_check,
-    spare_reason,
+    wait_reason,
 )
 from turnout.launcher.rendezvous.drain import (
     drain,
@@ -375,7 +375,7 @@ def _answer_join(transition: Transition, member: Member, base: LastWorld) -> Non
         if member.id not in state.ending.done:
             transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
     elif state.phase in TRAINING_PHASES and not base.busy:
-        transition.wait(member.id, *spare_reason(transition, member.id))
+        transition.wait(member.id, *wait_reason(transition, member.id))
 
 
 def _continue_member(transition: Transition, id_: str) -> None:

@@ -218,12 +218,12 @@ def end_of_reservation(
 ) -> ReservationEnd | None:
     """Return why a reservation ends now; None while it goes on.
 
-    It ends when at least the holder's min of members has nodes and no member waits (USED), when its time is over, or
-    when its holder no longer exists. A holder that is moved (reason REPAIR) may be absent for ABSENT_S, since its
-    controller makes new pods.
+    It ends as USED when at least the holder's min of members has nodes and no member waits, as GANG_DELETED when the
+    holder has no member (with reason REPAIR: for ABSENT_S, since its controller makes new pods), else as EXPIRED when
+    its time is over.
 
-    gang: the holder; None while it has no member, even if its PodGroup exists. absent_s: for how long the holder has
-    not existed, in seconds; 0 while it exists. wall_s: seconds since 1970.
+    gang: the holder, None if it has no member. absent_s: seconds since its last member went, 0 if it has one. wall_s:
+    now, in seconds since 1970.
     """
     if gang is None:
         # All pods of a gang that moves may be deleted before its controller makes new ones.

@@ -117,10 +117,12 @@ def plan_or_rejection(fabric: Fabric, request: GangRequest, plan: GangPlan) -> G
 
 
 def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
-    """Return the plan of the first relaxation that places the whole gang; else the plan that places most members.
+    """Try the request as it is, then with ever more soft terms given up; return the first plan without a refusal.
 
-    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term. If no relaxation
-    finds a place, every assignment of a small gang is searched. room_of: the room that the gang may use.
+    Else the plan that places most members is returned. If none places any, it is the plan with all soft terms given up,
+    so that its refusal names a hard one; then every assignment of a small gang is searched. A gang that is incomplete,
+    or has no host in its level, is refused first. room_of: the room that the gang may use. work: is spent; nothing is
+    searched once it is used up.
     """
     if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)

@@ -149,8 +149,8 @@ def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
 
 
 def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
-    """Return the sort key of a gang's plans, the best first: without a refusal, with most members, on the fewest
-    switches.
+    """Return a sort key by which the best plan of a gang is the smallest: no refusal before a refusal, then more
+    members with a host, then fewer switches, summed over all tiers.
     """
     used = ring_cost(fabric, list(plan.hosts.values())).switches
     return plan.refusal is not None, -len(plan.hosts), sum(used)
@@ -331,18 +331,19 @@ def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -
 
 
 def limit_by_spread(request: GangRequest, batch: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
-    """Return the room of each host within the hard spread constraint, less the gang's members that are there.
+    """Return how many pods of a batch each host may take under its hard spread constraint.
 
-    batch: its smallest constraint counts. anchors: the host of each placed member. room: is not changed; returned
-    itself if no constraint is to be respected.
+    That is the room, but with the placed members on the host at most `max_per_host` pods. The smallest `max_per_host`
+    of the batch's members counts. anchors: host ids of the placed members that count, one entry for each member. room:
+    without the placed members; it is not changed, and returned itself if no member has a limit or if
+    `request.spread_evenly` is False.
     """
     max_per_host = min((m.max_per_host for m in batch.members if m.max_per_host), default=0)
     if not max_per_host or not request.spread_evenly:
         return room
-    room = np.minimum(room, max_per_host)
-    for host in anchors:
-        room[host] = max(0, room[host] - 1)
-    return room
+    placed_pods = np.bincount(np.asarray(anchors, dtype=np.intp), minlength=len(room))
+    limited: Rows = np.minimum(room, np.maximum(0, max_per_host - placed_pods))
+    return limited
 
 
 def exclude_rows(

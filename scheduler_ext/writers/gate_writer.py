@@ -177,7 +177,7 @@ class GateWriter:
                 while due:
                     for key, writes in self._decide(due):
                         self._busy.add(key)
-                        tasks.create_task(self._release(key, writes))
+                        tasks.create_task(self._write_gang(key, writes))
                     if due:
                         await asyncio.sleep(0)  # the Lease and the probes are served between plans
 
@@ -335,11 +335,11 @@ class GateWriter:
 
     # Writing.
 
-    async def _release(self, key: GangKey, writes: Writes) -> None:
-        """Send writes for a gang, and decide on the next ones, for MAX_ROUNDS rounds or until nothing is left or a
-        write failed.
+    async def _write_gang(self, key: GangKey, writes: Writes) -> None:
+        """Send a gang's writes, then decide on the next ones and send those, up to MAX_ROUNDS times.
 
-        After that the next tick decides. writes: the first to send.
+        Ends early if nothing is left or a write failed: the next tick goes on. The caller has put `key` into `_busy`;
+        it is taken out at the end. writes: the first ones.
         """
         try:
             for _ in range(MAX_ROUNDS):

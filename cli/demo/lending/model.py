@@ -245,12 +245,12 @@ def sentence(story: Story, sums: LendingSums) -> str:
 
     Says "Nothing was lent." if no job ever had more workers than its minimum.
     """
-    autoscalers = [
+    borrowers = [
         p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.minimum for m in story.moments)
     ]
-    if not autoscalers:
+    if not borrowers:
         return "Nothing was lent."
-    text = f"{' and '.join(autoscalers)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
+    text = f"{' and '.join(borrowers)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
     if not sums.waiting_times:
         return f"{text}, and nobody needed them back."
     who = ", ".join(f"{wait.letter} ran {wait.whole_s:.2f} s after its turn had come" for wait in sums.waiting_times)

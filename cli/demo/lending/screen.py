@@ -107,7 +107,7 @@ class LendingScreen:
         self._console.print(row, no_wrap=True, overflow="crop", soft_wrap=False)
 
     def _strip(self, story: Story, seats: Seats, leaf: Sequence[str]) -> Text:
-        return _coloured(strip(seats, story.players, leaf, GPUS_PER_NODE))
+        return _coloured(gpu_signs(seats, story.players, leaf, GPUS_PER_NODE))
 
     def close(self, story: Story) -> None:
         """Print the outcome after the last moment: a chart of GPUs over time, its legend, a table of sums and a
@@ -306,8 +306,9 @@ class Chart:
     column_s: float
 
 
-def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: int) -> str:
-    """Return a leaf switch as text: one character for each GPU, node by node.
+def gpu_signs(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: int) -> str:
+    """Return the GPUs of a leaf switch as text, one character each, node by node: the letter of the job that holds it,
+    in lower case for a worker above the min, FREE for an idle GPU.
 
     seats: GPUs that the players hold. nodes: under the switch. gpus: of each node.
     """

@@ -187,7 +187,7 @@ def read(text: bytes | memoryview) -> Table:
 def _check(table: Table) -> None:
     """Raise BadCheckpoint if parts of a table contradict each other, or this torch lacks a dtype or memory format."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
-        raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
+        raise BadCheckpoint("the metadata names a rank outside the world, or uses one key for a tensor and a value")
     for key, tensor in table.tensors.items():
         if tensor.dtype not in _DTYPES or tensor.memory_format not in _FORMATS:
             raise BadCheckpoint(f"{key}: this torch has no {tensor.dtype} or no {tensor.memory_format}")

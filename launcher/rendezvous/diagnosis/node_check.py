@@ -268,11 +268,19 @@ def log_if_excluded(transition: Transition, id_: str) -> bool:
     return exclusion is not None
 
 
-def spare_reason(transition: Transition, id_: str) -> tuple[Reason, str]:
-    """Return reason and detail why a member waits while a world trains: its exclusion, its imports, or a full world."""
+def wait_reason(transition: Transition, id_: str) -> tuple[Reason, str]:
+    """Return (reason, detail) why a member that is not in the training world waits.
+
+    The reason and description of its exclusion while a node check excludes it; else Reason.SPARE, with a detail only if
+    the member still imports modules. id_: a present member that is not in the world.
+    """
     if (exclusion := transition.exclusion(id_)) is not None:
         return exclusion.reason, exclusion.describe(transition.now_s)
-    detail = "" if transition.is_ready(id_) else "it still imports: a world that trains is not stopped for it before"
+    detail = (
+        ""
+        if transition.is_ready(id_)
+        else "it still imports modules; a training world is stopped for it only after that"
+    )
     return Reason.SPARE, detail
 
 

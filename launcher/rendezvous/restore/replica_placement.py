@@ -36,7 +36,7 @@ def replica_holders(
     path_of = dict(members)
     if len(path_of) < len(members):
         twice = next(id_ for id_, times in Counter(id_ for id_, _ in members).items() if times > 1)
-        raise BadMember(twice, "this id is told twice")
+        raise BadMember(twice, "two members have this id")
     copies = max(0, min(replicas, len(members) - 1)) + 1
     ring = _replace_missing(path_of, list(before or ()))
     if not ring or lost_shards(_holders_on_ring(ring, copies), path_of) != _unavoidable_losses(path_of, copies):

@@ -92,8 +92,9 @@ class HttpClient:
                 raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
             return answer
 
-    def _watch(self, path: str, version: str) -> Any:
-        """Return an async context manager that yields the response of a watch without a time limit.
+    def _open_watch(self, path: str, version: str) -> Any:
+        """Return an async context manager that yields the response of a watch without a time limit, whatever its
+        status: the caller checks it.
 
         path: of a list, with its selectors. version: the resourceVersion to start from.
         """
@@ -123,7 +124,7 @@ class HttpClient:
                 for item in listed["items"]:
                     yield "ADDED", WatchedObject(msgspec.json.encode(item), item)
                 yield "SYNCED", WatchedObject(b"{}")
-            async with self._watch(path, version) as response:
+            async with self._open_watch(path, version) as response:
                 if response.status == 410:
                     version = ""
                     continue

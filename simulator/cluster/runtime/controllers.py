@@ -90,9 +90,10 @@ class Controllers:
                 await asyncio.sleep(_AGAIN_S)
 
     def _store_observed(self, plural: str, word: str, obj: Object) -> None:
-        """Store an observed object, and mark the objects of controllers that it concerns as due.
+        """Store an object that a watch has shown, and mark every object that must be reconciled because of it.
 
-        word: ADDED, MODIFIED or DELETED. A stale version is ignored.
+        plural: the key of the kind in _PATHS, such as "jobs.batch". word: ADDED, MODIFIED or DELETED. obj: at DELETED
+        its uid is enough. A version that is not newer than the known one is ignored.
         """
         uid = obj["metadata"]["uid"]
         before = self._cache.get(plural, uid)

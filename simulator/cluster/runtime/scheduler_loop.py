@@ -399,7 +399,10 @@ def _lookup_keys(pod: Object) -> list[str]:
 
 
 class ObjectCache:
-    """Objects by plural and uid. A write of the controller itself is added at once, so its next look sees it."""
+    """Objects by kind and uid. A write of the controller itself is added at once, so its next look sees it.
+
+    `plural` of all methods is the key of a kind in _PATHS of controllers.py, such as "pods" or "jobs.batch".
+    """
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
@@ -408,7 +411,7 @@ class ObjectCache:
         ] = {}  # uids of what was deleted, so that an old event does not bring it back
         self._tagged: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
         self._owned: dict[tuple[str, str], set[str]] = {}  # plural, uid of an owner -> uids of what is no pod
-        self._requested: Counter[str] = Counter()
+        self._free: Counter[str] = Counter()
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
@@ -430,11 +433,11 @@ class ObjectCache:
         else:
             for tag in _lookup_keys(obj):
                 self._owned.setdefault((plural, tag), set()).add(uid)
-        self._weigh(plural, uid, obj)
+        self._update_free(plural, uid, obj)
         return True
 
     def drop(self, plural: str, uid: str) -> Object | None:
-        """Remove an object, and return its last state; None if it is unknown. An old version is not added again."""
+        """Remove a deleted object, and return its last state, None if unknown. `put` refuses its uid from now on."""
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > 10_000:
             del self._deleted_uids[next(iter(self._deleted_uids))]
@@ -442,7 +445,7 @@ class ObjectCache:
         for tag in _lookup_keys(obj) if obj else ():
             of = self._tagged.get(tag) if plural == PODS else self._owned.get((plural, tag))
             (of or set()).discard(uid)
-        self._weigh(plural, uid, None)
+        self._update_free(plural, uid, None)
         return obj
 
     def get(self, plural: str, uid: str) -> Object | None:
@@ -470,13 +473,13 @@ class ObjectCache:
 
         The mapping is the cache's own: do not change it.
         """
-        return self._requested
+        return self._free
 
-    def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:
+    def _update_free(self, plural: str, uid: str, obj: Object | None) -> None:
         """Update the free resources of all nodes together by a changed node or pod. obj: None if it was deleted."""
         if plural not in (PODS, NODES):
             return
-        self._requested.subtract(self._shares.pop(uid, {}))
+        self._free.subtract(self._shares.pop(uid, {}))
         if obj is None:
             return
         share: Counter[str] = Counter()
@@ -486,7 +489,7 @@ class ObjectCache:
             for container in obj["spec"]["containers"]:
                 share.subtract(amounts_of((container.get("resources") or {}).get("requests") or {}))
         self._shares[uid] = share
-        self._requested.update(share)
+        self._free.update(share)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def main() -> NoReturn:
     Without a command in the order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is
     not SIGTERM.
     """
-    order: Order = json.loads(_read_line())
+    order: Order = json.loads(_read_order_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signals: list[int] = []
@@ -60,8 +60,11 @@ def can_have_walls() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _read_line() -> bytes:
-    """Read one line of stdin and return it, and read no byte after it."""
+def _read_order_line() -> bytes:
+    """Return the first line of stdin, with its newline. The process exits with NOT_STARTED if stdin ends before it.
+
+    The parent must write nothing after the line, because that could be returned, too.
+    """
     read = bytearray()
     while not read.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)

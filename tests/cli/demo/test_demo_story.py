@@ -19,7 +19,7 @@ from turnout.cli.demo.lending.model import (
     wait_of,
     wait_text,
 )
-from turnout.cli.demo.lending.screen import Bar, bars, chart, line, runs, strip
+from turnout.cli.demo.lending.screen import Bar, bars, chart, gpu_signs, line, runs
 from turnout.cli.demo.lending.testbed import PLAYERS, decision
 
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
@@ -184,7 +184,7 @@ def test_nobody_waited_where_nobody_gave():
 
 def test_a_leaf_shows_who_sits_where():
     seats = (*(GpuSeat("A", index, "gpu-1", True) for index in range(4)), GpuSeat("A", 4, "gpu-2", True))
-    assert strip(seats, PLAYERS, ["gpu-1", "gpu-2"], 4) == "AAaaa···"
+    assert gpu_signs(seats, PLAYERS, ["gpu-1", "gpu-2"], 4) == "AAaaa···"
     assert bars(seats, PLAYERS)[:2] == [Bar("A", 2, 3), Bar("B", 0, 0)]
     assert runs("AAaa··") == ["AA", "aa", "··"]
 

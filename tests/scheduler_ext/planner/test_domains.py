@@ -252,6 +252,7 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
 @pytest.mark.parametrize(("maximum", "even", "anchors", "left"), [
     pytest.param([2], True, [], [2, 2, 1], id="as many as the constraint allows"),
     pytest.param([2], True, [0, 0, 0, 1], [0, 1, 1], id="less those that are there"),
+    pytest.param([2], True, [2], [2, 2, 1], id="the room, which is already less those that are there"),
     pytest.param([2, 1], True, [], [1, 1, 1], id="of two constraints the narrower"),
     pytest.param([None, 2], True, [], [2, 2, 1], id="of members without one the others'"),
     pytest.param([None], True, [0], [4, 3, 1], id="all, without a constraint"),

@@ -206,7 +206,9 @@ def test_where_no_test_can_tell_one_left_out_for_a_link_is_believed():
     ("importing_s", "why"),
     [
         pytest.param(
-            60.0, "it still imports: a world that trains is not stopped for it before", id="which still imports"
+            60.0,
+            "it still imports modules; a training world is stopped for it only after that",
+            id="which still imports",
         ),
         pytest.param(0.0, "", id="which is ready"),
     ],
