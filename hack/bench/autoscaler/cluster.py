@@ -115,9 +115,9 @@ def quota(namespace: str, gpus: int) -> Raw:
 
 
 def indexed_job(number: int, size: int, minimum: int, maximum: int, gpus: int) -> Raw:
-    """Return an elastic Indexed Job with `size` workers. number: gives name and namespace. gpus: of each worker.
+    """Return an elastic Indexed Job with `size` workers.
 
-    minimum, maximum: bounds of its workers.
+    number: its name and namespace follow from it. gpus: of each worker. minimum, maximum: bounds of its workers.
     """
     meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
     meta["annotations"] = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum)}

@@ -61,7 +61,7 @@ def run(scale: Scale) -> Outcome:
 
 def _nodes(times: int) -> Outcome:
     """Check `times` simulated clusters in each scene with both rules. Return tables and targets."""
-    found = [_found(scene, times) for scene in SCENES]
+    found = [_judge_clusters(scene, times) for scene in SCENES]
     issue = found[0]
     a_suspect = max(len(each.extra) / len(each.suspects) for each in issue.trials)
     blamed = sum(innocents(each.ours, each.trials) for each in found)
@@ -85,7 +85,7 @@ def _nodes(times: int) -> Outcome:
     )
 
 
-def _found(scene: Scene, floors: int) -> NodeCheckResults:
+def _judge_clusters(scene: Scene, floors: int) -> NodeCheckResults:
     judged = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
     return NodeCheckResults(
         scene, judged, [trials.ours(each) for each in judged], [trials.theirs(each) for each in judged]

@@ -126,7 +126,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _pod(number: int) -> dict[str, Any]:
-    """Return a pod that asks for one GPU. number: gives its name."""
+    """Return a pod that asks for one GPU. number: its name ends with it."""
     asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "registry.example.com/train:1", "resources": {"limits": asks}}
     labels = {"app": "bench", "index": str(number)}

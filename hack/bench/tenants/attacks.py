@@ -44,7 +44,7 @@ class NamedAttack:
     takes: bool = False  # its pods can run, so the run for comparison has the same pods without annotations
 
     @property
-    def beside(self) -> Attack:
+    def comparison(self) -> Attack:
         """Return the attack of the run for comparison: the same pods without annotations, or no pods if they cannot
         run.
         """

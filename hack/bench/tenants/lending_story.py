@@ -212,10 +212,10 @@ class LendingStory:
         """Delete a job and its pods. key: (namespace, name)."""
         job = self.jobs.pop(key)
         for index, on in job.pods.items():
-            self._gone(job, index, on)
+            self._remove_pod(job, index, on)
         self._view.drop_job(job.raw["metadata"]["uid"])
 
-    def _gone(self, job: SimulatedJob, index: int, on: str) -> None:
+    def _remove_pod(self, job: SimulatedJob, index: int, on: str) -> None:
         """Remove a pod from the autoscaler's cache, and free its GPU. on: its node, "" for a pending pod."""
         if on:
             self._free[on] += 1
@@ -267,7 +267,7 @@ class LendingStory:
     def _resize(self, job: SimulatedJob) -> None:
         """Create and delete pods of a job until it has as many as its object asks for."""
         for index in [index for index in job.pods if index >= job.size]:
-            self._gone(job, index, job.pods.pop(index))
+            self._remove_pod(job, index, job.pods.pop(index))
         for index in range(job.size):
             if index not in job.pods:
                 job.pods[index] = ""

@@ -121,7 +121,7 @@ def _measure_gang_attack(number: int, size: SimulationSize) -> AttackResult:
         return AttackResult("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
     named = ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
-    baseline, attacked = tell(size, named.beside), tell(size, named.attack)
+    baseline, attacked = tell(size, named.comparison), tell(size, named.attack)
     share = min(attacked.gpu_seconds[who] / baseline.gpu_seconds[who] for who in TENANTS)
     together = sum(attacked.gpu_seconds[who] for who in TENANTS) / sum(baseline.gpu_seconds[who] for who in TENANTS)
     return AttackResult(named.name, named.fair, _wait_s(attacked), _wait_s(baseline), share, attacked.neutral, together)
@@ -139,7 +139,7 @@ def _measure_lending_attack(number: int, seeds: int) -> AttackResult:
     """
     named = lending_attacks.NONE if number < 0 else lending_attacks.ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
-    baseline = [LendingStory(LENDING_S, named.beside, GAP_S, seed).run() for seed in range(seeds)]
+    baseline = [LendingStory(LENDING_S, named.comparison, GAP_S, seed).run() for seed in range(seeds)]
     attacked = [LendingStory(LENDING_S, named.attack, GAP_S, seed).run() for seed in range(seeds)]
     waits = [statistics.fmean(each for one in some for each in one.wait_s) for some in (attacked, baseline)]
     sizes = [
@@ -184,11 +184,11 @@ def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[
     rounds: repetitions, of which the best counts. questions: honest requests in each. quick: attacks are small.
     """
     with served() as extender:
-        extender.beside(nothing, questions, quick)  # warms up
-        yield "none", _best([extender.beside(nothing, questions, quick) for _ in range(rounds)])
+        extender.ask_during(nothing, questions, quick)  # warms up
+        yield "none", _best([extender.ask_during(nothing, questions, quick) for _ in range(rounds)])
         for named in ATTACKS:
             print(f"over HTTP: {named.name}", file=sys.stderr, flush=True)
-            yield named.name, _best([extender.beside(named.attack, questions, quick) for _ in range(rounds)])
+            yield named.name, _best([extender.ask_during(named.attack, questions, quick) for _ in range(rounds)])
 
 
 def _best(rounds: Sequence[RequestTimes]) -> RequestTimes:

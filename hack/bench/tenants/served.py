@@ -63,7 +63,7 @@ class ServedExtender:
         self._stack.callback(made.close)
         return made
 
-    def beside(self, attack: Attack, questions: int, quick: bool) -> RequestTimes:
+    def ask_during(self, attack: Attack, questions: int, quick: bool) -> RequestTimes:
         """Ask the extender `questions` honest questions during an attack; return the times. All pods of both are
         deleted then.
 

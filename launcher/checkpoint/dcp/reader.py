@@ -325,7 +325,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
     """Yield the tensor chunks and values that a plan reads, each with the function that loads it.
 
-    Raises BadCheckpoint if the checkpoint lacks one. saved: the step. planner: gives the targets.
+    Raises BadCheckpoint if the checkpoint lacks one. saved: the step. planner: names the target of each item.
     """
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
@@ -359,8 +359,8 @@ def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
 def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Return a function that plans, for the shard that holds `chunk`, the read of an item's rows.
 
-    The rows are read directly into the target tensor if possible, else into a buffer and then copied. planner: gives
-    the target.
+    The rows are read directly into the target tensor if possible, else into a buffer and then copied. planner:
+    names the target of the item.
     """
 
     def place(shard: DcpShard) -> PlannedRead:

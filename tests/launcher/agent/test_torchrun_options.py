@@ -1,4 +1,4 @@
-"""What torchrun is told about our rendezvous and cannot be used is refused as torch refuses it: with a ValueError."""
+"""An option of torchrun that our rendezvous cannot use raises ValueError, as in the rendezvous of torch."""
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -15,8 +15,7 @@ from turnout.launcher.agent.torchrun.handler import handler
         pytest.param("w0:1", {"last_call_timeout": "soon"}, "soon", id="a time that is no number"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_a_value_error(monkeypatch, endpoint, options, message):
-    monkeypatch.setenv("TURNOUT_INSECURE_NO_TOKEN", "1")
+def test_an_option_that_cannot_be_used_is_a_value_error(endpoint, options, message):
     parameters = RendezvousParameters("turnout", endpoint, "run", 1, 2, **options)
     with pytest.raises(ValueError, match=message):
         handler()(parameters)
