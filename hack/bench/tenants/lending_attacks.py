@@ -26,7 +26,7 @@ class NamedLendingAttack:
     name: str
     attack: Attack
     fair: str = ""  # why it is no fault if others get less; "" if they must not
-    beside: Attack = nothing  # what the same tenant does in the run for comparison
+    comparison: Attack = nothing  # what the same tenant does in the run for comparison
 
 
 def _annotations(**texts: str | None) -> Attack:
