@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, log_to
-from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, next_frame
+from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, ReadToEndProtocol, next_frame
 
 # Environment variables with the limits in bytes per second of writes to storage and of replication, 0 for none.
 PERSIST_BYTES_S = "TURNOUT_PERSIST_BYTES_S"
@@ -52,11 +52,7 @@ async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | No
         if trust.restore_place is not None:
             await daemon.replicator.begin_round(trust.step, trust.restore_place)
 
-    def make_protocol() -> asyncio.StreamReaderProtocol:
-        """Return the protocol of one connection, which the daemon serves."""
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), daemon.serve)
-
-    acceptor = Acceptor(listener, make_protocol)
+    acceptor = Acceptor(listener, lambda: ReadToEndProtocol(daemon.serve))
     last = await _next_message(reader)  # says whether the job is done
     acceptor.close()
     listener.close()

@@ -485,17 +485,27 @@ class CheckpointDaemon:
             self._connections.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the messages of one local connection until it ends, a request fails or it sends an invalid frame."""
-        session = Session(self, writer.write, self._log_event)
+        """Answer the messages of one local connection until it ends, a request fails or it sends an invalid frame.
+
+        What a process has sent before it ended is carried out, although no answer reaches it any more.
+        """
+
+        def send(frame: bytes) -> None:
+            """Send a frame, unless the peer is gone."""
+            if not writer.is_closing():
+                writer.write(frame)
+
+        session = Session(self, send, self._log_event)
         stays_open = True
-        with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone
+        with suppress(asyncio.IncompleteReadError):  # its end
             try:
                 while stays_open:
                     message = read_at_daemon(await next_frame(reader, MAX_BYTES))
                     answer, stays_open = await self._answer(session, message)
                     if answer is not None:
-                        writer.write(encode(answer))
-                        await writer.drain()
+                        send(encode(answer))
+                        with suppress(OSError):  # the peer is gone, but it may have sent more
+                            await writer.drain()
             except BadFrame as error:
                 self._log_event("frame_refused", {"why": str(error)})
         session.disconnect()

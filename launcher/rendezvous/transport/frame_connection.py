@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import cast
 
 from turnout.launcher.coordinator_messages import MAX_BYTES
@@ -151,6 +153,36 @@ class FrameConnection(asyncio.Protocol):
 
     def on_bad_frame(self, fault: str) -> None:
         """Handle invalid input from the peer, before the connection is aborted. Does nothing here."""
+
+
+_READ_BYTES = 64 << 10
+
+
+class ReadToEndProtocol(asyncio.StreamReaderProtocol):
+    """The protocol of one connection of a Unix socket, whose stream gets every byte that the peer has sent.
+
+    asyncio's own protocol drops what it has not read yet if the peer closes the connection without reading all answers.
+    Here the stream always ends as after a normal end. serve: called with the stream and its writer.
+    """
+
+    def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+        self._stream, self._fd = asyncio.StreamReader(), -1
+        super().__init__(self._stream, serve)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Handle a new connection. Called by asyncio."""
+        self._fd = transport.get_extra_info("socket").fileno()
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the stream, after the bytes that the kernel still has for it. Called by asyncio before it closes the
+        socket.
+        """
+        if exc is not None:
+            with suppress(OSError):  # no more bytes
+                while data := os.read(self._fd, _READ_BYTES):
+                    self._stream.feed_data(data)
+        super().connection_lost(None)
 
 
 async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:

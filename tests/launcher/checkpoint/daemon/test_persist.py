@@ -1,6 +1,7 @@
 """The daemon and storage: which of its saves get there when it is slow, what is there, and what is swept from it."""
 
 import os
+import signal
 import time
 
 import pytest
@@ -111,6 +112,21 @@ def committed(daemon, target, step):  # noqa: F811
         to_disk(connection, opened(connection, local_rank), step, target, local_rank)
     until(lambda: step in steps(open_store(str(target)), world.Said()), one.log.read_text)
     return one, one.meet()
+
+
+def test_what_a_process_announced_before_it_ended_is_stored(daemon, tmp_path):  # noqa: F811
+    """The daemon, which had no time meanwhile, cannot answer the process any more. What it has sent counts."""
+    one, target = daemon(), tmp_path / "stored"
+    for local_rank in (0, 1):
+        connection = one.meet()
+        generation, made = save(opened(connection, local_rank), 7, local_rank)
+        os.kill(one.process.pid, signal.SIGSTOP)
+        connection.say(GetStats())
+        connection.say(Save(generation, made.epoch, 7, str(target)))
+        connection.close()
+        os.kill(one.process.pid, signal.SIGCONT)
+    assert one.end(done=True) == 0
+    assert steps(open_store(str(target)), world.Said()) == (7,)
 
 
 def test_what_is_in_storage_is_told(daemon, tmp_path):  # noqa: F811
