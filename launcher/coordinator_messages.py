@@ -23,7 +23,7 @@ from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 
 ALL = 0  # HeldStep.ranks of a state that is the same on every rank
 
-MAX_COPIES = 3  # of one shard in the memory of others
+MAX_REPLICAS = 3  # of one shard, in the memory of other workers
 
 ShortText = Annotated[str, msgspec.Meta(max_length=253)]
 
@@ -99,7 +99,7 @@ class ReplicaGroup(_CheckpointFrame, frozen=True):
     first: DaemonEndpoint  # names the step to copy next
     size: Count  # members of the world
     # the daemons that keep this member's replicas, for one copy of each shard, for two, and so on
-    replica_holders: Annotated[tuple[Endpoints, ...], msgspec.Meta(max_length=MAX_COPIES)]
+    replica_holders: Annotated[tuple[Endpoints, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
 
 
 class RestorePlace(_CheckpointFrame, frozen=True):

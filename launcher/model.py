@@ -41,7 +41,7 @@ class Reason(StrEnum):
     ROUND_LOST = "round_lost"  # another coordinator was granted the round
     BELOW_MIN = "below_min"
     LAST_CALL = "last_call"  # more members may come
-    SPARE = "spare"  # the world is full, or its unit leaves this member over
+    SPARE = "spare"  # the world is full, takes a multiple of --node-unit members, or was training when this one came
     ALL_DONE = "all_done"
     BUDGET_SPENT = "budget_spent"
     JOIN_TIMEOUT = "join_timeout"

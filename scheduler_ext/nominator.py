@@ -194,9 +194,10 @@ async def _answer(
     clock: Clock,
     works: list[Coroutine[Any, Any, None]],
 ) -> None:
-    """Serve probes and metrics, and the webhook if its address is set, while `works` run.
+    """Serve probes and metrics, and the webhook if its TLS files are set, while `works` run.
 
-    Returns after a signal to end.
+    Returns after a signal to end, or if one of the works returns. If one fails, its exception is raised. works: is
+    changed. Raises OSError if an address cannot be bound.
     """
     server = HealthPages(extender, metrics).server()
     async with AsyncExitStack() as stack:

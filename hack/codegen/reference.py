@@ -183,7 +183,7 @@ def values(text: str) -> str:
 def registries() -> Mapping[str, CollectorRegistry]:
     """Return the registry of each program, by its name, with all metrics that the program can serve."""
     page = ExtenderMetrics()
-    page.certificate_ends(0.0)
+    page.set_certificate_expiry(0.0)
     page.show_client(dict, list, RealClock())
     page_server = PageMetrics(float, int)
     page_server.show_client(dict, list, RealClock())

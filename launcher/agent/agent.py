@@ -436,7 +436,10 @@ class Agent:
         self._watch.add_done_callback(put_unexpected(self._inbox.put_nowait))
 
     async def _train(self, formed: Formed) -> None:
-        """Start the processes and wait for their end, as a background task."""
+        """Start the processes and wait for their end, as a background task.
+
+        The result comes to the inbox as WorkersExited. An error of the start is its fault, and not raised.
+        """
         try:
             await self._workers.start(formed, self._session.agree_stored)
         except (LauncherError, OSError) as error:
@@ -447,8 +450,8 @@ class Agent:
         self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
-        """Tell the coordinator how the training processes of this round ended, and log it. Ignore the end of an older
-        round.
+        """Tell the coordinator how the training processes of this round ended, and log it. Ignore the end of another
+        round. Without a coordinator, the report is kept for the next one.
         """
         if ended.round != self._base.round:
             return

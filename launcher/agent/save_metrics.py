@@ -75,8 +75,8 @@ class SaveIntervals:
         """Record a save that was announced at `announced_s`, in seconds since 1970, and its distance from the one
         before.
 
-        The distance between saves of different rounds does not count. A step that is not newer than the last one is
-        ignored.
+        The distance counts only between saves of one round, and only if the clock went forward. A save of an older
+        round, or of the same round and a step that is not newer, is ignored.
         """
         if (round_, step) <= (self._round, self._step):
             return

@@ -105,8 +105,8 @@ def path_from_text(text: str, annotation: str) -> str:
 def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
     """Return (switches above the host, fault) from the texts of a topology ConfigMap.
 
-    hosts: possible names of this host; the first one in the map counts. The path is () if no host is in the map, or if
-    there is a fault. The fault is "" for a valid or empty map.
+    data: of the ConfigMap, name -> text. hosts: possible names of this host; the first one in the map counts. The path
+    is () if no host is in the map, or if there is a fault. The fault is "" for a valid or empty map.
     """
     if not any(text.strip() for text in data.values()):
         return (), ""

@@ -62,9 +62,10 @@ def rendezvous_settings(
 
 
 def _job_id(chosen: Mapping[str, Any], max_workers: int, environ: Mapping[str, str]) -> str:
-    """Return the job's id: --rdzv-id, else the first of JOB_ID_VARIABLES that is set, else "none" for several workers.
+    """Return the job's id: --rdzv-id unless it is "none", else the first of JOB_ID_VARIABLES that is not empty.
 
-    "" for a single worker, which then makes an id of its own.
+    If there is neither, "none" for several workers, and "" for one, which then makes an id of its own. max_workers: the
+    largest number of workers.
     """
     given = chosen.get("rdzv-id", "none")
     if given != "none":

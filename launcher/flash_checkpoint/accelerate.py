@@ -18,7 +18,7 @@ from torch.nn import Module
 
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
-from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 
@@ -59,8 +59,8 @@ class FlashState:
             )
         if accelerator._save_model_state_pre_hook or accelerator._load_model_state_pre_hook:
             raise NotImplementedError("hooks of save_state and load_state write and read files: they are not kept here")
-        self._accelerator, copies = accelerator, copies_of(replica_count)
-        self._parts = Parts(folder, keep=keep, every=every, replicas=copies, environ=environ)
+        self._accelerator, replicas = accelerator, replicas_of(replica_count)
+        self._parts = Parts(folder, keep=keep, every=every, replicas=replicas, environ=environ)
 
     def save_state(self, step: int, storage_type: StorageType = StorageType.DISK) -> None:
         """Save this step in memory; training may continue when this returns. DISK also writes it to storage in the

@@ -19,7 +19,7 @@ from typing import Any
 from turnout.launcher.checkpoint.engine import torch_file
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, choose_on_rank_0
-from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, copies_of, keep_and_every
+from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, keep_and_every, replicas_of
 from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
@@ -52,7 +52,7 @@ class DdpCheckpointer:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        copies_of(replica_count)
+        replicas_of(replica_count)
         if (local_shard_num, global_shard_num) != (1, 1):
             raise ValueError("a sharded state is for FsdpShardCheckpointer: here there is one shard")
         if not math.isfinite(save_timeout) or save_timeout <= 0:

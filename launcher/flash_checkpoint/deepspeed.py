@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Kinds, Parts, decode_object, encode_object
 
@@ -120,8 +120,8 @@ class DeepSpeedCheckpointer:
         if engine.zero_nvme_offload_optimizer():
             raise NotImplementedError("an optimizer that lies on NVMe is not saved in memory")
         self.checkpoint_dir, self._engine = Path(checkpoint_dir).absolute(), engine
-        copies = copies_of(replica_count)
-        self._parts = Parts(self.checkpoint_dir, keep=keep, every=every, replicas=copies, environ=environ)
+        replicas = replicas_of(replica_count)
+        self._parts = Parts(self.checkpoint_dir, keep=keep, every=every, replicas=replicas, environ=environ)
 
     def save_checkpoint(
         self,
@@ -134,8 +134,9 @@ class DeepSpeedCheckpointer:
         """Save this step in memory; training may continue when this returns. DISK also writes it to storage in the
         background.
 
-        save_dir: the checkpointer's folder, or "". client_state: plain values and tensors. save_latest: ignored, since
-        the newest step is found without it. Returns what DeepSpeed's own method returns.
+        The step is DeepSpeed's `global_steps`. save_dir: the checkpointer's folder, or "". tag: DeepSpeed's name of the
+        step, None for the one that it gives. client_state: plain values and tensors, None for none. save_latest:
+        ignored, since the newest step is found without it. Returns what DeepSpeed's own method returns.
 
         Raises ValueError for another folder, TypeError for another storage type, and BadState if a value cannot be
         saved. If a rank fails later, as without memory (NoMemory), all ranks raise torch's CheckpointException.
@@ -152,8 +153,9 @@ class DeepSpeedCheckpointer:
     ) -> tuple[str | None, dict[str, Any] | None]:
         """Load the newest step into the engine: from memory if all ranks hold it, else from storage.
 
-        Returns its path and the client state, or None and None if nothing is stored. how: arguments of DeepSpeed's own
-        load_checkpoint. Random number generators are restored too.
+        Returns (its path, the client state), and (None, None) if nothing is stored. load_dir: the checkpointer's
+        folder, or "". tag: the one that is expected, None for any. how: arguments of DeepSpeed's own load_checkpoint.
+        Random number generators are restored too.
 
         Raises BadCheckpoint if what is stored cannot be read, or if `tag` is not that of the newest step, NewerFormat
         if only a newer version can read it, StorageFailed if storage fails, and ValueError for another folder. If a
@@ -180,7 +182,8 @@ class DeepSpeedCheckpointer:
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds, and DaemonLost
+        if the daemon is lost. Does nothing before the first save.
         """
         self._parts.wait(timeout)
 

@@ -21,7 +21,7 @@ from turnout.launcher.checkpoint.dcp.reader import process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
 from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten
-from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.checkpoint.storage.store import MAX_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
 from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
@@ -47,7 +47,7 @@ class FsdpShardCheckpointer:
         *,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._replicas = copies_of(replica_count)
+        self._replicas = replicas_of(replica_count)
         if deletion_strategy is not None:
             raise NotImplementedError("deletion_strategy: not yet for folders of shards, they are the user's to remove")
         self.checkpoint_dir = Path(checkpoint_dir).absolute()
@@ -204,7 +204,8 @@ class FsdpShardCheckpointer:
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds, and DaemonLost
+        if the daemon is lost. Does nothing before the first save.
         """
         if self._writer is not None:
             self._writer.wait(timeout)
@@ -222,7 +223,7 @@ def _stored_steps(checkpoint_dir: Path) -> Iterator[tuple[int, Path]]:
 
 def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:
     """Return the values in a tuple, which torch.distributed.checkpoint saves as one value. Raises BadState for a tensor
-    among them, before other ranks wait for this one.
+    among them, or for a value that cannot be saved, before other ranks wait for this one.
     """
     _, tensors = flatten(dict(extra_sd))
     for name in tensors:

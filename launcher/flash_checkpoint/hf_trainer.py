@@ -19,7 +19,7 @@ from typing import Any
 
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
-from turnout.launcher.checkpoint.engine.storage_type import copies_of
+from turnout.launcher.checkpoint.engine.storage_type import replicas_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, Step
@@ -69,8 +69,8 @@ class FlashSaves:
         if storage_steps < 0:
             raise ValueError(f"storage_steps is {storage_steps}: 0 or more")
         folder = flash_folder or trainer.args.output_dir
-        keep, copies = trainer.args.save_total_limit or 0, copies_of(replica_count)
-        self.flash = Parts(folder, keep=keep, replicas=copies, environ=environ)
+        keep, replicas = trainer.args.save_total_limit or 0, replicas_of(replica_count)
+        self.flash = Parts(folder, keep=keep, replicas=replicas, environ=environ)
         self._storage_steps = storage_steps
         self._loaded: Step | None = None
         self._loaded_at = ""
@@ -152,8 +152,8 @@ class FlashSaves:
         return text
 
     def _part(self, name: str) -> Any:
-        """Return a part of the loaded checkpoint. Raises BadCheckpoint if no checkpoint is loaded, or if it has no part
-        of this name.
+        """Return a part of the loaded checkpoint, by its name in `_trainer_state`. Raises BadCheckpoint if no
+        checkpoint is loaded, or if it has no part of this name.
         """
         if self._loaded is None or name not in self._loaded.parts:
             raise BadCheckpoint(f"the checkpoint has no part {name!r}")

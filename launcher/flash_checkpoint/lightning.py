@@ -16,7 +16,7 @@ from typing import Any
 
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.state_dict import buffers
-from turnout.launcher.checkpoint.engine.storage_type import copies_of
+from turnout.launcher.checkpoint.engine.storage_type import replicas_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
@@ -56,7 +56,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         if every_n_steps < 1 or storage_steps < 0:
             raise ValueError("every_n_steps is 1 or more, storage_steps 0 or more")
         super().__init__()
-        self._parts = Parts(folder, keep=keep, replicas=copies_of(replica_count), environ=environ)
+        self._parts = Parts(folder, keep=keep, replicas=replicas_of(replica_count), environ=environ)
         self._every, self._storage_steps = every_n_steps, storage_steps
         self._steps, self._last_step, self._last_stored_step = Steps(), -1, -1
         self._rng_text = ""

@@ -20,7 +20,7 @@ import torch
 
 from turnout.launcher.checkpoint.dcp.reader import absolute_folder
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 from turnout.launcher.torch_version import counts_operations, too_old_megatron_message
@@ -45,7 +45,10 @@ class Megatron:
 
     @classmethod
     def of_process(cls) -> Megatron:
-        """Find the installed Megatron. Raises NotUsable if it is missing or too old."""
+        """Find the installed Megatron, and this process's place in its parallel groups, which must exist already.
+
+        Raises NotUsable if it is missing or too old.
+        """
         core = _module("megatron.core")
         if core is None:
             old = _module("megatron")
@@ -87,7 +90,10 @@ class Megatron:
         return frozenset(f"{self.place}/{kind}" for kind in kinds)
 
     def model_parts(self, model: Any) -> dict[str, object]:
-        """Return the part with the model chunks of this rank: one, or several with interleaved pipelines."""
+        """Return {name: part} for the part with the model chunks of this rank: a list of their states.
+
+        That is one chunk, or several with interleaved pipelines.
+        """
         return {f"{self.place}/model": [_state_of(each) for each in _bare_chunks(model)]}
 
     def load_models(self, model: Any, parts: Mapping[str, object], strict: bool) -> None:
@@ -102,9 +108,10 @@ class Megatron:
             chunk.load_state_dict(state, strict=strict)
 
     def optimizer_parts(self, optimizer: Any, scheduler: Any) -> dict[str, object]:
-        """Return the parts with the states of optimizer and scheduler; None for either is omitted.
+        """Return the parts with the states of optimizer and scheduler, by their names; None for either is omitted.
 
-        Raises BadState if a distributed optimizer cannot return its own shard.
+        A distributed optimizer gives a second part with this rank's own shard. Raises BadState if it cannot return that
+        shard, or if a value cannot be saved.
         """
         parts: dict[str, object] = {}
         if optimizer is not None:
@@ -295,7 +302,7 @@ def save_checkpoint(
     arguments = megatron.arguments()
     flops = num_floating_point_operations_so_far if counts_operations(megatron.version) else 0
     samples = {name: getattr(arguments, name) for name in _SAMPLE_COUNTS if hasattr(arguments, name)}
-    files = _parts_for(checkpoint_dir or getattr(arguments, "save", None), "--save", copies_of(replica_count))
+    files = _parts_for(checkpoint_dir or getattr(arguments, "save", None), "--save", replicas_of(replica_count))
     state: dict[str, object] = {
         "common": {"iteration": int(iteration), "operations": flops, "samples": samples, "grid": megatron.grid},
         **megatron.model_parts(model),
@@ -336,7 +343,8 @@ def load_checkpoint(
     _check_arguments(other_arguments, _IGNORED_AT_LOAD)
     megatron = Megatron.of_process()
     arguments = megatron.arguments()
-    files = _parts_for(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
+    folder = checkpoint_dir or getattr(arguments, load_arg, None)
+    files = _parts_for(folder, f"--{load_arg}", replicas_of(replica_count))
     loaded = files.load(lambda name: name == "common" or name in megatron.part_names())
     if loaded is None:
         return 0, 0
@@ -372,20 +380,20 @@ def _common_part(parts: Mapping[str, object], megatron: Megatron) -> dict[str, A
 def wait_latest_checkpoint(timeout: float = 1800) -> None:
     """Wait until this rank's part of the last saves is in storage, if storage is its target; on rank 0, until the
     whole step is. A failed write is logged, not raised. timeout: seconds for each folder in use; then TimeoutError is
-    raised.
+    raised. Raises DaemonLost if a daemon is lost. Does nothing before the first save.
     """
     for each in _parts.values():
         each.wait(timeout)
 
 
-def _parts_for(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Parts:
+def _parts_for(folder: str | os.PathLike[str] | None, option: str, replicas: int) -> Parts:
     """Return the Parts of a folder, always the same object. Raises ValueError without a folder.
 
-    option: Megatron's option for the folder, for the message. copies: number of replicas.
+    option: Megatron's option for the folder, for the message. replicas: how many other workers keep each shard.
     """
     if not folder:
         raise ValueError(f"Megatron was started without {option}: where do checkpoints go? Give it, or checkpoint_dir")
-    return _parts.setdefault((absolute_folder(folder), copies), Parts(folder, replicas=copies))
+    return _parts.setdefault((absolute_folder(folder), replicas), Parts(folder, replicas=replicas))
 
 
 def _check_arguments(other_arguments: dict[str, Any], ignored: Iterable[str]) -> None:

@@ -37,7 +37,8 @@ Kinds = Mapping[str, type]  # classes whose objects may be saved, by the name in
 def encode_object(value: object, kinds: Kinds, path: str = "") -> object:
     """Return a value with objects of these kinds, sets and enumerations replaced by plain values, in depth.
 
-    path: of the value, for messages. Raises BadState for a dict that has the marker key.
+    kinds: the classes by the name under which they are saved; only exact types count. path: of the value, for messages.
+    Raises BadState for a dict that has the marker key.
     """
     for name, kind in kinds.items():
         if type(value) is kind:
@@ -57,8 +58,8 @@ def encode_object(value: object, kinds: Kinds, path: str = "") -> object:
 def _plain_dict(dictionary: dict[Any, Any], kinds: Kinds, path: str) -> object:
     """Return a dictionary with plain values.
 
-    One with keys that a checkpoint cannot hold becomes a marked list of pairs. Raises BadState if a key is the mark
-    itself. path: of the dictionary, for messages.
+    One with keys that a checkpoint cannot hold becomes a marked list of pairs. kinds: as for `encode_object`. path: of
+    the dictionary, for messages. Raises BadState if a key is the mark itself, here or deeper.
     """
     if _MARK in dictionary:
         raise BadState(path, f"the key {_MARK!r} is taken")

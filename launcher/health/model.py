@@ -247,8 +247,9 @@ class NodeChecks:
             raise BadSettings(f"--min-channels {self.min_channels} of {len(self.box_pairs)} --box-pairs: none passes")
 
 
-# Seconds of a node's first exclusion, and of any at most; the autoscaler taints as long: docs/faulty-nodes.md.
-AGAIN_S, MAX_AGAIN_S = 3_600.0, 7 * 86_400.0
+# How long a node is excluded the first time, and at most, in seconds. The autoscaler taints it for the same time:
+# docs/faulty-nodes.md.
+EXCLUSION_S, MAX_EXCLUSION_S = 3_600.0, 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class HeldRound:
 
     record: RoundRecord | None  # None if no round of this run was claimed yet
     token: str  # the version that a claim or renewal depends on
-    quiet_s: float  # seconds since this process last observed a renewal, by its own monotonic clock
-    newest: int = 0  # the newest round granted to anybody, other runs included
+    unrenewed_s: float  # seconds since this process last observed a renewal, by its own monotonic clock
+    newest_round: int = 0  # the newest round granted to anybody, other runs included
 
 
 class ClaimReason(StrEnum):
@@ -108,14 +108,14 @@ def may_claim(
         return ClaimVerdict(True, ClaimReason.MINE)
     if dead:
         return ClaimVerdict(True, ClaimReason.HOLDER_DEAD)
-    if held_round.quiet_s > hold_s:
+    if held_round.unrenewed_s > hold_s:
         return ClaimVerdict(True, ClaimReason.HOLDER_QUIET)
-    return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held_round.quiet_s)
+    return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held_round.unrenewed_s)
 
 
 def next_round(held_round: HeldRound, known_round: int = 0) -> int:
     """Return the lowest round that may be claimed. known_round: the newest that the caller knows from members, or 0."""
-    return max(held_round.newest, held_round.record.round if held_round.record else 0, known_round) + 1
+    return max(held_round.newest_round, held_round.record.round if held_round.record else 0, known_round) + 1
 
 
 def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:

@@ -250,7 +250,7 @@ def end_training(transition: Transition) -> None:
     expected, last_call_s = (
         (0, 0.0)
         if state.job.elastic_spec.world_size(staying)
-        else (state.fencing.base_size, state.job.elastic_spec.settle_s)
+        else (state.fencing.newest_size, state.job.elastic_spec.settle_s)
     )
     transition.state = replace(
         state,

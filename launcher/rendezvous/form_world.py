@@ -45,7 +45,7 @@ def may_train(base: LastWorld, formed: Formed) -> bool:
 
 def was_in_last_world(transition: Transition, member_state: MemberState) -> bool:
     """Return True if this process of the agent was a member of the newest world that is known."""
-    return member_state.base.inside and member_state.base.round == transition.state.fencing.base
+    return member_state.base.inside and member_state.base.round == transition.state.fencing.newest_round
 
 
 def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
@@ -55,9 +55,9 @@ def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
     """
     return (
         transition.state.job.sole_coordinator
-        or transition.state.fencing.base == 0
+        or transition.state.fencing.newest_round == 0
         or 2 * sum(was_in_last_world(transition, member_state) for member_state in chosen)
-        > transition.state.fencing.base_size
+        > transition.state.fencing.newest_size
     )
 
 
@@ -75,7 +75,7 @@ def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> 
         was_in_last_world(transition, each) for each in chosen
     ):
         return False
-    return 2 * sum(has_former_place(transition, member_state) for member_state in chosen) > state.fencing.base_size
+    return 2 * sum(has_former_place(transition, member_state) for member_state in chosen) > state.fencing.newest_size
 
 
 def has_former_place(transition: Transition, member_state: MemberState) -> bool:
@@ -88,7 +88,7 @@ def has_former_place(transition: Transition, member_state: MemberState) -> bool:
         return True
     world = (
         transition.state.world
-        if transition.state.world is not None and transition.state.world.round == transition.state.fencing.base
+        if transition.state.world is not None and transition.state.world.round == transition.state.fencing.newest_round
         else None
     )
     return not is_spare(transition, member_state) and (
@@ -98,7 +98,7 @@ def has_former_place(transition: Transition, member_state: MemberState) -> bool:
 
 def is_spare(transition: Transition, member_state: MemberState) -> bool:
     """Return True if the member was present when the last world was formed, but is not in that world."""
-    return member_state.base.round == transition.state.fencing.base and not member_state.base.inside
+    return member_state.base.round == transition.state.fencing.newest_round and not member_state.base.inside
 
 
 def _same_place(member: Member, other_member: Member) -> bool:
@@ -233,16 +233,16 @@ def _deadline_s(state: State) -> float:
 
 
 def _waits_for_first_members(transition: Transition) -> bool:
-    """Return True during the last call of a new job's first round, while members are missing; then also wake at its
-    end.
+    """Return True during the last call of a new job's first round, while fewer members are present than expected.
 
-    Always False for a coordinator that took over a job.
+    Then also add a Wake effect for its end, which is the join timeout at the latest. False if an earlier world or an
+    earlier coordinator's grant is known, or if this coordinator may search for another one.
     """
     state = transition.state
     until_s = min(state.gathering.joined_s + state.gathering.last_call_s, _deadline_s(state))
     if (
-        state.fencing.base
-        or state.fencing.before
+        state.fencing.newest_round
+        or state.fencing.granted_before
         or state.gathering.may_search
         or len(transition.members) >= min(state.gathering.expected, state.job.elastic_spec.max_nodes)
         or transition.now_s >= until_s
@@ -263,7 +263,7 @@ def _hand_over(transition: Transition, own: MemberState) -> None:
         transition.log_event("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=state.round + 1)
         record = RoundRecord(state.job.run, state.round + 1, next_.id, next_.address, next_.port, state.budget)
         transition.effects.append(
-            StepDown(record, handover=True, size=state.fencing.base_size - int(was_in_last_world(transition, own)))
+            StepDown(record, handover=True, size=state.fencing.newest_size - int(was_in_last_world(transition, own)))
         )
 
 
@@ -276,7 +276,7 @@ def _may_follow_unknown_world(transition: Transition) -> bool:
     """
     state = transition.state
     return (
-        state.fencing.base == 0
+        state.fencing.newest_round == 0
         and not state.job.has_arbiter
         and bool(state.gathering.may_search)
         and (state.job.sole_coordinator or 2 * state.job.elastic_spec.min_nodes <= state.job.elastic_spec.max_nodes)
@@ -284,21 +284,23 @@ def _may_follow_unknown_world(transition: Transition) -> bool:
 
 
 def _old_world_is_over(transition: Transition) -> bool:
-    """Return True if no older world can still be training.
+    """Return True if no older world can still be training: in one of three cases.
 
-    A world trains only with all its members, so this coordinator's own world is over when one member has ended its
-    processes. For an earlier coordinator's world, half of its members must be present and idle. Otherwise
-    `old_world_until_s` must have passed: until then, members without a coordinator have ended their processes.
+    A member of the world that this coordinator formed has ended its processes: a world trains only with all members.
+    Or at least half of the members of the newest known world, without those that left for good, are present and run no
+    process, and no earlier coordinator was granted a newer round. Or `old_world_until_s` has passed: by then every
+    member without a coordinator has stopped its processes.
     """
     state = transition.state
-    idle_veterans = sum(
+    idle_members = sum(
         was_in_last_world(transition, member_state) and not member_state.busy
         for member_state in transition.members.values()
     )
-    own_world_ended = 0 < state.fencing.base == transition.world_round == state.fencing.ended
+    half_is_idle = 2 * idle_members >= state.fencing.newest_size
+    own_world_ended = 0 < state.fencing.newest_round == transition.world_round == state.fencing.ended_round
     return (
         own_world_ended
-        or (0 < state.fencing.base >= state.fencing.before and 2 * idle_veterans >= state.fencing.base_size)
+        or (half_is_idle and 0 < state.fencing.newest_round >= state.fencing.granted_before)
         or transition.now_s >= state.fencing.old_world_until_s
     )
 
@@ -327,7 +329,7 @@ def _may_join_another(state: State) -> bool:
     return (
         bool(state.gathering.may_search)
         and not state.job.has_arbiter
-        and (not state.job.sole_coordinator or state.fencing.base == 0)
+        and (not state.job.sole_coordinator or state.fencing.newest_round == 0)
     )
 
 
@@ -395,7 +397,7 @@ def _wait_for_majority(transition: Transition) -> None:
         return
     remaining = sum(was_in_last_world(transition, member_state) for member_state in transition.members.values())
     detail = (
-        f"{remaining} of the {state.fencing.base_size} workers of round {state.fencing.base} are left: "
+        f"{remaining} of the {state.fencing.newest_size} workers of round {state.fencing.newest_round} are left: "
         f"without a Lease or a round folder a world, a multiple of {state.job.elastic_spec.node_unit}, "
         "needs more than half of them, since the others may still train"
     )
@@ -450,7 +452,7 @@ def form_without_arbiter(transition: Transition) -> None:
     state, claiming = transition.state, transition.state.claiming
     chosen = [transition.members[member.id] for member in claiming.chosen if member.id in transition.members]
     if (
-        state.fencing.base
+        state.fencing.newest_round
         and not claiming.grant_expired
         and len(chosen) == len(claiming.chosen)
         and overlaps(transition, chosen)
@@ -477,7 +479,7 @@ def form(transition: Transition) -> None:
         return
     before = state.world.members if state.world else ()
     ranking = rank_members(chosen, before, by_index=state.job.elastic_spec.keeps_order)
-    world, base = World.of(state.round, ranking.members), state.fencing.base
+    world, base = World.of(state.round, ranking.members), state.fencing.newest_round
     may_search = None if state.gathering.may_search is None else True
     transition.state = replace(
         state,
@@ -485,7 +487,7 @@ def form(transition: Transition) -> None:
         world=world,
         ending=Ending(),
         cause=replace(state.cause, since_s=transition.now_s, fault="", lost=False),
-        fencing=replace(state.fencing, base=state.round, base_size=len(world.members)),
+        fencing=replace(state.fencing, newest_round=state.round, newest_size=len(world.members)),
         gathering=replace(state.gathering, expected=0, last_call_s=0.0, search_began_s=0.0, may_search=may_search),
         claiming=replace(state.claiming, chosen=()),
         checking=state.checking and replace(state.checking, passed=frozenset()),
@@ -507,7 +509,7 @@ def _send_assignments(transition: Transition, world: World, base: int) -> None:
     choice = choose_restore(world, held_steps, {id_: member_state.member for id_, member_state in staying.items()})
     groups, rings = replica_groups(world, transition.state.checkpoints.rings)
     persist_step = transition.state.checkpoints.persist_step
-    check_storage = choice.is_older(max(base, transition.state.fencing.before))
+    check_storage = choice.is_older(max(base, transition.state.fencing.granted_before))
     checkpoints = Checkpoints(size, rings=rings, handover=transition.state.checkpoints.handover)
     transition.state = replace(transition.state, checkpoints=checkpoints)
     for member in world.members:

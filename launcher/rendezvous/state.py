@@ -157,10 +157,10 @@ class RoundCause:
 class Fencing:
     """The earlier worlds, and until when one of them may still train."""
 
-    base: int = 0  # the round of the newest world that anybody was in
-    base_size: int = 0  # its members, without those that have left for good
-    before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
-    ended: int = 0  # the round of a world that lost a member's processes, so it never trains again
+    newest_round: int = 0  # the round of the newest world that anybody was in
+    newest_size: int = 0  # its members, without those that have left for good
+    granted_before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
+    ended_round: int = 0  # the round of a world that lost a member's processes, so it never trains again
     # Until then a lost member, or a member of a world that is unknown here, may still train; on the clock of now_s.
     old_world_until_s: float = 0.0
 
@@ -211,7 +211,7 @@ class Checkpoints:
     # Members write this step to storage: the newest step that all of the last world held when it stopped; -1 for none.
     persist_step: int = -1
     handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
-    rings: Rings = ()  # by number of copies: the ids that keep each member's replicas in the newest world
+    rings: Rings = ()  # by number of replicas: the ids that keep each member's replicas in the newest world
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +492,8 @@ class Transition:
 
     def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
         """Tell a member that it is not in the newest world, and why."""
-        self.send((id_,), Waiting(self.state.fencing.base, self.state.fencing.base_size, reason.value, detail))
+        fencing = self.state.fencing
+        self.send((id_,), Waiting(fencing.newest_round, fencing.newest_size, reason.value, detail))
 
     def stop(self, reason: Reason, detail: str = "", grace_s: float = STOP_GRACE_S) -> None:
         """End the round, set its cause, and order all processes to end. Enters STOPPING.

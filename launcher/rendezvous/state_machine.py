@@ -147,22 +147,24 @@ def replace_coordinator(
     budget: RestartBudget,
     *,
     handed_over: bool = False,
-    before: int = 0,
+    granted_before: int = 0,
     old_world_until_s: float = 0.0,
     search_began_s: float | None = None,
 ) -> State:
     """Return the state of a job whose coordinator was lost, made from a new job's state.
 
     base: the last world that the new coordinator knows; round 0 for none, then the job counts as new. handed_over: the
-    old coordinator handed over, and `base` no longer counts it. before: the round in the arbiter's record before this
-    claim, 0 for none. old_world_until_s: until then its holder, if alive, may train without the arbiter.
+    old coordinator handed over, and `base` no longer counts it. granted_before: the round in the arbiter's record
+    before this claim, 0 for none. old_world_until_s: until then its holder, if alive, may train without the arbiter.
     search_began_s: when this member's search for a coordinator began. None: never search again. 0: all members look for
     this very coordinator, so it does not search before its first world.
     """
-    if base.round or before:
+    if base.round or granted_before:
         old_world_until_s = max(old_world_until_s, state.cause.since_s + state.job.fence_s)
     state = replace(
-        state, budget=budget, fencing=replace(state.fencing, before=before, old_world_until_s=old_world_until_s)
+        state,
+        budget=budget,
+        fencing=replace(state.fencing, granted_before=granted_before, old_world_until_s=old_world_until_s),
     )
     gathering = state.gathering
     if search_began_s is not None:
@@ -174,7 +176,7 @@ def replace_coordinator(
         state,
         round=max(state.round, base.round),
         cause=replace(state.cause, reason=Reason.COORDINATOR_LOST),
-        fencing=replace(state.fencing, base=base.round, base_size=base.size),
+        fencing=replace(state.fencing, newest_round=base.round, newest_size=base.size),
         gathering=replace(gathering, expected=expected, last_call_s=state.job.regroup_s),
     )
 
@@ -281,7 +283,11 @@ def _handle_join(transition: Transition, event: Joined) -> None:
 
 
 def _answer_late_join(transition: Transition, event: Joined) -> None:
-    """Tell a member that joins a job which is over how the job ended."""
+    """Tell a member that joins after this coordinator has ended how the job ended.
+
+    It is told nothing if another coordinator leads the job, or if it ended since all nodes were faulty: then this
+    member searches on, and may begin the job again.
+    """
     state, member = transition.state, event.member
     transition.set_member(member.id, MemberState(member, event.base))
     exit_, why = state.ending.exit, state.cause.reason.value
@@ -329,11 +335,10 @@ def _expected_members(state: State, event: Joined, fencing: Fencing) -> Gatherin
     new coordinator that knew no world, it is the size of the reported world.
     """
     gathering = replace(state.gathering, worker_count=event.worker_count or state.gathering.worker_count)
-    if state.fencing.base == state.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
-        return replace(gathering, expected=fencing.base_size, last_call_s=state.job.regroup_s)
-    return (
-        replace(gathering, expected=event.worker_count) if event.worker_count and state.fencing.base == 0 else gathering
-    )
+    known_round = state.fencing.newest_round
+    if known_round == state.fencing.granted_before == 0 < fencing.newest_round:  # a new coordinator that knew no world
+        return replace(gathering, expected=fencing.newest_size, last_call_s=state.job.regroup_s)
+    return replace(gathering, expected=event.worker_count) if event.worker_count and known_round == 0 else gathering
 
 
 def _refuse(transition: Transition, event: Joined, fault: str) -> None:
@@ -351,10 +356,10 @@ def _adopt_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
 
     If two members report different sizes of one world, the smaller counts: its reporter knows who has left.
     """
-    if not last_world.inside or last_world.round < fencing.base:
+    if not last_world.inside or last_world.round < fencing.newest_round:
         return fencing
-    size = min(fencing.base_size, last_world.size) if last_world.round == fencing.base else last_world.size
-    return replace(fencing, base=last_world.round, base_size=size)
+    size = min(fencing.newest_size, last_world.size) if last_world.round == fencing.newest_round else last_world.size
+    return replace(fencing, newest_round=last_world.round, newest_size=size)
 
 
 def _answer_join(transition: Transition, member: Member, base: LastWorld) -> None:
@@ -370,7 +375,7 @@ def _answer_join(transition: Transition, member: Member, base: LastWorld) -> Non
     if base.busy:
         transition.send((member.id,), Stop(base.round, state.cause.reason.value, 0.0))
     elif base.round == transition.world_round and transition.is_in_world(member.id):
-        transition.state = replace(state, fencing=replace(state.fencing, ended=base.round))
+        transition.state = replace(state, fencing=replace(state.fencing, ended_round=base.round))
     if is_inside:
         if member.id not in state.ending.done:
             transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
@@ -427,8 +432,12 @@ def _fence_loss(transition: Transition, member_state: MemberState) -> Fencing:
         return replace(
             fencing, old_world_until_s=max(fencing.old_world_until_s, transition.now_s + transition.state.job.fence_s)
         )
-    if member_state.leave_s is not None and member_state.base.inside and member_state.base.round == fencing.base:
-        return replace(fencing, base_size=fencing.base_size - 1)
+    if (
+        member_state.leave_s is not None
+        and member_state.base.inside
+        and member_state.base.round == fencing.newest_round
+    ):
+        return replace(fencing, newest_size=fencing.newest_size - 1)
     return fencing
 
 
@@ -460,7 +469,7 @@ def _handle_message(transition: Transition, id_: str, member_state: MemberState,
 def _handle_training_message(
     transition: Transition, id_: str, member_state: MemberState, message: ProcessFailed | Reached | StoredStepReport
 ) -> None:
-    """Handle a message about the round that trains, from a member of its world."""
+    """Handle a message about the newest world's round, from a member that has processes of that round."""
     match message:
         case ProcessFailed():
             _record_failure(transition, member_state, message)
@@ -477,7 +486,7 @@ def _record_ready(transition: Transition, id_: str, member_state: MemberState, m
     state, member = transition.state, replace(member_state.member, master_port=message.master_port, path=message.path)
     transition.set_member(id_, replace(member_state, busy=0, member=member, held_steps=message.held_steps))
     if member_state.busy == transition.world_round and transition.is_in_world(id_):
-        transition.state = replace(state, fencing=replace(state.fencing, ended=transition.world_round))
+        transition.state = replace(state, fencing=replace(state.fencing, ended_round=transition.world_round))
         if state.phase in TRAINING_PHASES:
             transition.stop(Reason.MEMBER_LOST, f"{member_state.member.name} has ended its processes")
 
@@ -504,7 +513,7 @@ def _record_success(transition: Transition, id_: str, member_state: MemberState,
     state = transition.state
     transition.set_member(id_, replace(member_state, busy=0, held_steps=message.held_steps))
     if message.round == transition.world_round and transition.is_in_world(id_):
-        transition.state = replace(state, fencing=replace(state.fencing, ended=message.round))
+        transition.state = replace(state, fencing=replace(state.fencing, ended_round=message.round))
         if state.phase in TRAINING_PHASES:
             transition.state = replace(transition.state, ending=replace(state.ending, done=state.ending.done | {id_}))
 

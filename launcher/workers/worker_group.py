@@ -70,10 +70,10 @@ class WorkerBackend(Protocol):
         return 0.0
 
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
-        """Start all processes of a round.
+        """Start all processes of a round. formed: this worker's place in the new world.
 
         agree_stored: called if storage may be read, with the step that this member sees there; returns the step that
-        all ranks read.
+        all members read, after all have reported.
         """
 
     async def ended(self) -> tuple[Exited, ...]:
@@ -187,8 +187,11 @@ class WorkerGroup(WorkerBackend):
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
         """Agree on the step to restore, fetch it into memory, and start all processes of a round.
 
-        Raises FetchFailed if a missing shard cannot be fetched, StillRunning while processes of the last round are
-        alive, BadElasticSpec if a process has no device of its own, and OSError if files or processes cannot be made.
+        formed: this worker's place in the new world. agree_stored: called at most once, and only if the world may read
+        storage, with the step that this worker sees there. It returns the step that all members read, after all have
+        reported; cancel `start` if the round ends before. Raises FetchFailed if a missing shard cannot be fetched,
+        StillRunning while processes of the last round are alive, BadElasticSpec if a process has no device of its own,
+        and OSError if files or processes cannot be made.
         """
         if not self._run_folder:
             self._run_folder = await asyncio.to_thread(
@@ -335,7 +338,8 @@ class WorkerGroup(WorkerBackend):
     async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
         """List what all processes of this member hold in memory, hashed, and the replicas kept for others.
 
-        if_stopped: return nothing unless they were told to stop for another world.
+        After a failed fetch FETCH_DISABLED comes last. if_stopped: return () unless they were told to stop for another
+        world.
         """
         if if_stopped and not self._stop_ordered:
             return ()

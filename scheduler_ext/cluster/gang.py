@@ -407,9 +407,9 @@ class Gang:
 
     @property
     def exclusive_tier(self) -> int | None:
-        """The widest tier of whose domains the gang shares none with another gang of its set.
+        """The widest tier at which the gang shares no domain with another gang of its exclusive set.
 
-        None if no exclusive level is stated, or the gang is in no set. An unknown level counts as a leaf.
+        None if no exclusive level is stated, or the gang is in no such set. An unknown level counts as a leaf.
         """
         if not self.exclusive_set:
             return None

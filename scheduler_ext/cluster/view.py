@@ -475,14 +475,18 @@ def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
     return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
 
 
+# How long a pod that is assumed to be placed, and is not seen as bound, counts as placed; seconds.
+ASSUME_S = 10.0
+
+
 class AssumedPods:
     """Assumed placements, in the order in which they expire.
 
-    kube-scheduler does not report which node it chose, and binds late (docs/facts/extender.md 1.8). A wrong entry costs
-    one slot for `ttl_s` seconds.
+    kube-scheduler does not report which node it chose, and binds late (docs/facts/extender.md 1.8). A wrong entry
+    blocks the room of one pod for `ttl_s` seconds, after which an assumed pod that is not bound counts no more.
     """
 
-    def __init__(self, ttl_s: float = 10.0) -> None:
+    def __init__(self, ttl_s: float = ASSUME_S) -> None:
         self.ttl_s = ttl_s
         self._assumed: dict[str, tuple[str, float]] = {}
 

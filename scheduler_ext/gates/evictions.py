@@ -219,8 +219,8 @@ def end_of_reservation(
     """Return why a reservation ends now; None while it goes on.
 
     It ends as USED when at least the holder's min of members has nodes and no member waits, as GANG_DELETED when the
-    holder has no member (with reason REPAIR: for ABSENT_S, since its controller makes new pods), else as EXPIRED when
-    its time is over.
+    holder has no member (with reason REPAIR: when it has had none for ABSENT_S, since its controller makes new pods),
+    else as EXPIRED when its time is over.
 
     gang: the holder, None if it has no member. absent_s: seconds since its last member went, 0 if it has one. wall_s:
     now, in seconds since 1970.

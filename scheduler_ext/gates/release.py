@@ -172,10 +172,11 @@ def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
 
 
 def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Refusal]:
-    """Return the nominations for the victims' hosts; the evictions once all nominations are written; and why the gang
-    waits.
+    """Return (writes, why the gang waits).
 
-    The nominations come first, so that the scheduler reserves the hosts for the gang.
+    The writes are the nominations that are not written yet, for the hosts on which victims leave; the evictions once no
+    nomination is missing. Nominations come first, so that the scheduler reserves the hosts for the gang. The gang waits
+    as EVICTION_REFUSED if the last eviction was refused, else as PREEMPTING.
     """
     nominations = tuple(
         Nominate(pod, node)
@@ -192,13 +193,13 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
     """Return why no member may start; None if the gang has started, or enough members exist and have a place.
 
-    An unknown size is a reason for a started gang, too.
+    No member starts before the gang's min of members exists and has a place. An unknown size is a reason for a started
+    gang, too.
     """
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
-    if (
-        gated_gang.has_started
-    ):  # the min is for the start: who runs already, or has ended well, need not wait for others again
+    # The min counts for the start only: a member that runs, or has ended well, does not wait for the others again.
+    if gated_gang.has_started:
         return None
     if gated_gang.startable_pods < gated_gang.min_pods:
         return Refusal(

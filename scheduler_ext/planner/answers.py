@@ -417,8 +417,8 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) 
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
     enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.min_pods
-    anchors = (m for m in planned_members(gang) if counts_for_tier(m, gang))
-    gang_switches = {int(switches[h]) for m in anchors if (h := view.host_of(m)) is not None}
+    counted_members = (m for m in planned_members(gang) if counts_for_tier(m, gang))
+    gang_switches = {int(switches[h]) for m in counted_members if (h := view.host_of(m)) is not None}
     if gang_switches:
         own_switch = np.zeros(len(enough), bool)
         own_switch[list(gang_switches)] = len(gang_switches) == 1
@@ -459,8 +459,8 @@ def answer_prioritize(
 ) -> list[tuple[str, int]]:
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
-    [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. Never raises.
-    now_s: by the monotonic clock. rules, now_s: as for scores_of().
+    [] if there is no map, or the planner has no opinion about the pod. Never raises. names: the nodes of the request.
+    rules, now_s: as for `scores_of`.
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 

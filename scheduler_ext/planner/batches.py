@@ -103,7 +103,7 @@ BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
 class Progress:
     """The members of a gang that have a place so far."""
 
-    anchors: list[int]  # the hosts of all members with a place
+    placed_hosts: list[int]  # hosts of the members with a place, one entry for each member
     hosts_by_group: dict[GangGroup | None, list[int]]
     roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
     used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
@@ -122,7 +122,7 @@ class Progress:
 
     def restore(self, earlier: Progress) -> None:
         """Take over copies of all values of an earlier state."""
-        self.anchors, self.used_rooms = list(earlier.anchors), list(earlier.used_rooms)
+        self.placed_hosts, self.used_rooms = list(earlier.placed_hosts), list(earlier.used_rooms)
         self.hosts_by_group = {group: list(hosts) for group, hosts in earlier.hosts_by_group.items()}
         self.roles, self.full_batches = earlier.roles.copy(), earlier.full_batches.copy()
         self.hosts, self.open_seats = dict(earlier.hosts), list(earlier.open_seats)
@@ -229,8 +229,8 @@ def finished_plan(
         request.gang.key,
         hosts,
         tuple(progress.open_seats),
-        tuple(dict.fromkeys(progress.anchors)),
-        common_tier(fabric, progress.anchors),
+        tuple(dict.fromkeys(progress.placed_hosts)),
+        common_tier(fabric, progress.placed_hosts),
         progress.refusal,
         shapes={m.uid: m.shape for m in request.waiting if m.uid in hosts},
         ranks={uid: ranks[uid] for uid in hosts},
@@ -259,16 +259,16 @@ def _seat_members(
     seated, seats = seat_batch(fabric, request, batch, slots, ranks)
     progress.hosts.update(seated)
     progress.open_seats.extend(seats)
-    progress.anchors.extend(slots)
+    progress.placed_hosts.extend(slots)
     progress.hosts_by_group.setdefault(batch.gang_group, []).extend(slots)
     progress.roles.update(member.membership.role for member in batch.members if member.uid in seated)
 
 
 def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
-    """Return how many pods of a batch must find a host so that each of its roles reaches its min; 0 without mins of
-    roles.
+    """Return how many members of a batch must find a host so that each of their roles reaches its min.
 
-    present_roles: pods of each role that have a place already.
+    Of each role at most as many as the batch has. 0 without mins of roles. present_roles: pods of each role that have a
+    place already.
     """
     if not request.gang.min_by_role:
         return 0
@@ -291,8 +291,10 @@ def _place_batch(
     rank. Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule
     allows less.
     """
-    anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
-    room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
+    placed_hosts = (
+        progress.placed_hosts if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
+    )
+    room = limit_by_spread(request, batch, placed_hosts, room_of(batch.shape, progress.used_rooms))
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = keep_nominated_hosts(request, batch, room)
     first = list(nominated.values())
@@ -303,11 +305,13 @@ def _place_batch(
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    shape_request = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), host_preferences=merits)
+    shape_request = replace(
+        _shape_request(request, batch, pods, min_pods, [*placed_hosts, *first]), host_preferences=merits
+    )
     found = place_shape(fabric, room, shape_request, request.gang, batch.ranks_per_pod)
     if isinstance(found, Refusal):
         # The others have no place. Those that complete what has begun have one, if it is within the required level.
-        are_within = anchors_refusal(fabric, shape_request.widest_tier, [*anchors, *first]) is None
+        are_within = anchors_refusal(fabric, shape_request.widest_tier, [*placed_hosts, *first]) is None
         return first if first and are_within and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
@@ -340,14 +344,14 @@ def _hosts_beside_members(
 
 
 def _shape_request(
-    request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]
+    request: GangRequest, batch: PodBatch, pods: int, min_pods: int, near_hosts: Sequence[int]
 ) -> PlacementRequest:
     """Return the packing request for some pods of a batch.
 
-    pods: to be placed. min_pods: pods that must find a place. anchor_hosts: hosts of the members that the pods stay
+    pods: to be placed. min_pods: pods that must find a place. near_hosts: hosts of the members that the pods stay
     near, one entry for each member.
     """
-    gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
+    gang, anchors = request.gang, tuple(sorted(Counter(near_hosts).items()))
     max_pods = pods
     if not anchors or min_pods:  # a gang whose min runs already needs no domain with room to grow
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)

@@ -61,7 +61,7 @@ class _FewestLeaves:
     def of(self, shape: PodShape, pods: int) -> int:
         """Return the fewest leaves that hold so many pods of a shape if all nodes are empty, at least 1.
 
-        One more than all leaves if these do not hold so many pods.
+        Only hosts on the map count. One more than all leaves if these do not hold so many pods.
         """
         if shape not in self._sums:
             fabric = self._view.fabric

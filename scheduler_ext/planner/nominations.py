@@ -149,9 +149,9 @@ def _decide_nomination(
 ) -> Nomination | None:
     """Return the change of one pod's nomination; None for no change, and if another program nominated the pod.
 
-    node: the planned node, "" for none. since_s: uid -> when our nomination was first shown, or last expired. A pod
-    that is not nominated but has an entry there is left to the scheduler for a while. now_s: by the same clock as
-    `since_s`.
+    node: the planned node, "" for none. choices: when a nomination expires. since_s: uid -> when our nomination was
+    first shown, or last expired. A pod that is not nominated but has an entry there is left to the scheduler for a
+    while. now_s: by the same clock as `since_s`.
     """
     if member.nominated and not member.nominated_by_us:
         return None

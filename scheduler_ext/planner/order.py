@@ -204,8 +204,9 @@ def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatU
 def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return all gangs of a gang's set, itself included, the oldest first; [] if it is in no set.
 
-    [] also for a gang that comes after MAX_TOGETHER others of its name, or after MAX_TREE_GANGS others of its tree: it
-    is placed without them. The list may be cached: do not change it.
+    [] also for a gang that comes after MAX_TOGETHER older ones of its set, or after MAX_TREE_GANGS older ones of its
+    tree: it is placed alone. The gangs of a tree that are below an invalid branch are left out. The list may be cached:
+    do not change it.
     """
     name = gang.together_name
     if not name:

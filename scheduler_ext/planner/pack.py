@@ -401,7 +401,7 @@ class _SwitchSearch:
     def assign(self, position: int) -> bool:
         """Assign the groups from a position in the order on, and store them in `chosen`.
 
-        False if they do not fit, or no step is left.
+        False if they do not fit, or no step is left; then `chosen` is as before.
         """
         if position == len(self._order):
             return True

@@ -74,7 +74,7 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
     term: this is a fault of the planner, and nobody is bound by it.
     """
     work = work or Work()
-    plan = plan_or_rejection(fabric, request, _first_plan(fabric, request, room_of, work))
+    plan = plan_or_rejection(fabric, request, _plan_with_relaxations(fabric, request, room_of, work))
     if plan.refusal is None or request.label_domains is None:
         return plan
     return _place_in_label_domain(fabric, request, request.label_domains, room_of, work, plan)
@@ -97,7 +97,7 @@ def _place_in_label_domain(
         domain_request = replace(
             request, gang=gang, label_domains=None, excluded_rows=union_rows(request.excluded_rows, outside)
         )
-        plan = plan_or_rejection(fabric, domain_request, _first_plan(fabric, domain_request, room_of, work))
+        plan = plan_or_rejection(fabric, domain_request, _plan_with_relaxations(fabric, domain_request, room_of, work))
         if plan.refusal is None:
             return plan
         best = min(best, plan, key=partial(plan_sort_key, fabric))
@@ -116,13 +116,13 @@ def plan_or_rejection(fabric: Fabric, request: GangRequest, plan: GangPlan) -> G
     return GangPlan(request.gang.key, refusal=refusal, broken_terms=tuple(each.term for each in broken))
 
 
-def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+def _plan_with_relaxations(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
     """Try the request as it is, then with ever more soft terms given up; return the first plan without a refusal.
 
-    Else the plan that places most members is returned. If none places any, it is the plan with all soft terms given up,
-    so that its refusal names a hard one; then every assignment of a small gang is searched. A gang that is incomplete,
-    or has no host in its level, is refused first. room_of: the room that the gang may use. work: is spent; nothing is
-    searched once it is used up.
+    Else the plan that places most members is returned. If none places any, every assignment of a small gang is
+    searched; if that finds no plan either, the one with all soft terms given up is returned, whose refusal names a hard
+    term. A gang that is incomplete, or has a member outside its level, is refused first. room_of: the room that the
+    gang may use. work: is spent; nothing is searched once it is used up.
     """
     if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
@@ -174,8 +174,8 @@ def _without_growth_seats(request: GangRequest) -> GangRequest | None:
 
 def _without_cpu_anchors(request: GangRequest) -> GangRequest | None:
     """Return the request without the placed members that do not count for the tier; None if it has none."""
-    anchors = [(member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang)]
-    return None if len(anchors) == len(request.placed_members) else replace(request, placed_members=tuple(anchors))
+    remaining = [(member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    return None if len(remaining) == len(request.placed_members) else replace(request, placed_members=tuple(remaining))
 
 
 def _without_neighbours(request: GangRequest) -> GangRequest | None:

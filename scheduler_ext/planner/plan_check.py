@@ -42,7 +42,7 @@ class _PlanToCheck:
     plan: GangPlan
     planned_hosts: Sequence[int]  # one entry for each pod with a place in the plan, open seats included
     # (member, host) of the running members that a level counts: in a gang with accelerators, those that have some
-    anchors: Sequence[tuple[GangMember, int]]
+    running_members: Sequence[tuple[GangMember, int]]
 
     def switches(self, tier: int, hosts: Collection[int]) -> int:
         """Return the number of switches of a tier above some hosts.
@@ -62,9 +62,9 @@ def broken_hard_terms(fabric: Fabric, request: GangRequest, plan: GangPlan) -> t
     if not plan.hosts and not plan.open_seats:
         return ()
     has_accelerators = request.gang.has_accelerators
-    anchors = [(member, host) for member, host in request.placed_members if member.gpus or not has_accelerators]
+    running_members = [(member, host) for member, host in request.placed_members if member.gpus or not has_accelerators]
     hosts = [*plan.hosts.values(), *(seat.host for seat in plan.open_seats)]
-    to_check = _PlanToCheck(fabric, request, plan, hosts, anchors)
+    to_check = _PlanToCheck(fabric, request, plan, hosts, running_members)
     return tuple(violation for check in _CHECKS for violation in check(to_check))
 
 
@@ -107,10 +107,10 @@ def _level(to_check: _PlanToCheck) -> Iterator[Violation]:
     Nothing is checked without a level, or if the running members alone break it.
     """
     tier = to_check.request.gang.tier
-    anchor_hosts = {host for _, host in to_check.anchors}
-    if tier is None or to_check.switches(tier, anchor_hosts) > 1:
+    running_hosts = {host for _, host in to_check.running_members}
+    if tier is None or to_check.switches(tier, running_hosts) > 1:
         return
-    found = to_check.switches(tier, {*to_check.planned_hosts, *anchor_hosts})
+    found = to_check.switches(tier, {*to_check.planned_hosts, *running_hosts})
     off_map = sum(host >= to_check.fabric.mapped_count for host in to_check.planned_hosts)
     if found > 1 or off_map:
         yield Violation(HardTerm.LEVEL, max(off_map, len(to_check.planned_hosts)), max(found, 2), 1)
@@ -125,7 +125,7 @@ def _group_terms(to_check: _PlanToCheck) -> Iterator[Violation]:
         return
     group_of = gang.groups_by_uid()
     running: dict[GangGroup, set[int]] = {}
-    for member, host in to_check.anchors:
+    for member, host in to_check.running_members:
         if (group := group_of.get(member.uid)) is not None:
             running.setdefault(group, set()).add(host)
     planned: dict[GangGroup, set[int]] = {}
@@ -199,7 +199,7 @@ def _rank_runs(to_check: _PlanToCheck) -> Iterator[Violation]:
             if to_check.switches(tier, running.get(run, ())) > 1:
                 continue
             if (found := to_check.switches(tier, hosts | running.get(run, set()))) > 1:
-                yield Violation(HardTerm.SLICE, len(hosts), found, 1)
+                yield Violation(HardTerm.RUN_OF_RANKS, len(hosts), found, 1)
 
 
 def _multiple(to_check: _PlanToCheck) -> Iterator[Violation]:

@@ -92,13 +92,13 @@ def hosts_beside_neighbours(
     Subtracts the pods from `room`. [] without placed members, if no pod finds such a host, for tier 0, and if placed
     members are off the map, or in no common domain of the tier.
     """
-    anchors = sorted(set(host_of_rank.values()))
-    if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
+    placed_hosts = sorted(set(host_of_rank.values()))
+    if not host_of_rank or not ranks or tier == 0 or placed_hosts[-1] >= fabric.mapped_count:
         return []
-    if tier is not None and common_tier(fabric, anchors) > tier:
+    if tier is not None and common_tier(fabric, placed_hosts) > tier:
         return []
     leaf_of = fabric.switch_of[1]
-    spans = {leaf: fabric.span(1, leaf) for leaf in np.unique(leaf_of[anchors]).tolist()}
+    spans = {leaf: fabric.span(1, leaf) for leaf in np.unique(leaf_of[placed_hosts]).tolist()}
     holes = {leaf: int(room[first:end].sum()) for leaf, (first, end) in spans.items()}
     free = sorted({*ranks, *absent} - host_of_rank.keys())
     leaf_of_rank = {rank: int(leaf_of[host]) for rank, host in host_of_rank.items()}
@@ -110,7 +110,7 @@ def hosts_beside_neighbours(
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []
-    packer = DomainPacker(RoomByTier(fabric, room, merits), anchors)
+    packer = DomainPacker(RoomByTier(fabric, room, merits), placed_hosts)
     slots = [slot for leaf, pods in sorted(counts.items()) for slot in packer.fill(1, leaf, pods)]
     for host, pods in slots:
         room[host] -= pods
@@ -190,8 +190,8 @@ def _join_mesh(
 ) -> dict[int, int] | None:
     """Return rank -> host for members that join a mesh; None if a rank is outside of the mesh.
 
-    free: host -> its unused slots. numbers: the ranks to place. fixed: rank -> host of seated members. pulls: the
-    traffic between the pods of the mesh.
+    Ranks without a free slot under their leaf are absent.     free: host -> its unused slots. numbers: the ranks to
+    place. fixed: rank -> host of seated members. pulls: the traffic between the pods of the mesh.
     """
     if any(rank >= len(pulls) for rank in (*numbers, *fixed)):
         return None

@@ -42,8 +42,8 @@ def refuse_incomplete(request: GangRequest) -> Refusal | None:
 def refuse_outside_level(request: GangRequest) -> Refusal | None:
     """Refuse a gang of which a member runs on a host that lacks the label of the required level; else return None."""
     mask = request.rows_outside_level.get(None)
-    anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
-    if mask is None or not any(mask[host] for host in anchors):
+    placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    if mask is None or not any(mask[host] for host in placed_hosts):
         return None
     return Refusal(RefusalReason.OFF_MAP, "members run on hosts that have no label of the required level")
 

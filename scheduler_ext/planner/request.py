@@ -41,9 +41,10 @@ class HardTerm(StrEnum):
     GROUP_LEVEL = "group_level"  # all members of a group are under one switch of the group's level
     GROUP_EXCLUSIVE = "group_exclusive"  # an exclusive group shares its switch with no other group
     GROUP_WHOLE = "group_whole"  # an all-or-nothing group has a place for every waiting member, or for none
-    SLICE = "slice"  # each run of ranks (a block of consecutive ranks) is under one switch
+    RUN_OF_RANKS = "slice"  # each run of ranks (Kueue: podset slice) is under one switch
     MULTIPLE = "multiple"  # pods on a host come in multiples; the remainder of all pods may be on one host
-    BARRED_HOST = "barred_host"  # no host is reserved for others, rejected by a filter, or outside the level
+    # no member is on a host that is reserved for others, rejected by a filter, or outside the level
+    BARRED_HOST = "barred_host"
 
 
 class SoftTerm(StrEnum):
@@ -87,7 +88,7 @@ class GangRequest:
 
     def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
         """Return the arrays by row that decide between equally good rows: preferences of the shape, then the tightest
-        fit.
+        fit. A larger value is better.
 
         besides: pods of the gang that have a place already. () if there are neither preferences nor a measure of free
         room.
@@ -108,7 +109,9 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """The plan of one gang."""
+    """The hosts that the members of a gang are to get, and the seats for members that do not exist yet; or why too few
+    have a place.
+    """
 
     key: GangKey
     hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
@@ -330,18 +333,18 @@ def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -
     return both
 
 
-def limit_by_spread(request: GangRequest, batch: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
+def limit_by_spread(request: GangRequest, batch: PodBatch, placed_hosts: Sequence[int], room: Rows) -> Rows:
     """Return how many pods of a batch each host may take under its hard spread constraint.
 
-    That is the room, but with the placed members on the host at most `max_per_host` pods. The smallest `max_per_host`
-    of the batch's members counts. anchors: host ids of the placed members that count, one entry for each member. room:
-    without the placed members; it is not changed, and returned itself if no member has a limit or if
-    `request.spread_evenly` is False.
+    That is the room, but with the members that have a place on the host at most `max_per_host` pods. The smallest
+    `max_per_host` of the batch's members counts. placed_hosts: host ids of the members with a place that count, one
+    entry for each member. room: without these members; it is not changed, and returned itself if no member has a limit
+    or if `request.spread_evenly` is False.
     """
     max_per_host = min((m.max_per_host for m in batch.members if m.max_per_host), default=0)
     if not max_per_host or not request.spread_evenly:
         return room
-    placed_pods = np.bincount(np.asarray(anchors, dtype=np.intp), minlength=len(room))
+    placed_pods = np.bincount(np.asarray(placed_hosts, dtype=np.intp), minlength=len(room))
     limited: Rows = np.minimum(room, np.maximum(0, max_per_host - placed_pods))
     return limited
 

@@ -135,7 +135,7 @@ def mark_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | Non
 
 
 class StrictOrder:
-    """The domains kept, by queue. Clear them when rows change their meaning."""
+    """The domains kept, by queue. Clear them when the rows stand for other hosts."""
 
     def __init__(self, named: frozenset[str]) -> None:
         self.queues = StrictQueues(named)
@@ -188,7 +188,7 @@ class StrictOrder:
         return self._domains != before
 
     def release(self, key: GangKey) -> bool:
-        """Release the domain that is kept for a gang. Return True if there was one."""
+        """Release the domains that are kept for a gang, in any queue. Return True if there was one."""
         queues = [queue for queue, domain in self._domains.items() if domain.reservation.holder == key]
         for queue in queues:
             del self._domains[queue]
@@ -236,7 +236,8 @@ def _choose_label_domain(
 ) -> KeptDomain | None:
     """Return the domain of node labels to keep, for a gang that no switch could hold; None if no such domain could.
 
-    could: the pods that each row could hold if it were empty. now: the pods that each row holds now.
+    Of the domains that could hold the gang's min if they were empty, it is the one with most room now, then the first.
+    could: the pods that each row could hold if it were empty. now: the pods for which each row has room now.
     """
     rows = np.flatnonzero(domains.row_domains >= 0)
     numbers = domains.row_domains[rows]

@@ -233,7 +233,10 @@ class StandingPlans:
 
 
 class ReservedRoom:
-    """Sums of the room reserved on each row. The owner clears them when the snapshot's rows change their meaning."""
+    """The total room reserved on each row, the index of a host in the snapshot.
+
+    The owner calls `clear` when the snapshot's rows stand for other hosts.
+    """
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot

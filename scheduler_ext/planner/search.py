@@ -393,7 +393,7 @@ def _seat(search: _PlaceSearch, progress: Progress) -> None:
     for pod, host in zip(search.pods, search.chosen, strict=True):
         if host is None:
             continue
-        progress.anchors.append(host)
+        progress.placed_hosts.append(host)
         if pod.member is None:
             progress.open_seats.append(Seat(host, search.shapes[pod.shape], pod.rank))
         else:

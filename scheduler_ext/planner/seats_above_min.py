@@ -46,9 +46,10 @@ def replace_lost_seats(
     position: GangPosition,
     work: Work,
 ) -> GangPlan:
-    """Return the plan with those seats above the min moved elsewhere for which other gangs go first.
+    """Return the plan without those seats above the min whose room is needed by gangs that come before such seats.
 
-    Such a member has no place if no other seat is found. The plan was made as if every seat had the place of the gang's
+    The members that had them get other seats; a member for which none is found has no place, and an open seat is
+    dropped. The plan itself is returned if no seat is lost. It was made as if every seat had the place of the gang's
     min in the order. position: the gang's place. work: counts the steps.
     """
     lost = _lost_seats(standing_plans, request, plan, position)

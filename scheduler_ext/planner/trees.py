@@ -121,10 +121,10 @@ class SharedDomains:
         return f"CompositePodGroup {name} has more than {MAX_TREE_GANGS} PodGroups, and the oldest of them come first"
 
     def gained_followers(self, together: Sequence[Gang], before: Collection[GangKey], plan_of: PlanOf) -> bool:
-        """Return True if a set has got its first places, so that gangs beyond MAX_TREE_GANGS may follow it.
+        """Return True if the set of a tree has just got its first places, and gangs beyond MAX_TREE_GANGS may follow.
 
         together: the set. before: the gangs of the set that had places before. plan_of: returns the current plan of a
-        gang.
+        gang, None for none. False for a set of no tree, and for a tree with at most MAX_TREE_GANGS gangs.
         """
         if not together or before or not (ancestors := together[0].ancestors):
             return False

@@ -201,8 +201,8 @@ class Metrics:
         for tier, gpus in largest_gang_gpus.items():
             self.largest_gang_gpus.labels(tier).set(gpus)
 
-    def certificate_ends(self, expiry_s: float) -> None:
-        """Set when the serving certificate ends, in seconds since 1970.
+    def set_certificate_expiry(self, expiry_s: float) -> None:
+        """Set the metric of the time at which the serving certificate ends, in seconds since 1970.
 
         Without TLS there is no such series, and so no alert.
         """

@@ -52,7 +52,7 @@ class Certificates:
         Raises BadCertificate if a file cannot be read or used. An expired certificate is accepted here.
         """
         self._files, self._metrics = files, metrics
-        self._files_digest = _digest(files)
+        self._files_hash = _content_hash(files)
         self.context = make_context(files)
         self._expiry_s = self._take_expiry()
         self._last_fault = ""
@@ -66,19 +66,19 @@ class Certificates:
         now_s: wall clock, seconds: an expired certificate does not replace a valid one.
         """
         try:
-            digest = _digest(self._files)
-            if digest == self._files_digest:  # unchanged, or restored after a bad change
+            content_hash = _content_hash(self._files)
+            if content_hash == self._files_hash:  # unchanged, or restored after a bad change
                 self._last_fault = ""
                 return False
             context = make_context(self._files)
             expiry_s = expiry(self._files.cert)
-            if _digest(self._files) != digest:  # changed during the read: the next check reads all of it
+            if _content_hash(self._files) != content_hash:  # changed during the read: the next check reads all of it
                 return False
             if expiry_s <= now_s < self._expiry_s:
                 raise BadCertificate("the new certificate has expired")
         except BadCertificate as error:
             return self._refuse(error)
-        self._files_digest, self.context, self._last_fault = digest, context, ""
+        self._files_hash, self.context, self._last_fault = content_hash, context, ""
         self._expiry_s = self._take_expiry()
         self._metrics.tls_reloads.labels("taken").inc()
         log.info("certificate_taken", extra={"expires_s": int(self._expiry_s)})
@@ -94,7 +94,7 @@ class Certificates:
 
     def _take_expiry(self) -> float:
         expiry_s = expiry(self._files.cert)
-        self._metrics.certificate_ends(expiry_s)
+        self._metrics.set_certificate_expiry(expiry_s)
         return expiry_s
 
 
@@ -131,10 +131,11 @@ def expiry(cert: Path) -> float:
         raise BadCertificate(f"{cert.name} does not tell when it ends: {error}") from error
 
 
-def _digest(files: TlsFiles) -> bytes:
+def _content_hash(files: TlsFiles) -> bytes:
     """Return a hash of the contents of the files. Raises BadCertificate if one cannot be read.
 
-    A Secret's mount changes by a link, so times of files say little.
+    Kubernetes replaces a mounted Secret by switching a symbolic link, so a file's modification time does not show a
+    change.
     """
     try:
         return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files.paths())

@@ -320,7 +320,10 @@ def _pod(fields: Mapping[str, bytes]) -> Pod:
 
 
 def _lower_case_fields(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
-    """Decode an inner object with names in lower case. Of equal names the last one counts, as in Go."""
+    """Decode an inner object with names in lower case, without nulls. Of equal names the last one counts, as in Go.
+
+    what: its place, for messages. Raises BadRequest if it is no object.
+    """
     return {key.lower(): value for key, value in _decode(_FIELDS, raw, what).items() if bytes(value) != b"null"}
 
 
@@ -336,7 +339,9 @@ def _victims(raw: msgspec.Raw, what: str) -> Victims:
 
 
 def _uid(raw: msgspec.Raw, what: str) -> str:
-    """Return the UID of a MetaPod, or of a whole pod."""
+    """Return the UID of a MetaPod, or of a whole pod. what: its place, for messages. Raises BadRequest if it is
+    neither.
+    """
     fields = _lower_case_fields(raw, what)
     return _decode(_TEXT, fields["uid"], what) if "uid" in fields else _decode(_OBJECT, raw, what).metadata.uid
 

@@ -261,9 +261,9 @@ class Repairer:
             await self._clock.sleep(REPAIR_INTERVAL_S)
 
     async def tick(self) -> None:
-        """Carry out the repairs that are due, and return when their evictions have been sent.
+        """Carry out the repairs that are due, MAX_GANGS_IN_PARALLEL at once, and return when their evictions were sent.
 
-        Does nothing while the view may be old.
+        Does nothing while the view may be old. What is known of deleted gangs is forgotten.
         """
         if self._watches.may_be_old():
             return
@@ -296,9 +296,9 @@ class Repairer:
         """Return the repair of a gang; None if it is not due, or nothing can repair the gang. Notes since when the gang
         is stuck.
 
-        It is due once the gang has been stuck for its owner's time, or when a pause after a failed eviction is over. It
-        is not due in the rest after a repair. A new repair that moves the gang is not due either while
-        MAX_MOVES_PER_NAMESPACE gangs of the namespace move.
+        It is due once the gang has been stuck for its owner's time. For REPAIR_REST_S after a repair it is due only
+        when a pause after a failed eviction is over, and for FAILED_REPAIR_REST_S after a failed repair not at all. A
+        new repair that moves the gang is not due while MAX_MOVES_PER_NAMESPACE gangs of the namespace move.
         """
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)

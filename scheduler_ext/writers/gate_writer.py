@@ -37,7 +37,7 @@ from turnout.topology.model import Refusal
 log = logging.getLogger("turnout.nominator")
 
 MAX_PATCHES = 64  # patches on their way
-MAX_ROUNDS = 4  # rounds of writes for a gang: nominations, gates, and changes meanwhile
+MAX_WRITE_ROUNDS = 4  # for a gang, one after the other: nominations, gates, and what changes meanwhile need
 ROOM_INTERVAL_S = 0.1  # how soon released room is noticed
 TICK_S = 1.0  # between two checks of all gated gangs: failed writes, and members that do not come
 MAX_POSTPONEMENT_S = 2.0  # how long a gang waits until the nomination of another gang is moved
@@ -96,7 +96,7 @@ class GateWriter:
         watches.follow_pods(self.observe_pod, self.drop)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Store a gated pod, and mark its gang (or the pod alone) as due.
+        """Store a gated pod, and mark the pod as due if it has no gang; else its gang, while this replica leads.
 
         A pod without our gate, or one that the view does not know, is dropped: update the view first. A version older
         than the newest known state, which may come from our own patch, is ignored.
@@ -163,7 +163,10 @@ class GateWriter:
             self._due_gangs.clear()
 
     async def _process_changes(self) -> None:
-        """Decide on due gangs and single pods until cancelled, and write for each in a task of its own."""
+        """Decide on due gangs and single pods until cancelled, and write for each in a task of its own.
+
+        Those with writes under way are skipped. The end of a gang's writes decides on that gang again.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
@@ -172,7 +175,7 @@ class GateWriter:
                 single_pods, self._due_single_pods = [uid for uid in self._due_single_pods if uid not in self._busy], {}
                 for uid in single_pods:
                     self._busy.add(uid)
-                    tasks.create_task(self._release_single_pod(uid))
+                    tasks.create_task(self._lift_single_pod(uid))
                 due, self._due_gangs = self._sort_gangs(self._due_gangs), {}
                 while due:
                     for key, writes in self._decide(due):
@@ -336,13 +339,13 @@ class GateWriter:
     # Writing.
 
     async def _write_gang(self, key: GangKey, writes: Writes) -> None:
-        """Send a gang's writes, then decide on the next ones and send those, up to MAX_ROUNDS times.
+        """Send a gang's writes, then decide on the next ones and send those, up to MAX_WRITE_ROUNDS times.
 
         Ends early if nothing is left or a write failed: the next tick goes on. The caller has put `key` into `_busy`;
         it is taken out at the end. writes: the first ones.
         """
         try:
-            for _ in range(MAX_ROUNDS):
+            for _ in range(MAX_WRITE_ROUNDS):
                 if not await self._send(key, writes):
                     return
                 writes = self._writes(key)
@@ -364,10 +367,11 @@ class GateWriter:
             return self._evictor is not None and await self._evictor.evict(key, evictions)
         return all(await asyncio.gather(*(self._write(each) for each in writes if not isinstance(each, Evict))))
 
-    async def _release_single_pod(self, uid: str) -> None:
+    async def _lift_single_pod(self, uid: str) -> None:
         """Lift the gate of a pod that belongs to no gang, and report that to its owner.
 
-        Does nothing while the pod pauses after a failure, or if it is not gated any more.
+        Sends nothing while the pod pauses after a failure, or if it is not gated any more. The caller has put `uid`
+        into `_busy`; it is taken out at the end.
         """
         pod = self._gated_pods.get(uid)
         try:

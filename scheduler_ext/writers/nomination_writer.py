@@ -67,7 +67,8 @@ class NominationWriter:
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Store a pod that the watch shows, and mark its gang as due if its nomination is missing or outdated.
+        """Store a pod that the watch shows. While this replica leads, mark the pod's gang as due if the pod has no
+        nomination or an outdated one of ours.
 
         A pod that does not wait any more is forgotten.
         """

@@ -202,9 +202,10 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
                 log.warning("store_lost round=%d why=%s", formed.round, error)
 
     def _formed(self) -> Formed:
-        """Wait until a round has formed, and return it.
+        """Block until a round has formed, and return it.
 
-        Raises RendezvousConnectionError if the agent failed, RendezvousClosedError if the job is over.
+        Raises RendezvousConnectionError if the agent failed, RendezvousClosedError if the job is over: then this
+        rendezvous counts as closed.
         """
         thread = self._thread
         waiting = thread.call(thread.training.formed.get())

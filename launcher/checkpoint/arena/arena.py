@@ -389,7 +389,7 @@ def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> It
 
     The newest save is that of the highest round, then of the highest step. A daemon that still runs gets ADOPT_S to
     end; an arena that it still locks then is skipped and logged. Invalid arenas are skipped. Older arenas of the same
-    rank are removed. Replicas are not adopted here.
+    rank are removed. Replicas are not adopted here. folder: of the arenas. run: the job's id.
     """
     newest: dict[int, Arena] = {}
     until_s = time.monotonic() + ADOPT_S
@@ -419,7 +419,8 @@ def _age(arena: Arena) -> tuple[int, int]:
 def abandoned_arenas(folder: Path, run: str, worker: str) -> Iterator[Path]:
     """Yield the paths of unused arenas of another boot, and of this worker in another run, for the caller to remove.
 
-    The worker's name ends at the slash: in a job without a name, a hash of the command follows it.
+    folder: of the arenas. run: the job's id. worker: the worker's name, which ends at the slash: in a job without a
+    name, a hash of the command follows it.
     """
     boot, name = boot_id(), worker.partition("/")[0]
     for path in leftovers(folder, ""):

@@ -205,7 +205,7 @@ def private_folder(*parents: str | Path) -> PrivateDir:
 
 
 def socket_in(folder: str | Path) -> Path:
-    """Return the path of the socket on which a daemon listens."""
+    """Return the path of the socket on which a daemon listens. folder: the daemon's own."""
     return Path(folder).absolute() / _SOCKET
 
 
@@ -306,7 +306,10 @@ def open_arena_file(path: Path) -> tuple[int, Identity]:
 
 
 def target_of(file: int) -> str:
-    """Return the checkpoint folder that the last daemon wrote into this arena, "" if it is unknown."""
+    """Return the checkpoint folder that the last daemon wrote into this arena, "" if it is unknown.
+
+    file: descriptor of the arena.
+    """
     return read_target(os.pread(file, TARGET_BYTES, TARGET_AT))
 
 
@@ -378,8 +381,9 @@ def find(
 ) -> list[ArenaFile]:
     """List the arenas of this run, worker and boot, by local rank. Changes and locks nothing.
 
-    on_skipped: called with the reason why a file with an arena's name is skipped. replicas: False for the worker's own
-    arenas, True for those with replicas of other workers, None for both.
+    folder: of the arenas; [] if it cannot be read. run: the job's id. on_skipped: called with the reason why a file
+    with an arena's name is skipped. replicas: False for the worker's own arenas, True for those with replicas of other
+    workers, None for both.
     """
     boot = boot_id()
     arenas = [
@@ -398,7 +402,7 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
     """List arenas of this user that no process has open and that belong to another boot or run.
 
     The caller decides whether to remove them: if several jobs share the folder, another run may be between two
-    processes. boot: "" for this machine's present boot.
+    processes. folder: of the arenas. run: the job's id. boot: "" for this machine's present boot.
     """
     boot = boot or boot_id()
     return [

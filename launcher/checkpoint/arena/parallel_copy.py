@@ -87,12 +87,15 @@ class Copier:
     def write(self, file: int, pieces: Pieces) -> None:
         """Start writing pieces, given as (offset in the file, source address, bytes). Call wait() afterwards.
 
-        file: its descriptor. One thread writes. The sources must stay valid until wait() returns.
+        file: its descriptor. One thread writes. The sources must stay valid until wait() returns, which raises an error
+        of the write.
         """
         self._running.append(self._pool.submit(_write, file, _rows(pieces)))
 
     def wait(self) -> None:
-        """Wait until everything is copied, and help to copy. Raises one of the errors when all threads have stopped."""
+        """Wait until everything is copied, and help to copy. Raises one of their errors after all
+        threads have stopped.
+        """
         running, self._running = self._running, []
         errors: list[BaseException | None] = []
         if len(running) < self._threads:

@@ -317,7 +317,10 @@ class AgentClient:
     async def _stop_process(
         self, process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, done: bool, by_s: float | None
     ) -> None:
-        """Tell the daemon to end, and wait for it. done, by_s: as for close(). stdin: of the process."""
+        """Tell the daemon to end, and wait for it until `by_s`, for END_S at most. done, by_s: as for close().
+
+        A daemon that is late is logged, and killed if `by_s` is None. stdin: of the process.
+        """
         with contextlib.suppress(OSError):
             stdin.write(encode(End(done)))
             stdin.close()

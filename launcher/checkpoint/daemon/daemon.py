@@ -466,7 +466,9 @@ class CheckpointDaemon:
                 self._log_event("persist_failed", {**fields, "detail": job.detail})
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine as a task, which the daemon awaits before it ends; return the task."""
+        """Run a coroutine as a task, which the daemon awaits before it ends; return the task. The daemon does not
+        look at its result or error.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
-from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
+from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restore_state
 from turnout.launcher.checkpoint.format.shard_file import MAX_DIMENSIONS, Layout, sum_of
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
@@ -180,17 +180,18 @@ def read(text: bytes | memoryview) -> Table:
         raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
     if table.version != VERSION:
         raise BadCheckpoint(f"metadata of version {table.version}: this is version {VERSION}")
-    _check(table)
+    _check_consistency(table)
     return table
 
 
-def _check(table: Table) -> None:
+def _check_consistency(table: Table) -> None:
     """Raise BadCheckpoint if parts of a table contradict each other, or this torch lacks a dtype or memory format."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
         raise BadCheckpoint("the metadata names a rank outside the world, or uses one key for a tensor and a value")
     for key, tensor in table.tensors.items():
-        if tensor.dtype not in _DTYPES or tensor.memory_format not in _FORMATS:
-            raise BadCheckpoint(f"{key}: this torch has no {tensor.dtype} or no {tensor.memory_format}")
+        for name, known in ((tensor.dtype, _DTYPES), (tensor.memory_format, _FORMATS)):
+            if name not in known:
+                raise BadCheckpoint(f"{key}: this torch has no {name}")
         for chunk in tensor.chunks:
             if not _is_within(chunk, tensor) or chunk.rank >= table.world:
                 raise BadCheckpoint(f"{key}: a chunk at {chunk.offsets} is not in a tensor of {tensor.size}")
@@ -262,7 +263,7 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
         read_item: names its place. value: the text as bytes.
         """
         try:
-            value_read = restored(value.read().decode(), _NO_TENSORS, memoryview(b""), 0)
+            value_read = restore_state(value.read().decode(), _NO_TENSORS, memoryview(b""), 0)
         except UnicodeDecodeError as error:
             raise BadCheckpoint(f"{read_item.dest_index.fqn}: {error}") from error
         if self.flatten_state_dict:

@@ -133,10 +133,11 @@ def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
     """Find the step to load, in memory or else in storage. None if there is none.
 
-    folder: absolute path or URL. step: the only step to find; None for the step that the agents chose, else the newest.
-    A step that memory cannot give is logged. If the agents agreed that storage has no step, the result is None, too.
-    Raises BadCheckpoint if storage has committed steps but none can be read, NewerFormat if the step to load is of a
-    newer version, and StorageFailed if storage cannot be read. environ: of this process.
+    folder: absolute path or URL. environ: of this process. step: the only step to find; None for the step that the
+    agents chose, else the newest. None is also returned for a local folder that does not exist, and if the agents
+    agreed that storage has no step. A step that memory cannot give is logged. Raises BadCheckpoint if the agreed step
+    in storage is not valid, or if storage has committed steps but none can be read. Raises NewerFormat if the step to
+    load is of a newer version, and StorageFailed if storage cannot be read.
     """
     rank = process_info(folder, environ)
     memory = rank.resharded_step.step if rank.resharded_step is not None else _step_in_memory(rank, environ)

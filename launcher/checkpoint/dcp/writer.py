@@ -30,7 +30,7 @@ from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, absolute_
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.format.daemon_messages import Save
-from turnout.launcher.coordinator_messages import MAX_COPIES
+from turnout.launcher.coordinator_messages import MAX_REPLICAS
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadState, LauncherError
 
@@ -97,8 +97,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         environ: Mapping[str, str] | None = None,
         replicas: int = 0,
     ) -> None:
-        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_COPIES:
-            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MAX_COPIES}")
+        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_REPLICAS:
+            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MAX_REPLICAS}")
         self.folder, self.step, self.disk, self.generations = absolute_folder(folder), step, disk, generations
         self.home = self.folder  # names the memory if no agent does
         self._keep, self._every, self._replicas = keep, every, replicas
@@ -181,8 +181,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def _own_process_info(self, order: _SaveOrder) -> ProcessInfo:
         """Return the process info under which this rank saves.
 
-        Without an agent, each rank of a larger world gets a worker name and a daemon of its own. order: of the
-        coordinating rank.
+        Without an agent, each rank of a larger world gets a worker name and a daemon of its own. order: from the
+        coordinating rank; its rank and world replace those of the environment.
         """
         rank = replace(ProcessInfo.of(self._environ, self.home), rank=order.rank, world=order.world)
         if rank.has_agent or order.world == 1:

@@ -34,7 +34,7 @@ from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
 from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
-from turnout.launcher.coordinator_messages import MAX_COPIES
+from turnout.launcher.coordinator_messages import MAX_REPLICAS
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 from turnout.launcher.health.hang_monitor.progress import RESTORING_PHASE, SAVING_PHASE, in_phase
@@ -86,8 +86,8 @@ class Checkpointer:
         replicas: int = 0,
         streams: CopyStreams | None = None,
     ) -> None:
-        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_COPIES:
-            raise ValueError(f"generations are 2 to 7, replicas 0 to {MAX_COPIES}, keep and every 0 or more")
+        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_REPLICAS:
+            raise ValueError(f"generations are 2 to 7, replicas 0 to {MAX_REPLICAS}, keep and every 0 or more")
         self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
         self._environ = dict(os.environ if environ is None else environ)
         self._rank = ProcessInfo.of(self._environ, self.folder)

@@ -120,8 +120,9 @@ class FrozenParams:
     def choose_skipped(self, generation: int, before: Slot, plan: SavePlan, head_bytes: int) -> SkippedParams:
         """Return the entries that a save into this generation need not copy: frozen, and unchanged since its last save.
 
-        before: the generation's slot before this save began. plan, head_bytes: of this save. No entry is chosen after
-        a change of the state's layout, for a damaged generation, and if this object is disabled.
+        before: the generation's slot before this save began. plan, head_bytes: of this save. No entry is chosen if
+        this object is disabled, if the generation is damaged, or if its last save is not known here, had another layout
+        or header length, or was not passed to `compare_skipped`. So pass the result to that method after the save.
         """
         last_save, marks = self._last_saves.pop(generation, None), self._versions_of_plan(plan)
         if (
@@ -246,9 +247,9 @@ def _equal(
 ) -> bool:
     """Return True if a part of a tensor equals its saved bytes.
 
-    view, head_bytes: the shard in the arena and the length of its header. first_byte, size: the part, in bytes. A
-    tensor that does not lie in host memory as it is saved is compared as a whole, in a copy. entry: of the tensor in
-    the layout. streams: copy a tensor of a device.
+    view, head_bytes: the shard in the arena and the length of its header. entry: of the tensor in the layout.
+    first_byte, size: offset of the part in the tensor and its length, in bytes. Both are ignored for a tensor that does
+    not lie in host memory as it is saved: it is compared as a whole, in a copy. streams: make that copy.
     """
     if is_bytes(tensor):
         address = address_of(view) + head_bytes + entry.start + first_byte

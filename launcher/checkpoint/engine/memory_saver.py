@@ -389,7 +389,8 @@ class MemorySaver:
     def _seal(self, save: _RunningSave) -> None:
         """Seal the generation, which makes the save valid, and announce it to the daemon, which writes it to storage.
 
-        Then start to compare the frozen tensors that were not copied.
+        Then start to compare the frozen tensors that were not copied. Raises DaemonLost if no daemon can be reached;
+        the save is valid in memory all the same.
         """
         record = save.arena.seal(save.generation, save.record)
         message = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
@@ -398,10 +399,10 @@ class MemorySaver:
             self._frozen.compare_skipped(save.arena, save.generation, record, save.plan, save.skipped_params)
 
     def _reserve(self, record: ShardRecord) -> Arena:
-        """Return the arena, after asking the daemon for more memory if this record does not fit.
+        """Return the arena. If this record does not fit, first ask the daemon for more memory, perhaps in a new arena.
 
-        Raises NoMemory if memory is too small, DaemonLost if the daemon is lost, and TimeoutError if it does not
-        answer.
+        Raises NoMemory if memory is too small, DaemonLost if the daemon is lost, TimeoutError if it does not answer,
+        and BadCheckpoint if the new arena is not valid.
         """
         if self._arena is None or self._requested_bytes < record.region_bytes:
             self._requested_bytes = 0

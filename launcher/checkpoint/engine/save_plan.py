@@ -22,7 +22,7 @@ from turnout.launcher.checkpoint.engine.state_dict import (
     cache_tree_of,
     flatten,
     is_bytes,
-    restored,
+    restore_state,
     spec_of,
     specs_of,
     tensor_over,
@@ -67,7 +67,7 @@ class SavePlan:
         return ShardRecord(0, step, round_, *place, len(self.head), self.layout.data_bytes)
 
     def on_device(self, streams: CopyStreams) -> Mask:
-        """Return a mask of the entries that these streams copy from a device."""
+        """Return a new mask, by entry: True if these streams copy it from a device."""
         if self.copied_as_bytes.all():
             return np.zeros(len(self.tensors), np.bool_)
         has_copy = np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
@@ -204,7 +204,7 @@ def state_of(shard: memoryview) -> object:
         raise BadCheckpoint(f"the shard has no tree: {error}") from error
     if not isinstance(text, str):
         raise BadCheckpoint("the tree is no text")
-    return restored(text, layout, shard, head_bytes)
+    return restore_state(text, layout, shard, head_bytes)
 
 
 def extra_text_of(shard: memoryview) -> str:

@@ -207,8 +207,8 @@ def tensor_over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor
     return flat.view(entry.shape)
 
 
-def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
-    """Return the state whose tensors lie over the bytes of a shard.
+def restore_state(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
+    """Return the state of a shard. Its tensors share the memory of `view`.
 
     text: of its tree. view, head_bytes: the shard, and the length of its header. Raises BadCheckpoint if the text is
     invalid or names a tensor that the layout lacks, or if this torch lacks a dtype.
@@ -330,7 +330,9 @@ def _decode_array(content: Any) -> object:
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
-    """Return numpy's type of this name, such as "<f4". Raises ValueError for a type of other things than numbers."""
+    """Return numpy's type of this name, such as "<f4". Raises ValueError for a type of other things than numbers,
+    and TypeError for an unknown name.
+    """
     dtype = np.dtype(kind)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"{kind!r} is no number")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from turnout.launcher.checkpoint.format.manifest import Every, Latest
-from turnout.launcher.coordinator_messages import MAX_COPIES
+from turnout.launcher.coordinator_messages import MAX_REPLICAS
 
 
 class StorageType(Enum):
@@ -68,13 +68,13 @@ def keep_and_every(strategy: object, folder: Path) -> tuple[int, int]:
     return numbers
 
 
-def copies_of(replica_count: int) -> int:
-    """Return in how many other workers' memories a shard is kept if DLRover's argument is `replica_count`.
+def replicas_of(replica_count: int) -> int:
+    """Convert DLRover's `replica_count` to the number of replicas: other workers whose memory keeps each shard too.
 
-    DLRover's number is the size of a backup group, so 0 and 1 mean no copy. DLRover groups neighbouring workers; here
-    copies are placed as far apart as possible. Raises ValueError outside 0 to MAX_COPIES + 1. Source: DL-60,
+    DLRover's number is the size of a backup group, so 0 and 1 mean no replica. DLRover groups neighbouring workers;
+    here replicas are placed as far apart as possible. Raises ValueError outside 0 to MAX_REPLICAS + 1. Source: DL-60,
     docs/facts/dlrover.md 6.3
     """
-    if not 0 <= replica_count <= MAX_COPIES + 1:
-        raise ValueError(f"replica_count is {replica_count}: 0 to {MAX_COPIES + 1}")
+    if not 0 <= replica_count <= MAX_REPLICAS + 1:
+        raise ValueError(f"replica_count is {replica_count}: 0 to {MAX_REPLICAS + 1}")
     return max(replica_count - 1, 0)

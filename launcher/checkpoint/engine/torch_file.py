@@ -285,9 +285,10 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
 
 
 def apply_retention(folder: Path, keep: int, every: int, just_written: int) -> None:
-    """Remove the checkpoint files that the rule of `keep` and `every` does not keep. Errors are ignored.
+    """Remove the checkpoint files that the retention rule does not keep. Failures of storage are ignored.
 
-    just_written: the step of the newest file, which always stays.
+    keep, every: the `keep` newest stay, and multiples of `every`; 0 for no such rule, all stay if both are 0.
+    just_written: the step of the newest file, which always stays. Files without a note stay, too.
     """
     with suppress(OSError):
         remove_old_files(folder, rule(keep, every), just_written)

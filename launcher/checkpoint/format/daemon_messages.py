@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from turnout.launcher.checkpoint.format.arena_layout import MAX_GENERATIONS
-from turnout.launcher.coordinator_messages import MAX_COPIES, AdoptOrders, Holds, RestorePlace
+from turnout.launcher.coordinator_messages import MAX_REPLICAS, AdoptOrders, Holds, RestorePlace
 from turnout.launcher.framing import decode, frame
 from turnout.launcher.model import SaveOutcome, SaveTier
 
@@ -49,7 +49,7 @@ class Hello(_DaemonFrame, tag=1, frozen=True):
     round: Count
     version: Count = VERSION
     target: Text = ""  # folder or URL to which this process's shards are written, "" for none
-    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_COPIES)] = 0  # how many other workers keep a copy of each shard
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_REPLICAS)] = 0  # how many other workers keep each shard
     replicated: bool = False  # all ranks save the same state
     read_folder: Text = ""  # the checkpoint folder, even if only another rank writes there
 

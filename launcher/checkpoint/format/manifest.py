@@ -231,7 +231,8 @@ def _text(kind: bytes, plain: bytes, version: int = VERSION) -> bytes:
 def _seal_text(kind: bytes, plain: bytes) -> bytes:
     """Return the text of a file with its checksum.
 
-    kind: of the file. plain: its content, JSON. Raises BadCheckpoint if the text is longer than MAX_BYTES.
+    kind: of the file, such as b"note". plain: its content, JSON. Raises BadCheckpoint if the text is longer than
+    MAX_BYTES.
     """
     text = _text(kind, plain)
     if len(text) > MAX_BYTES:

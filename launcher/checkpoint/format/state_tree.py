@@ -207,7 +207,7 @@ class Writer:
         return ["made", parts[0], self.value(parts[1], name, depth)]
 
     def _tensor(self, value: object, name: str) -> str:
-        """Add a tensor and return its name. A tensor that was added before keeps its first name."""
+        """Add a tensor and return its name. A tensor that was added before keeps its first name. name: its path."""
         key = self._identity(value)
         first_name = self._names.get(key)
         if first_name is None:

@@ -106,8 +106,8 @@ class ReplicationContext:
         """Return this daemon's identity for its peers."""
         return PeerIdentity(self.daemon.run, self.daemon.worker, self.token)
 
-    def report_copies(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
-        """Report to the agent how the copies of these steps ended, if the worker has replica holders."""
+    def report_replicas(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
+        """Report to the agent how the replication of these steps ended, if the worker has replica holders."""
         place = self.restore_place
         if place is None or place.replica_group is None or not place.replica_group.replica_holders or not self.replicas:
             return

@@ -66,7 +66,7 @@ class ReplicaSender:
             )
             return "failed"
         skipped_steps = {each for each in self._context.unreplicated_steps if each < step}
-        self._context.report_copies(skipped_steps, SaveOutcome.SUPERSEDED)
+        self._context.report_replicas(skipped_steps, SaveOutcome.SUPERSEDED)
         self.uncopied += len(skipped_steps)
         self._context.unreplicated_steps -= {*skipped_steps, step}
         outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]

@@ -173,7 +173,7 @@ async def replicate(
         replica_store.free_outdated(context.complete_step, context.round)
     context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
     outcome = await sender.copy(step, context.complete_step)
-    context.report_copies((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
+    context.report_replicas((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
     return outcome
 
 

@@ -161,7 +161,8 @@ class ObjectStore:
 def _list(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     """Return the entries directly below a path, as fsspec describes them, by the last part of their name.
 
-    {} if the path does not exist. fsspec's cache is not used, since others write there too.
+    {} if the path does not exist or is a file. fsspec's cache is not used, since others write there too. Raises what
+    `fs.ls` raises.
     """
     fs.invalidate_cache()
     try:

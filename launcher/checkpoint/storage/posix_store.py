@@ -410,9 +410,9 @@ class _StoredFile:
 
 
 def _regular_file(folder: int, name: str, *, private: bool) -> tuple[int, float] | None:
-    """Return size and time of a regular file in a folder, None for anything else.
+    """Return (size in bytes, time of its last change) of a regular file in a folder, None for anything else.
 
-    private: True for only unfinished files, False for only finished ones.
+    folder: its file descriptor. private: True for only unfinished files, False for only finished ones.
     """
     if bool(_PRIVATE.fullmatch(name)) != private:
         return None

@@ -237,11 +237,12 @@ def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
 
 
 def manifest_of(store: Store, step: int) -> Manifest:
-    """Return the manifest of a step, and check that its shards have their full size.
+    """Return the manifest of a step, after a check that each shard is in storage with the size that the manifest
+    states. The contents of shards are not read.
 
-    Raises BadCheckpoint if the step is not committed, or if its manifest or the size of a shard is wrong. Raises
-    NewerFormat for a newer format (the data is good: do not use an older step instead), and StorageFailed if storage
-    fails.
+    Raises BadCheckpoint if the step is not committed, if its manifest is invalid or of another step, or if a shard is
+    missing, no plain file or of another size. Raises NewerFormat for a newer format (the data is good: do not use an
+    older step instead), and StorageFailed if storage fails.
     """
     text = store.read(step, MANIFEST, MAX_BYTES)
     if text is None:
@@ -258,8 +259,8 @@ def manifest_of(store: Store, step: int) -> Manifest:
     for shard in manifest.shards:
         about = files.get(shard.file)
         if about is None or about.size_bytes != shard.bytes:
-            problem = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
-            raise BadCheckpoint(f"step {step}: {shard.file} {problem}, and {shard.bytes} were written")
+            problem = "is missing or no plain file" if about is None else f"has {about.size_bytes} bytes"
+            raise BadCheckpoint(f"step {step}: {shard.file} {problem}; the manifest states {shard.bytes} bytes")
     return manifest
 
 
@@ -359,7 +360,7 @@ def _chunks(shard: StoredShard) -> Iterator[tuple[int, int, int]]:
 def _check_size(file: OpenFile, shard: StoredShard) -> None:
     """Raise BadCheckpoint if a shard's file has another size than its manifest says."""
     if file.size_bytes != shard.bytes:
-        raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes, and {shard.bytes} were written")
+        raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes; the manifest states {shard.bytes} bytes")
 
 
 def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:

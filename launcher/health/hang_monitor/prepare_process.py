@@ -93,9 +93,10 @@ class _OptimizerImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Wrap the import of torch's optimizer, so that the callback runs right after it.
+        """Wrap the import of torch's optimizer, so that the callback runs right after it, and remove this finder.
 
-        Return None for every other module. This finder removes itself then.
+        Return None for every other module, and if torch has no such module. path: where the parent module is searched.
+        target: not used.
         """
         if fullname != _OPTIMIZER:
             return None

@@ -258,7 +258,7 @@ class StackReport:
 
 
 def merge(world_stacks: WorldStacks) -> StackReport:
-    """Merge the stacks of all ranks, and find the suspect ones."""
+    """Merge the stacks of all ranks, and find the suspect ranks. Ranks without stacks count only in the reasons."""
     states, why = dict[str, int](), dict[str, int]()
     for rank, stacks in world_stacks.stacks_by_rank.items():
         if odd := _STATES.get(stacks.state, ""):

@@ -17,8 +17,8 @@ from zlib import crc32
 from turnout.launcher.coordinator_messages import Finish, Judged, NodeResult, Probe, Probed
 from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import (
-    AGAIN_S,
-    MAX_AGAIN_S,
+    EXCLUSION_S,
+    MAX_EXCLUSION_S,
     Check,
     ExcludedNode,
     Group,
@@ -203,7 +203,10 @@ def _end_check(transition: Transition, check_: Check, verdict: Verdict) -> None:
 
 
 def _send_findings(transition: Transition, check_: Check, checking: NodeCheckState, verdict: Verdict) -> None:
-    """Send each checked member the result for its node. Nodes of undecided groups get none."""
+    """Send each checked member the result for its node: the worst of faulty, slow, faulty link and fine.
+
+    A node of an undecided group gets a result only if it has a finding of its own, or has reported itself unfit.
+    """
     finding_of = dict.fromkeys(check_.nodes, (NodeResult.FINE, "", ""))
     for undecided in verdict.undecided:
         for id_ in undecided.nodes:
@@ -235,22 +238,22 @@ def _send_findings(transition: Transition, check_: Check, checking: NodeCheckSta
 def _update_exclusions(
     transition: Transition, checking: NodeCheckState, check_: Check, faults: Faults
 ) -> tuple[ExcludedNode, ...]:
-    """Return the new list of excluded nodes.
+    """Return the new list of excluded nodes: the former ones, without those checked now, then those of `faults`.
 
-    Checked nodes that passed are removed. Each further exclusion of a node lasts twice as long as its last one, from
-    AGAIN_S to MAX_AGAIN_S.
+    A node's first exclusion lasts EXCLUSION_S, each further one in a row twice as long, at most MAX_EXCLUSION_S. An
+    exclusion that ended more than MAX_EXCLUSION_S ago is dropped, so the next one is a first one.
     """
     member_of = {id_: transition.members[id_].member for id_ in check_.nodes}
     excluded = [
         exclusion
         for exclusion in checking.excluded
-        if transition.now_s < exclusion.until_s + MAX_AGAIN_S and not any(map(exclusion.is_of, member_of.values()))
+        if transition.now_s < exclusion.until_s + MAX_EXCLUSION_S and not any(map(exclusion.is_of, member_of.values()))
     ]
     for id_, (reason, why, peer) in faults.items():
         times = 1 + max(
             (exclusion.times for exclusion in checking.excluded if exclusion.is_of(member_of[id_])), default=0
         )
-        until_s = transition.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MAX_AGAIN_S)
+        until_s = transition.now_s + min(EXCLUSION_S * 2.0 ** min(times - 1, 64), MAX_EXCLUSION_S)
         excluded.append(ExcludedNode(member_of[id_], reason, why, until_s, times, peer))
     return tuple(excluded)
 

@@ -102,7 +102,8 @@ class SharedDir:
     def prepare(self) -> None:
         """Create the folder if it is missing, make it private, and check that storage supports what a lock needs.
 
-        The parent must exist, else LockRefused is raised: a missing mount must not become a folder of this host.
+        Raises LockRefused if the parent does not exist (a missing mount must not become a folder of this host), or if
+        the folder or its storage cannot be used. Raises LockUnreachable if storage fails.
         """
         with self._lock_errors():
             try:
@@ -165,7 +166,8 @@ class SharedDir:
         """Link the private file to a name. Return True if the name now is that file.
 
         Of several members that publish a name at the same time, only one succeeds. Nobody succeeds if the name exists.
-        False also if the private file was removed meanwhile. Raises LockRefused if storage has no hard links.
+        False also if the private file was removed meanwhile. folder: file descriptor of the folder of both names.
+        Raises LockRefused if storage has no hard links, and OSError if it fails otherwise.
         """
         try:
             self._link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -183,7 +185,10 @@ class SharedDir:
         return True
 
     def sync(self, folder: int) -> None:
-        """Sync the folder, so that new names are on disk. Do nothing on storage that cannot sync folders."""
+        """Sync the folder, so that new names are on disk. Do nothing on storage that cannot sync folders.
+
+        folder: its file descriptor. Raises OSError if storage fails.
+        """
         try:
             os.fsync(folder)
         except OSError as error:
@@ -193,7 +198,8 @@ class SharedDir:
     def replace(self, folder: int, private: str, name: str) -> None:
         """Rename the private file to a name, and replace a file that has this name.
 
-        Does nothing if the private file was removed meanwhile.
+        Does nothing if the private file was removed meanwhile. folder: file descriptor of the folder of both names.
+        Raises OSError if storage fails.
         """
         with suppress(FileNotFoundError):
             os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -205,7 +211,10 @@ class SharedDir:
                 os.unlink(name, dir_fd=folder)
 
     def _is_same_file(self, folder: int, name: str, other_name: str) -> bool:
-        """Return True if two names in the folder are one file; False if one of them is missing."""
+        """Return True if two names in the folder are one file; False if one of them is missing.
+
+        folder: its file descriptor.
+        """
         try:
             files = [os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (name, other_name)]
         except FileNotFoundError:
@@ -213,8 +222,9 @@ class SharedDir:
         return os.path.samestat(*files)
 
     def _check_storage(self, folder: int) -> None:
-        """Test storage by writing and linking a file as a claim does. Raises LockRefused if the folder's owner is
-        another user.
+        """Test storage by writing and linking a file as a claim does. folder: its file descriptor.
+
+        Raises LockRefused if the folder's owner is another user, and OSError if storage fails or cannot do this.
         """
         trial = f".claim-{0:010}-{secrets.token_hex(8)}"  # round 0: any successful claim sweeps it away
         try:
@@ -347,8 +357,10 @@ class FileLock(RoundLock):
     def _claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
         """Publish a record as the round that follows `after`. Runs in the thread for file operations.
 
-        Returns the folder's new observation; None if another candidate was first. Raises LockRefused if the numbers are
-        used up. after: file name of the newest round, "" for none.
+        after: file name of the newest round, "" for none. The record is written with the newer one of its restart
+        budget and that of the same run's last round. Returns the folder's new observation. None if another candidate
+        was first, a newer round exists, or `after` is so old that its file was removed. Raises LockRefused if the
+        numbers are used up or the folder cannot be used, and LockUnreachable if storage fails.
         """
         number = _number_of(after) + 1
         if number > _MAX_NUMBER:
@@ -434,7 +446,7 @@ class FileLock(RoundLock):
     def _with_holder(self, folder: int, observation: _FolderObservation) -> _FolderObservation:
         """Add the text that the holder wrote last, and the restart budget and job totals in it.
 
-        An unreadable holder's file changes nothing.
+        An unreadable holder's file changes nothing. folder: its file descriptor.
         """
         try:
             holder = self._folder.read(folder, _holder_file(observation.number))
@@ -451,7 +463,9 @@ class FileLock(RoundLock):
         """Make a record, without a holder's name, for round file `number`, which is unreadable.
 
         Another member may hold that round, so nobody may claim the next one before the usual time of silence.
-        before, record: number and record of the newest readable round file; 0 and None if there is none.
+        before, record: number and record of the newest readable round file; 0 and None if there is none. Its round is
+        the highest that the file can have: as many above that of `record` as the file's number is above `before`. If
+        `record` is None or of another run, the file's number is the round.
         """
         if record is None or record.run != self._run:
             return RoundRecord(self._run, number, "")
@@ -478,7 +492,7 @@ class FileLock(RoundLock):
 
     def _own_round(self, observation: _FolderObservation) -> HeldRound:
         """Return the round that this member has just written: its holder was quiet for 0 s."""
-        return replace(self._held_round(observation), quiet_s=0.0)
+        return replace(self._held_round(observation), unrenewed_s=0.0)
 
 
 def _round_file(number: int) -> str:

@@ -114,7 +114,7 @@ class LeaseLock(RoundLock):
         """
         namespace, slash, bare = name.partition("/")
         if not slash or not namespace or not bare or "/" in bare:
-            raise LockRefused(f"Lease {name!r}", "that is no name of a Lease", "name it as namespace/name")
+            raise LockRefused(f"Lease {name!r}", "this is not a valid name", "name it as namespace/name")
         super().__init__(run, monotonic)
         self._client, self._name, self._logged_note = client, name, ""
         self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -168,12 +168,12 @@ class LeaseLock(RoundLock):
             return self._held_round(await self._get() or _Lease())
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Write the record if the Lease is unchanged since `after`. Return the claimed round, None if the Lease
-        changed.
+        """Write the record if the Lease is unchanged since `after`, apart from renewals by the record's coordinator.
 
-        A missing Lease is created, and the newer one of the restart budgets of `record` and of the last round is
-        written. Raises StaleRound if the record of the same run in the Lease has a round that is not lower, LockRefused
-        if the API server refuses the call, and LockUnreachable if the result is unknown.
+        after: the last result of `look`, `claim` or `renew`. Returns the claimed round, None if the Lease changed.
+        Creates the Lease if `after` found none. Writes the newer one of the restart budgets of `record` and `after`.
+        Raises StaleRound if the record of the same run in `after` has a round that is not lower, LockRefused if the API
+        server refuses the call, and LockUnreachable if the result is unknown.
         """
         async with self._turn:
             after = self._last_observed(after, record.coordinator)
@@ -262,14 +262,14 @@ class LeaseLock(RoundLock):
             return None
         except NotFound as error:
             if verb == "create":
-                raise LockRefused(name, "its namespace is not there", "name one that is") from error
+                raise LockRefused(name, "its namespace does not exist", "name an existing one") from error
             return None
         except Forbidden as error:
             step = "apply deploy/manifests/launcher for that name, and start the pods with its ServiceAccount"
             raise LockRefused(name, f"the account of this pod may not {verb} it", step) from error
         except Rejected as error:
-            step = "mend the name, or what an admission policy asks for"
-            raise LockRefused(name, f"the API server does not take it: {error.message[:300]}", step) from error
+            step = "correct the name, or change what the admission policy rejects"
+            raise LockRefused(name, f"the API server rejects it: {error.message[:300]}", step) from error
         except CallError as error:
             raise LockUnreachable(name, str(error)) from error
         except msgspec.DecodeError as error:
@@ -283,12 +283,13 @@ class LeaseLock(RoundLock):
 
     def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written: its holder was quiet for 0 s."""
-        return replace(self._held_round(lease), quiet_s=0.0)
+        return replace(self._held_round(lease), unrenewed_s=0.0)
 
     def _record(self, lease: _Lease) -> RoundRecord | None:
-        """Return the round that a Lease holds; None if it holds none, or one that cannot be read.
+        """Return the round that a Lease holds, also one of another run; None if it holds none.
 
-        Raises LockRefused if the Lease belongs to another program.
+        None also for a record that cannot be read, which is logged once. Raises LockRefused if the Lease belongs to
+        another program: it has a holder and no record.
         """
         if lease.note is None:
             if lease.spec.holder_identity:

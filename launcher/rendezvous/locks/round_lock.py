@@ -30,10 +30,11 @@ class RoundLock(ABC):
 
     @abstractmethod
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Claim the next round for the record's coordinator. Return it, None if another member has claimed it since
-        `after` was read: call `look`.
+        """Claim the next round for the record's coordinator. Return it, None if what is stored was changed by another
+        member or by hand since `after` was read: call `look`.
 
-        The newer of both restart budgets is written. Raises StaleRound if the record's round is not higher.
+        after: the last result of `look`, `claim` or `renew`. Writes the newer one of the restart budgets of `record`
+        and of the last round. Raises StaleRound if the round of `record` is not higher than the last one of this run.
         """
 
     @abstractmethod
@@ -48,9 +49,10 @@ class RoundLock(ABC):
         """Close what was opened. The record stays for the next member."""
 
     def _observe_round(self, record: RoundRecord | None, token: str, holder: Hashable) -> HeldRound:
-        """Return the round that was read just now, without its record if that is of another run.
+        """Return the round that was read just now. A record of another run is dropped, but its round is newest_round.
 
-        token: the version that a claim depends on. holder: everything that a renewal changes.
+        record: None if none was read. token: the version that a claim depends on. holder: everything that a renewal
+        changes; unrenewed_s counts since this process first read this value.
         """
         now_s = self._monotonic()
         self._observation = self._observation.observe(holder, now_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from turnout.launcher.coordinator_messages import MAX_COPIES, ReplicaGroup
+from turnout.launcher.coordinator_messages import MAX_REPLICAS, ReplicaGroup
 from turnout.launcher.errors import BadMember
 from turnout.launcher.model import World
 from turnout.launcher.rendezvous.restore.restore_plan import endpoints_of
@@ -27,11 +27,11 @@ def replica_holders(
 ) -> dict[str, tuple[str, ...]]:
     """Return, by member id in the order of the ring, the ids of the members that keep its replicas, the farthest first.
 
-    members: (id, path) of each, by group rank. Members with unknown paths are neighbours. replicas: how many each
-    member has and keeps; fewer if there are fewer other members; empty tuples if it is below 1. before: the result for
-    the last world, None for none. If it has as many members, a new member gets the place of one that is gone, unless
-    the failure of some switch would then lose more shards than in the best placement. Else a new ring is made.
-    Raises BadMember for a duplicate id.
+    members: (id, path) of each, by group rank. Members with unknown paths are neighbours. replicas: how many replicas
+    of its shards each member has, and of how many others it keeps one; fewer if there are fewer other members; empty
+    tuples if it is below 1. before: the result for the last world, None for none. If it has as many members, a new
+    member gets the place of one that is gone, unless the failure of some switch would then lose more shards than in the
+    best placement. Else a new ring is made. Raises BadMember for a duplicate id.
     """
     path_of = dict(members)
     if len(path_of) < len(members):
@@ -124,9 +124,10 @@ def replica_groups(world: World, before: Rings = ()) -> tuple[dict[str, ReplicaG
     if len(endpoints) < max(len(world.members), 2):
         return {}, ()
     places = [(member.id, member.path) for member in world.members]
-    counts = range(1, min(MAX_COPIES, len(places) - 1) + 1)
+    counts = range(1, min(MAX_REPLICAS, len(places) - 1) + 1)
     rings = tuple(
-        replica_holders(places, copies, before[copies - 1] if copies <= len(before) else None) for copies in counts
+        replica_holders(places, replicas, before[replicas - 1] if replicas <= len(before) else None)
+        for replicas in counts
     )
     first, size = endpoints[world.members[0].id], len(places)
     groups = {

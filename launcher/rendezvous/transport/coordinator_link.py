@@ -413,9 +413,10 @@ class CoordinatorSearch:
         self._log_event("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
 
     async def _lead_here(self, search: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
-        """Become the coordinator if the arbiter agrees, and join it like any member.
+        """Become the coordinator if the arbiter agrees, and join it like any member: see `_connect` for the result.
 
-        Otherwise returns the search with the round's holder recorded; GiveUp if the lock refuses this member.
+        Otherwise returns, after a pause, the search with the round's holder recorded, or in its next lap if the arbiter
+        cannot be asked. GiveUp if the lock refuses this member.
         """
         try:
             leads, holder = await self._lead(search)
@@ -433,7 +434,6 @@ class CoordinatorSearch:
     async def _ask_arbiter(self, search: Search) -> Search | GiveUp:
         """Return the search with the coordinator that the arbiter names, if any; GiveUp if the lock refuses this
         member.
-
         """
         assert self._arbiter is not None
         try:

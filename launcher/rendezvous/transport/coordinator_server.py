@@ -391,8 +391,8 @@ class Coordinator:
             return
         if current.record is not None and current.record.coordinator != self.state.job.member.id:
             self.event(Denied(current.record))
-        elif current.record is None and current.newest > self.state.round:  # another run holds it
-            self.event(Denied(RoundRecord(self.state.job.run, current.newest, "")))
+        elif current.record is None and current.newest_round > self.state.round:  # another run holds it
+            self.event(Denied(RoundRecord(self.state.job.run, current.newest_round, "")))
         else:
             self._held_round = None  # the record was removed: the next round claims it afresh
 

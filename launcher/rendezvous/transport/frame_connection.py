@@ -104,9 +104,10 @@ class FrameConnection(asyncio.Protocol):
         self.on_open()
 
     def data_received(self, data: bytes) -> None:
-        """Pass each complete frame in the received bytes to `on_frame`. Called by asyncio.
+        """Pass each complete frame in the received bytes to `on_frame`, until one closes the connection.
 
-        A bad frame is passed to `on_bad_frame` as text, and aborts the connection.
+        Called by asyncio. A bad frame, or one for which `on_frame` raises BadFrame, aborts the connection. Its fault is
+        passed to `on_bad_frame`.
         """
         try:
             for body in self.splitter.split(data):

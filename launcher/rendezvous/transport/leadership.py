@@ -115,7 +115,7 @@ class Leadership:
     async def _claim_round(self, arbiter: RoundLock, search: Search) -> tuple[bool, Address | None]:
         """Claim the next round from the arbiter and lead it. Return and raise the same as `lead`."""
         held_round, budget, totals = await arbiter.look(), self.budget(), self.job_time()
-        before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
+        granted_before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if (record := held_round.record) is not None:
             dead = self._is_dead(record, search)
             hold_s = HOLD_S if search.base.inside and search.base.round >= record.round else STRANGER_S
@@ -126,15 +126,15 @@ class Leadership:
                     budget.newer(record.budget),
                     ledgers.later_totals(totals, _stored_totals(self._log_event, record)),
                 )
-                before = 0 if record.coordinator == self.member.id else record.round
-                left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
+                granted_before = 0 if record.coordinator == self.member.id else record.round
+                left_s = 0.0 if dead else max(FENCE_S - held_round.unrenewed_s, 0.0) + RENEW_S
         granted = next_round(held_round, search.base.round)
         record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
         if totals is not None:
             record = replace(record, totals=write_totals(totals))
         if (claimed := await arbiter.claim(record, held_round)) is None:
             return False, None
-        self._begin(search, budget, totals, claimed, granted, before, left_s)
+        self._begin(search, budget, totals, claimed, granted, granted_before, left_s)
         return True, None
 
     def _is_dead(self, record: RoundRecord, search: Search) -> bool:
@@ -154,16 +154,16 @@ class Leadership:
         totals: JobTime | None,
         held_round: HeldRound | None,
         granted: int | None,
-        before: int,
+        granted_before: int,
         left_s: float,
     ) -> None:
         """Create the coordinator on this worker, and let the listener pass members to it.
 
         held_round, granted: the claim and the number of the round that the arbiter granted; None without an arbiter.
-        totals: the job's newest totals, None for none. before: the round of an earlier holder, 0 for none.
+        totals: the job's newest totals, None for none. granted_before: the round of an earlier holder, 0 for none.
         left_s: seconds for which that holder may still train without the arbiter.
         """
-        state = self._first_state(search, budget, totals, granted, before, left_s)
+        state = self._first_state(search, budget, totals, granted, granted_before, left_s)
         self._log_event(
             "coordinator_begun",
             {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
@@ -187,7 +187,7 @@ class Leadership:
         budget: RestartBudget,
         totals: JobTime | None,
         granted: int | None,
-        before: int,
+        granted_before: int,
         left_s: float,
     ) -> State:
         """Make the state with which this member begins to lead. The arguments are those of `_begin`."""
@@ -212,13 +212,13 @@ class Leadership:
         search_began_s = (
             None if not self._is_member else 0.0 if search.host and not search.base.round else search.since_s
         )
-        old_world_until_s = now_s + left_s + state.job.fence_s if before else 0.0
+        old_world_until_s = now_s + left_s + state.job.fence_s if granted_before else 0.0
         return replace_coordinator(
             state,
             search.base,
             budget,
             handed_over=search.handed_over,
-            before=before,
+            granted_before=granted_before,
             old_world_until_s=old_world_until_s,
             search_began_s=search_began_s,
         )
@@ -258,7 +258,7 @@ class Leadership:
         await coordinator.close()
         ledger = coordinator.state.ledger
         self.last_totals = None if ledger is None else ledgers.record_of(ledger)
-        return LastWorld(coordinator.state.fencing.base, coordinator.state.fencing.base_size)
+        return LastWorld(coordinator.state.fencing.newest_round, coordinator.state.fencing.newest_size)
 
     async def close(self) -> None:
         """Stop leading and listening."""

@@ -83,7 +83,9 @@ class MemberConnection(FrameConnection):
     def on_frame(self, body: bytes) -> None:
         """Handle a frame: the first must be Join, later ones go to the coordinator.
 
-        Raises BadFrame for an invalid message, for a first one that is not Join, and for one before Join was answered.
+        body: of a Join with its code, which is checked here; of later frames without it. Raises BadFrame for an invalid
+        message, for a first one that is not Join, and for one before Join was answered. A Join that is not admitted is
+        refused or redirected, and raises nothing.
         """
         if self.host is not None:
             self.host.on_message(self, read_at_coordinator(body))

@@ -185,8 +185,9 @@ class Parent:
         self._send_report(ParentReady(time.monotonic() - start_s, failed, self._no_fork_reason))
 
     def _execute_again(self, modules: Sequence[str]) -> NoReturn:
-        """Replace this process by a fresh one of the same program with other modules, which closes devices and ends
-        threads.
+        """Replace this process by a fresh one of the same program, which closes devices and ends threads.
+
+        modules: names of the modules that the fresh process imports ahead.
         """
         os.set_inheritable(self._endpoint.fileno(), True)
         before = len(sys.orig_argv) - len(sys.argv) + _FIRST_MODULE

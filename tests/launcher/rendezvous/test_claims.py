@@ -194,14 +194,18 @@ def test_where_nobody_may_succeed_half_of_the_world_is_enough():
 @pytest.mark.parametrize(
     ("names", "more", "after_s", "forms"),
     [
-        pytest.param("abc", {"before": 7}, 0, True, id="most of the last world"),
-        pytest.param("ab", {"before": 7}, 0, True, id="half of it: no other has more than half"),
-        pytest.param("a", {"before": 7}, 0, False, id="less: others may be one, and train until they miss us"),
-        pytest.param("a", {"before": 7}, 13, True, id="they have missed us"),
-        pytest.param("abc", {"before": 8}, 0, False, id="round 8 was granted, and nobody here was in it"),
-        pytest.param("abc", {"before": 8}, 13, True, id="whoever was in it has missed us"),
-        pytest.param("a", {"before": 7, "old_world_until_s": 60.0}, 57, False, id="its holder may live, and train on"),
-        pytest.param("a", {"before": 7, "old_world_until_s": 60.0}, 58, True, id="its holder has stopped by itself"),
+        pytest.param("abc", {"granted_before": 7}, 0, True, id="most of the last world"),
+        pytest.param("ab", {"granted_before": 7}, 0, True, id="half of it: no other has more than half"),
+        pytest.param("a", {"granted_before": 7}, 0, False, id="less: others may be one, and train until they miss us"),
+        pytest.param("a", {"granted_before": 7}, 13, True, id="they have missed us"),
+        pytest.param("abc", {"granted_before": 8}, 0, False, id="round 8 was granted, and nobody here was in it"),
+        pytest.param("abc", {"granted_before": 8}, 13, True, id="whoever was in it has missed us"),
+        pytest.param(
+            "a", {"granted_before": 7, "old_world_until_s": 60.0}, 57, False, id="its holder may live, and train on"
+        ),
+        pytest.param(
+            "a", {"granted_before": 7, "old_world_until_s": 60.0}, 58, True, id="its holder has stopped by itself"
+        ),
     ],
 )
 def test_a_successor_with_a_grant_waits_for_those_who_may_still_train(names, more, after_s, forms):
@@ -212,7 +216,7 @@ def test_a_successor_with_a_grant_waits_for_those_who_may_still_train(names, mor
 
 
 def test_a_new_job_with_the_record_of_an_old_one_waits_for_the_old():
-    story = Story("1", base=LastWorld(), granted=9, succeeds={"before": 8}).join("a")
+    story = Story("1", base=LastWorld(), granted=9, succeeds={"granted_before": 8}).join("a")
     assert (story.wait(14.9).phase, story.wait(0.1).phase) == ("gathering", "claiming")
 
 
@@ -243,7 +247,7 @@ def test_the_round_follows_the_newest_that_anybody_knows():
         .join("a", base=LastWorld(7, 2, True))
         .join("b", base=LastWorld(9, 2, True))
     )
-    assert (story.state.fencing.base, story.state.fencing.base_size) == (9, 2)
+    assert (story.state.fencing.newest_round, story.state.fencing.newest_size) == (9, 2)
     story = (
         Story("1:3", base=LastWorld(7, 3, True))
         .join("c", base=LastWorld(12, 9, False))

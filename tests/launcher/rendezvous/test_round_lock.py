@@ -66,9 +66,9 @@ def test_the_hold_is_the_callers():
     ("there", "known", "expected"),
     [
         pytest.param(held(), 0, 1, id="the first"),
-        pytest.param(held(record(7), newest=7), 0, 8, id="after the newest"),
-        pytest.param(held(newest=7), 0, 8, id="after that of another run: older ones are refused"),
-        pytest.param(held(record(7), newest=7), 9, 10, id="after one that was heard of elsewhere"),
+        pytest.param(held(record(7), newest_round=7), 0, 8, id="after the newest"),
+        pytest.param(held(newest_round=7), 0, 8, id="after that of another run: older ones are refused"),
+        pytest.param(held(record(7), newest_round=7), 9, 10, id="after one that was heard of elsewhere"),
     ],
 )
 def test_the_next_round_was_never_granted(there, known, expected):

@@ -59,7 +59,7 @@ CASES = [
     ),
     pytest.param(
         volcano(4, notes={kueue.SLICE_LEVEL: "rack", kueue.SLICE_SIZE: "2"}), {"p0": "a0", "p1": "b0"},
-        HardTerm.SLICE, id="a slice is under two leaves",
+        HardTerm.RUN_OF_RANKS, id="a slice is under two leaves",
     ),
     pytest.param(
         volcano(4, notes={labels.PODS_PER_HOST_MULTIPLE: "2"}), {"p0": "a0", "p1": "a1", "p2": "b0", "p3": "b1"},

@@ -38,7 +38,7 @@ async def busy_page():
         metrics.gangs.labels("partial").set(1)
         metrics.reloads.labels("taken").inc()
         metrics.hosts.set(64)
-        metrics.certificate_ends(2e9)
+        metrics.set_certificate_expiry(2e9)
         for path, data in (("filter", body()), ("prioritize", body()), ("preempt", preempt_body()), ("filter", b"{")):
             await served.post(path, data)
         async with served.session.get(f"http://127.0.0.1:{served.listeners.health_port}/metrics") as answer:

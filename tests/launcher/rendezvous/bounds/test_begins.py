@@ -46,12 +46,15 @@ def test_a_job_begins(more, differs):
     [
         pytest.param(LastWorld(), {}, {}, id="there was no world: it is the first coordinator's turn again"),
         pytest.param(
-            LastWorld(), {"before": 8}, {"before": 8, "old_world_until_s": 22.0}, id="a holder of it may live"
+            LastWorld(),
+            {"granted_before": 8},
+            {"granted_before": 8, "old_world_until_s": 22.0},
+            id="a holder of it may live",
         ),
         pytest.param(
             LastWorld(4, 3, True),
-            {"before": 4, "old_world_until_s": 60.0},
-            {"before": 4, "old_world_until_s": 60.0},
+            {"granted_before": 4, "old_world_until_s": 60.0},
+            {"granted_before": 4, "old_world_until_s": 60.0},
             id="and is known to live for longer",
         ),
         pytest.param(
@@ -82,8 +85,8 @@ def test_a_job_goes_on_without_its_coordinator(base, more, differs):
     state = begin(member("a"), "job", TERMS, 7.0)
     world = (
         {
-            "base": base.round,
-            "base_size": base.size,
+            "newest_round": base.round,
+            "newest_size": base.size,
             "round": base.round,
             "expected": 2,
             "last_call_s": 2.0,

@@ -190,8 +190,8 @@ def test_who_comes_busy_with_another_round_ends_it_at_once():
 )
 def test_how_large_the_last_world_was_is_known_by_those_who_come(theirs, size):
     story = Story("1:9", base=LastWorld(7, 4, True)).join("b", base=theirs)
-    assert story.state.fencing.base_size == size
-    assert story.state.fencing.base == (8 if theirs == LastWorld(8, 5, True) else 7)
+    assert story.state.fencing.newest_size == size
+    assert story.state.fencing.newest_round == (8 if theirs == LastWorld(8, 5, True) else 7)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_a_newcomer_whose_time_is_up_has_nothing_more_to_say_of_it():
 
 def test_one_that_has_left_in_peace_is_not_of_the_last_world():
     story = running("abc").leave("bc").ready("abc").lose("b")
-    assert (story.state.fencing.base_size, story.lose("c").state.fencing.base_size) == (2, 1)
-    assert running("abc").leave("b").lose("b").state.fencing.base_size == 3, "its processes may run on"
+    assert (story.state.fencing.newest_size, story.lose("c").state.fencing.newest_size) == (2, 1)
+    assert running("abc").leave("b").lose("b").state.fencing.newest_size == 3, "its processes may run on"
 
 
 def test_who_trains_and_is_lost_may_train_on_for_as_long_as_the_fence():
@@ -270,7 +270,7 @@ def test_why_a_round_ends(what, reasons):
     ],
 )
 def test_a_world_one_of_whose_seats_has_ended_never_trains_again(what, ended):
-    assert what(running("ab", "1:2", only=True)).state.fencing.ended == ended
+    assert what(running("ab", "1:2", only=True)).state.fencing.ended_round == ended
 
 
 def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
@@ -279,7 +279,11 @@ def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
     known = story.state.members["b/0"]
     assert (known.busy, known.held_steps, story.state.ending.done) == (0, holds, {"b/0"})
     story = running("ab", "2").fail("a").say("b", Succeeded(1, holds))
-    assert (story.state.members["b/0"].busy, story.state.ending.done, story.state.fencing.ended) == (0, frozenset(), 1)
+    assert (story.state.members["b/0"].busy, story.state.ending.done, story.state.fencing.ended_round) == (
+        0,
+        frozenset(),
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ async def test_a_claim_after_an_old_look_never_gets_through(folder):
 async def test_who_lost_its_round_is_told_at_its_next_renewal(folder):
     anna, bob = await member(folder), await member(folder)
     annas = await take(anna)
-    assert (annas := await anna.renew(annas)).quiet_s == 0
+    assert (annas := await anna.renew(annas)).unrenewed_s == 0
     bobs = await take(bob, "bob")
     assert await anna.renew(annas) is None
     assert (await bob.renew(bobs)).record == bobs.record
@@ -115,17 +115,17 @@ async def test_a_holder_is_quiet_once_its_file_stands_still(folder):
     clock = Clock()
     anna, bob = await member(folder), await member(folder, clock=clock)
     annas = await take(anna)
-    assert (await bob.look()).quiet_s == 0
+    assert (await bob.look()).unrenewed_s == 0
     clock.now_s += 10
-    assert (await bob.look()).quiet_s == 10
+    assert (await bob.look()).unrenewed_s == 10
     for _ in range(3):
         annas = await anna.renew(annas)
-        assert (await bob.look()).quiet_s == 0
+        assert (await bob.look()).unrenewed_s == 0
         clock.now_s += 10
     clock.now_s += 6
     there = await bob.look()
     assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
-    assert (await bob.claim(record(2, "bob"), there)).quiet_s == 0
+    assert (await bob.claim(record(2, "bob"), there)).unrenewed_s == 0
 
 
 async def test_times_of_files_mean_nothing(folder):
@@ -135,7 +135,7 @@ async def test_times_of_files_mean_nothing(folder):
     for hours in (-9_000, 0, 9_000):
         for file in folder.iterdir():
             os.utime(file, (hours * 3600 + 1.8e9,) * 2)
-        assert (await bob.look()).quiet_s == 0
+        assert (await bob.look()).unrenewed_s == 0
         annas = await anna.renew(annas)
     assert (await bob.look()).record == annas.record
 
@@ -167,7 +167,7 @@ async def test_another_run_in_the_same_folder_starts_after_the_last_round(folder
     annas = await take(anna)
     gpt = await member(folder, "gpt")
     there = await gpt.look()
-    assert (there.record, there.newest) == (None, 1)
+    assert (there.record, there.newest_round) == (None, 1)
     ours = await gpt.claim(record(next_round(there), "greta", run="gpt", budget=RestartBudget()), there)
     assert (ours.record.round, ours.record.budget) == (2, RestartBudget())
     assert await anna.renew(annas) is None

@@ -38,7 +38,7 @@ class Town:
 
     async def look(self, name):
         self.seen[name] = there = await self.arbiters[name].look()
-        assert there.newest == (self.granted[-1] if self.granted else 0)
+        assert there.newest_round == (self.granted[-1] if self.granted else 0)
         assert (there.record.coordinator if there.record else None) == self.holder
 
     async def claim(self, name):
@@ -46,7 +46,7 @@ class Town:
         if after is None:
             return
         ours = await self.arbiters[name].claim(record(next_round(after), name), after)
-        first = after.newest == (self.granted[-1] if self.granted else 0)
+        first = after.newest_round == (self.granted[-1] if self.granted else 0)
         assert (ours is not None) == first
         if ours:
             assert ours.record.round not in self.granted

@@ -143,13 +143,13 @@ async def test_a_holder_is_quiet_by_our_own_clock_whatever_the_others_tell(clien
     for hours in (-9_000, 9_000, 0, 0):
         annas.wall_s += 3600 * hours
         ours = await anna.renew(ours)
-        assert (await bob.look()).quiet_s == 0
+        assert (await bob.look()).unrenewed_s == 0
         bobs.now_s += 10
-        assert (await bob.look()).quiet_s == 10
+        assert (await bob.look()).unrenewed_s == 10
     bobs.now_s += 6
     there = await bob.look()
     assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
-    assert (await bob.claim(record(2, "bob"), there)).quiet_s == 0
+    assert (await bob.claim(record(2, "bob"), there)).unrenewed_s == 0
 
 
 async def test_the_budget_outlives_every_member_and_ends_with_the_run(client, job):
@@ -162,7 +162,7 @@ async def test_the_budget_outlives_every_member_and_ends_with_the_run(client, jo
     assert (await take(bob, "bob", budget=RestartBudget())).record.budget == RestartBudget(0, 5, 200)
     greta = member(client, job, run="gpt")
     there = await greta.look()
-    assert (there.record, there.newest) == (None, 2)
+    assert (there.record, there.newest_round) == (None, 2)
     ours = await greta.claim(record(next_round(there), "greta", run="gpt", budget=RestartBudget()), there)
     assert (ours.record.round, ours.record.budget) == (3, RestartBudget())
 

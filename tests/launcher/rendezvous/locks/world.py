@@ -9,9 +9,9 @@ def record(round_=1, coordinator="anna", run="bert", budget=None, **more):
     return RoundRecord(run, round_, coordinator, budget=budget or RestartBudget(1, 2, 100), **more)
 
 
-def held(of=None, quiet_s=0.0, newest=0):
+def held(of=None, unrenewed_s=0.0, newest_round=0):
     """Build what an arbiter holds."""
-    return HeldRound(of, "t", quiet_s, newest)
+    return HeldRound(of, "t", unrenewed_s, newest_round)
 
 
 class Clock:

@@ -397,14 +397,14 @@ class Agent:
         record, network = held.record, self.network
         if record.coordinator == self.id:
             return {}
-        left_s = 0.0 if dead else max(network.fence_s - held.quiet_s, 0.0) + RENEW_S
-        return {"before": record.round, "old_world_until_s": network.now_s + left_s + 15.0}
+        left_s = 0.0 if dead else max(network.fence_s - held.unrenewed_s, 0.0) + RENEW_S
+        return {"granted_before": record.round, "old_world_until_s": network.now_s + left_s + 15.0}
 
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""
         held, now_s = self.network.register.look(), self.network.now_s
         self.sighting = (self.sighting or arbiter.HolderObservation(held.token, now_s)).observe(held.token, now_s)
-        return replace(held, quiet_s=now_s - self.sighting.since_s)
+        return replace(held, unrenewed_s=now_s - self.sighting.since_s)
 
     # The door: launcher/rendezvous/transport/listener.py.
 

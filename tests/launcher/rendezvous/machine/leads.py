@@ -121,8 +121,8 @@ class Leads:
     def ends(self):
         """Somebody else decides now, or nobody. The round that we have formed binds us."""
         at, base = self.state.fencing, self.agent.base
-        if at.base > base.round:
-            self.agent.base = LastWorld(at.base, at.base_size, False, base.busy)
+        if at.newest_round > base.round:
+            self.agent.base = LastWorld(at.newest_round, at.newest_size, False, base.busy)
         self.agent.lead = None
         for conn in self.peers.values():
             conn.end(self.network.now_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from turnout.launcher.coordinator_messages import Finish, Formed, Probe, Probed
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.model import AGAIN_S, NodeCheckState
+from turnout.launcher.health.model import EXCLUSION_S, NodeCheckState
 from turnout.launcher.model import Exit, Reason
 from turnout.launcher.rendezvous.state import HangState, Logged, MergeStacks, SendMessage, StacksMerged
 
@@ -191,7 +191,7 @@ class Nodes:
     def grows(self, lead, ready):
         """Give those by whom a world may grow: nobody that was left out here within the hour."""
         before = self.watches[lead].before if lead in self.watches else {}
-        limit_s = self.network.now_s - AGAIN_S  # an end of a link may come at once when the other has gone
+        limit_s = self.network.now_s - EXCLUSION_S  # an end of a link may come at once when the other has gone
         kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
         return [id_ for id_ in ready if self.network.agents[id_].member.host not in kept]
 

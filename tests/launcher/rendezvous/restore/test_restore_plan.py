@@ -317,7 +317,7 @@ def comes(*holds, succeeds=None, granted=None):
 ])  # fmt: skip
 def test_an_arbiter_tells_whether_others_have_trained_on_since(before, look):
     """Then storage may have a newer step than memory has: hack.chaos, seed 6."""
-    told = comes(*held(7, place=(0, ALL)), granted=before + 1, succeeds={"before": before} if before else None)
+    told = comes(*held(7, place=(0, ALL)), granted=before + 1, succeeds={"granted_before": before} if before else None)
     assert (told.restore_step, told.saved_round, told.check_storage) == (7, 4, look)
 
 
@@ -344,7 +344,7 @@ def test_what_is_held_of_the_last_round_is_taken_at_once(round_, look):
 
 def test_a_round_granted_since_counts_where_members_have_not_heard_of_it():
     """They were cut off, and come back after the others have ended."""
-    job = Story("1:2", base=LastWorld(3, 2, True), granted=5, succeeds={"before": 4}, begins_s=100.0)
+    job = Story("1:2", base=LastWorld(3, 2, True), granted=5, succeeds={"granted_before": 4}, begins_s=100.0)
     mine = held(7, place=(0, ALL), round_=3)
     job.happens(Joined(member("a"), job.terms, LastWorld(3, 2, True), RestartBudget(), 1, mine)).wait(60.0)
     if job.of(Claim):
