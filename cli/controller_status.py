@@ -23,7 +23,7 @@ from turnout.kube.client.logs import printable
 from turnout.kube.times import unix_s
 
 SILENT_S = 30.0  # a controller that works has written a status by then
-_MOST_TEXT = 400
+_MAX_TEXT = 400
 _REMEDIES = (  # what a failed job's condition says, and what helps
     ("longer than specified deadline", "raise spec.runPolicy.activeDeadlineSeconds and make the job again"),
     ("backoff limit", "its pods' logs tell why they failed; more tries are spec.runPolicy.backoffLimit"),
@@ -78,7 +78,7 @@ def report_of_controller(
     of its pods, PodGroup and Events. now_s: since 1970.
     """
     found = _report(kind, raw, name, children, now_s)
-    return ControllerReport(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
+    return ControllerReport(printable(found.text)[:_MAX_TEXT], printable(found.next)[:_MAX_TEXT])
 
 
 def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> ControllerReport:

@@ -204,8 +204,11 @@ def _pod(pod: Object) -> str:
     return f"  {pod['metadata']['name']}  {status.get('phase', 'Pending')}  {node}  {restarts} restarts"
 
 
-def suspension(kind: str, *, on: bool) -> dict[str, Any]:
-    """Return the merge patch that suspends a job of this kind (`on`) or resumes it. kind: a key of SUSPENDED_BY."""
+def suspend_patch(kind: str, *, on: bool) -> dict[str, Any]:
+    """Return the merge patch that suspends a job of this kind, or resumes it if `on` is False.
+
+    kind: a key of SUSPENDED_BY.
+    """
     *above, last = SUSPENDED_BY[kind]
     value: bool | str = str(on).lower() if above[-1:] == ["annotations"] else on
     patch: dict[str, Any] = {last: value}

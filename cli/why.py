@@ -262,7 +262,7 @@ def unmanaged_gang_text(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
     )
 
 
-_MOST_SAID = 3
+_MAX_SAID = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class LimitedView:
         messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
         minimum, has = job_state.job.bounds.minimum, sum(bool(pod.spec.node_name) for pod in pods)
         waits_s = max(0.0, now_s - created_s) if created_s is not None and has < minimum else None
-        return cls(str(job_state.job.key), minimum, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
+        return cls(str(job_state.job.key), minimum, pod_count, has, tuple(messages)[:_MAX_SAID], missing, waits_s)
 
 
 def refusal(pod: Pod) -> str:

@@ -17,7 +17,7 @@ from turnout.kube import labels
 from turnout.topology.names import TEXT_KEY
 
 LEAVES, SPINES, NODES_PER_LEAF, GPUS_PER_NODE = 8, 2, 8, 8
-MOST_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
+MAX_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
 # (pods, GPUs a pod): whole nodes mostly, some larger than a leaf, some that share nodes.
 _SHAPES = ((8, 8), (4, 8), (6, 8), (3, 8), (5, 8), (12, 8), (10, 8), (8, 4), (4, 4), (6, 4), (6, 2), (8, 1))
 _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one comes
@@ -77,7 +77,7 @@ class Scene:
 def scene(seed: int, gangs: int) -> Scene:
     """Return the scene of the demo: nodes, busy GPUs and acts. The same seed gives the same scene.
 
-    gangs: number of gangs, 1 to MOST_GANGS.
+    gangs: number of gangs, 1 to MAX_GANGS.
     """
     rng = random.Random(seed)
     places = _places(rng)

@@ -38,7 +38,7 @@ _UP = (
 _DOWN = ("local down", "end it, with all that runs there")
 _STATUS = ("local status", "is one up, and what runs there?")
 _EXAMPLES = (*_UP, _STATUS, _DOWN)
-_NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
+_NODES, _GPUS, _MAX_NODES, _MAX_GPUS = 16, 8, 5_000, 64
 
 
 def add(commands: Verbs) -> None:
@@ -59,9 +59,9 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
     """Add the options of `turnout local up` to its parser."""
     many = parser.add_mutually_exclusive_group()
-    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
+    many.add_argument("--nodes", type=_from_1(_MAX_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
-    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="GPUs of each node (%(default)s)")
+    parser.add_argument("--gpus", type=_from_0(_MAX_GPUS), default=_GPUS, help="GPUs of each node (%(default)s)")
     parser.add_argument(
         "--port", type=_from_0(65_535), default=0, help="port of the API; 0 for a free one (%(default)s)"
     )

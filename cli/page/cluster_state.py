@@ -25,7 +25,7 @@ from turnout.topology.switch_paths import natural_key
 
 # Upper bounds of the shown GPUs of a pod, a node and a sum. Tenants write these numbers: larger ones are cut, so that
 # JSON and the picture stay small.
-MOST_POD_GPUS, MOST_NODE_GPUS, MOST_SUM_GPUS = 1_000_000, 1_024, 10**12
+MAX_POD_GPUS, MAX_NODE_GPUS, MAX_SUM_GPUS = 1_000_000, 1_024, 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a viewer may see. Without `nodes`, nothing of the fabric; outside `namespaces`, jobs have no names."""
+    """What a viewer may see. Without `nodes`, no hosts and no fabric.
+
+    Of namespaces outside `namespaces`, no jobs and no decisions, and pods without names; of a queue that has jobs only
+    there, its name.
+    """
 
     all_namespaces: bool = False  # the viewer may list pods everywhere
     namespaces: frozenset[str] = frozenset()  # where the viewer may list pods
@@ -166,7 +170,7 @@ def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> Ho
     host: its ID in the map, None if it is not there.
     """
     offered = node.status.allocatable or {}
-    count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)
+    count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MAX_NODE_GPUS)
     state, evidence = closed(node) or "ready", ""
     if state == "not ready":
         ready = next((each for each in node.status.conditions or () if each.type == "Ready"), None)
@@ -193,7 +197,7 @@ def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[Place
     for pod in pods:
         if pod.node:
             rank, elastic = ranks.get((pod.owner.namespace, pod.name), (None, False))
-            gpus = min(pod.gpus, MOST_POD_GPUS)
+            gpus = min(pod.gpus, MAX_POD_GPUS)
             found.append(PlacedPod(pod.name, str(pod.owner), pod.queue, pod.node, gpus, elastic, rank))
     return tuple(sorted(found, key=lambda each: (each.job, each.rank is None, each.rank or 0, each.name)))
 
@@ -224,7 +228,7 @@ def job_items(
         waiting.append(_before(item, before_jobs[queue], before_gpus[queue]))
         before_jobs[queue] += 1
         lacking = max(0, state.job.bounds.minimum - state.bound_workers - state.finished)
-        before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MOST_SUM_GPUS)
+        before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MAX_SUM_GPUS)
     return (*waiting, *sorted(running, key=lambda each: each.job))
 
 
@@ -252,7 +256,7 @@ def _job_item(
         workers=state.bound_workers,
         min_workers=job.bounds.minimum,
         max_workers=job.bounds.maximum,
-        gpus_per_worker=min(job.shape.gpus(gpus), MOST_POD_GPUS),
+        gpus_per_worker=min(job.shape.gpus(gpus), MAX_POD_GPUS),
         gpus=held_gpus,
         elastic_gpus=elastic_gpus,
         since_at_s=since_s,
@@ -340,14 +344,14 @@ def queue_items(
 
 
 def _bounded_row(row: QueueRow) -> QueueRow:
-    """Return the row with no amount above MOST_SUM_GPUS."""
+    """Return the row with no amount above MAX_SUM_GPUS."""
     return replace(
         row,
-        share_gpus=None if row.share_gpus is None else min(row.share_gpus, MOST_SUM_GPUS),
-        limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MOST_SUM_GPUS),
-        used_gpus=min(row.used_gpus, MOST_SUM_GPUS),
-        borrowed_gpus=min(row.borrowed_gpus, MOST_SUM_GPUS),
-        wanted_gpus=min(row.wanted_gpus or 0, MOST_SUM_GPUS),
+        share_gpus=None if row.share_gpus is None else min(row.share_gpus, MAX_SUM_GPUS),
+        limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MAX_SUM_GPUS),
+        used_gpus=min(row.used_gpus, MAX_SUM_GPUS),
+        borrowed_gpus=min(row.borrowed_gpus, MAX_SUM_GPUS),
+        wanted_gpus=min(row.wanted_gpus or 0, MAX_SUM_GPUS),
     )
 
 

@@ -44,7 +44,7 @@ from turnout.kube.server.probes import probe_pages, serve_pages
 log = logging.getLogger("turnout.page")
 
 EXPLAIN_S = 5.0  # for which one landing counts
-GOODPUT_S, MOST_KNOWN = 60.0, 32  # for which the goodput of a job counts, and of how many jobs
+GOODPUT_S, MAX_KNOWN = 60.0, 32  # for which the goodput of a job counts, and of how many jobs
 LOOPBACK = "127.0.0.1"
 
 
@@ -142,7 +142,7 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
 
 def unready_reason(source: PageSource) -> str | None:
     """Return why the page shows nothing yet; None after the first observation, whatever happens then."""
-    return None if source.has_synced else "; ".join(source.waits_for()) or "the first observation is not made yet"
+    return None if source.has_synced else "; ".join(source.unsynced_kinds()) or "the first observation is not made yet"
 
 
 class RunningPage(NamedTuple):
@@ -289,7 +289,7 @@ def _goodput(client: Client, source: PageSource) -> Goodput:
             if answer is None or time.monotonic() - read_s >= GOODPUT_S:
                 answer = await read(job)
                 known[job] = time.monotonic(), answer
-                while len(known) > MOST_KNOWN:
+                while len(known) > MAX_KNOWN:
                     known.popitem(last=False)
             return answer
 

@@ -18,7 +18,7 @@ _EXAMPLES = (
     ("release --all --if-unplaced --older-than 300", "only if no nominator has been at work for so long"),
 )
 _FAULTS_TOLD = 5
-LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it long before
+MIN_S = 60  # of --older-than, where the Lease decides: another replica has it long before
 
 
 def add(commands: Verbs) -> None:
@@ -58,8 +58,8 @@ def _release(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
-    if args.if_unplaced and args.older_than < LEAST_S:
-        print(f"turnout release: --if-unplaced needs --older-than, at least {LEAST_S}", file=sys.stderr)
+    if args.if_unplaced and args.older_than < MIN_S:
+        print(f"turnout release: --if-unplaced needs --older-than, at least {MIN_S}", file=sys.stderr)
         return ExitCode.USAGE
 
     check_object(args.lease, "--lease")

@@ -18,7 +18,7 @@ from turnout.scheduler_ext.gates.release import PlacerState, placer_state, silen
 
 Object = Mapping[str, Any]
 COMPONENT = "turnout-nominator"  # by whom its Events are
-_MOST_WORD, _MOST_TEXT = 64, 500
+_MAX_WORD, _MAX_TEXT = 64, 500
 # What the owner of a job can do, by the nominator's word. docs/extender.md has all of them.
 NEXT = {
     "GangIncomplete": "create the missing members, or set a smaller min",
@@ -118,9 +118,9 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
     event = read_event(raw)
     if event.component != COMPONENT or event.uid not in uids:
         return None
-    if not (event.reason.isascii() and event.reason.isalnum() and len(event.reason) <= _MOST_WORD):
+    if not (event.reason.isascii() and event.reason.isalnum() and len(event.reason) <= _MAX_WORD):
         return None
-    message = "".join(each if each.isprintable() else "?" for each in event.message[:_MOST_TEXT])
+    message = "".join(each if each.isprintable() else "?" for each in event.message[:_MAX_TEXT])
     return event.last_s or 0.0, event.reason, message
 
 

@@ -30,7 +30,7 @@ _EXAMPLES = (
     ("simulate trace.csv --elastic 0.5 -o json", "half of the jobs are elastic; for a program"),
     ("simulate trace.csv --report report.html", "curves and tables for a browser, too"),
 )
-_MOST_NODES = 10_000
+_MAX_NODES = 10_000
 _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
 
 
@@ -145,8 +145,8 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
     nodes: tuple[int, ...] = ()
     if args.nodes is not None:
         found = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,2})", args.nodes)
-        if found is None or int(found[1]) > _MOST_NODES:
-            raise BadSimulation(f"--nodes is {args.nodes!r}: it must be NxGPUS, as in 32x8, {_MOST_NODES:,} at most")
+        if found is None or int(found[1]) > _MAX_NODES:
+            raise BadSimulation(f"--nodes is {args.nodes!r}: it must be NxGPUS, as in 32x8, {_MAX_NODES:,} at most")
         nodes = (int(found[2]),) * int(found[1])
     if args.jobs < 0:
         raise BadSimulation(f"--jobs is {args.jobs}: it must not be negative")

@@ -37,11 +37,11 @@ def _suspend(args: argparse.Namespace) -> int:
 
     async def write(client: Client) -> None:
         """Suspend or resume the job and print which. Raises NoSuch if no job or several have the name."""
-        from turnout.cli.jobs import suspension
+        from turnout.cli.jobs import suspend_patch
         from turnout.kube.client.apply import MERGE
 
         job = await found_job(client, job_name)
-        await client.patch(job.path, suspension(job.kind.full_name, on=args.on), MERGE, MANAGER)
+        await client.patch(job.path, suspend_patch(job.kind.full_name, on=args.on), MERGE, MANAGER)
         print(f"{job.full_name} {'is suspended' if args.on else 'goes on'}")
 
     return run_verb(args.verb, args, write)

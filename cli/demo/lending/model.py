@@ -127,17 +127,17 @@ class JobWait:
     """The waiting time of a job for which workers of another job left, in four consecutive parts."""
 
     letter: str  # of the waiting job
-    since: StoryMoment  # when the waiting time began, see `turn`
+    since: StoryMoment  # when the waiting time began, see `wait_start`
     giver: str  # letter of the job that shrank
     given: int  # workers that left
-    away_s: float  # until the pods of a job that ended were deleted; 0 if no job ended
-    told_s: float  # then until the giver's new size was written
-    gone_s: float  # then until the giver's workers were deleted
-    start_s: float  # then until the waiting job ran
+    until_deleted_s: float  # until the pods of a job that ended were deleted; 0 if no job ended
+    until_shrink_written_s: float  # then until the giver's new size was written
+    until_workers_gone_s: float  # then until the giver's workers were deleted
+    until_running_s: float  # then until the waiting job ran
 
     @property
     def whole_s(self) -> float:
-        return self.away_s + self.told_s + self.gone_s + self.start_s
+        return self.until_deleted_s + self.until_shrink_written_s + self.until_workers_gone_s + self.until_running_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
     if runs is None or change is None or change.decision is None or change.decision.reason is not Reason.MAKES_ROOM:
         return None
     decision = change.decision
-    since = turn(story, letter, change.at_s)
+    since = wait_start(story, letter, change.at_s)
     left = since.letter if since.kind is MomentKind.LEAVES else ""
     away = _when_few(story, since, left, 0) if left else since
     away = min(away or change, change, key=lambda moment: moment.at_s)
@@ -212,7 +212,7 @@ def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryM
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
-def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
+def wait_start(story: Story, letter: str, before_s: float) -> StoryMoment:
     """Return the moment from which a job's waiting time counts. Raises StopIteration if the job has not arrived.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
@@ -231,11 +231,11 @@ def wait_text(wait: JobWait) -> str:
     to it.
     """
     cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
-    parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
+    parts = [f"{wait.until_deleted_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.until_deleted_s else []
     parts += [
-        f"{wait.told_s:.2f} s until {wait.giver} was told",
-        f"{wait.gone_s:.2f} s until {wait.given} of its workers had gone",
-        f"{wait.start_s:.2f} s to start",
+        f"{wait.until_shrink_written_s:.2f} s until {wait.giver} was told",
+        f"{wait.until_workers_gone_s:.2f} s until {wait.given} of its workers had gone",
+        f"{wait.until_running_s:.2f} s to start",
     ]
     return f"{wait.whole_s:.2f} s after {cause}: {', '.join(parts)}"
 
