@@ -20,7 +20,7 @@ from pathlib import Path
 from hack.chaos import job_strikes, strike_table
 from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
-from hack.chaos.runner import Outcome, run
+from hack.chaos.runner import ChaosOutcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
@@ -101,7 +101,7 @@ def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
     return found, failed
 
 
-def _play(seed: int, settings: Settings) -> Outcome:
+def _play(seed: int, settings: Settings) -> ChaosOutcome:
     """Run the schedule of one seed on the simulated cluster; print its faults and violated invariants; return the
     outcome.
 
@@ -125,7 +125,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
+def _event_lines(events: Sequence[FaultEvent], outcome: ChaosOutcome) -> list[str]:
     """Return lines of text: each fault, each new round and the end, with the seconds since the start.
 
     events: the schedule, in order.
@@ -145,7 +145,7 @@ def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
     return lines
 
 
-def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
+def _close(settings: Settings, outcomes: Sequence[ChaosOutcome], strikes: Sequence[Strike]) -> int:
     """Print the table of strikes, the named faults that hit nothing, and a summary as JSON.
 
     Returns the exit code: 1 if a named fault hit nothing, else that of the strikes. outcomes: of the training jobs.

@@ -54,7 +54,7 @@ nobody none owed placed said seen sought spared stands standing stood such taken
 tried waits walked wanted went whole whom whose wished within written
 """
 BARE_WORDS = frozenset(_BARE.split())
-MOST_TEST_NAME = 70  # characters: a rule that is longer than this wants to be said more plainly
+MAX_TEST_NAME = 70  # characters: a rule that is longer than this wants to be said more plainly
 NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/crds/", "deploy/crds/")
 
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -154,12 +154,12 @@ def definitions(node: ast.AST) -> Iterator[str]:
 
 
 def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
-    """Yield a fault for each test name above MOST_TEST_NAME characters. inside: the statements of the module."""
+    """Yield a fault for each test name above MAX_TEST_NAME characters. inside: the statements of the module."""
     for node in inside:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
-                if len(name) > MOST_TEST_NAME:
-                    yield Fault(path, node.lineno, f"name: {len(name)} characters, {MOST_TEST_NAME} at most: {name}")
+                if len(name) > MAX_TEST_NAME:
+                    yield Fault(path, node.lineno, f"name: {len(name)} characters, {MAX_TEST_NAME} at most: {name}")
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 MODULES = Path(__file__).parents[1] / "modules"
 BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 BUILD_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
-LEAST_GO = (1, 26)  # the helm module asks for it
+MIN_GO = (1, 26)  # the helm module asks for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from hack.bench.checkpoint.state import bytes_of, make, tensors
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
 OWN = "in its own world"
 OTHERS = ("torch.load", "torch.load, mapped and copied", "safetensors, copied")
-MOST_RANKS = 8
+MAX_RANKS = 8
 Shards = Sequence[dict[str, Any]]
 Call = Callable[[dict[str, Any]], object]
 
