@@ -189,7 +189,7 @@ def _hold_report(
 
 
 def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
-    """Return True if a replica has no pod."""
+    """Return True if a replica of the job has no pod. pods: all of the job."""
     existing = {(pod.role, pod.index) for pod in pods}
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
@@ -234,7 +234,8 @@ def _waiting(
 ) -> ControllerReport | None:
     """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits.
 
-    raw: the job's object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    Only the first role with such a replica is reported. pods: all of the job. raw: the job's object. name:
+    KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:

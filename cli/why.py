@@ -66,7 +66,7 @@ def similar_keys(name: str, keys: Sequence[JobKey], maximum: int = 5) -> list[Jo
 
 
 def _is(kind: str, word: str) -> bool:
-    """Return True for the kind that is wanted, in whichever group; "" wants any."""
+    """Return True if `kind` is the kind `word`, in any group; also if `word` is ""."""
     return not word or kind == word or kind.startswith(f"{word}.")
 
 
@@ -91,7 +91,7 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_controller_report(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """Return the rows with the controller's report before them, as new rows.
+    """Return the rows with the controller's report before them, as a new list.
 
     text: of the report. remedy: replaces the row "next", at the end; "" keeps that row.
     """

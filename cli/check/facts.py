@@ -58,8 +58,9 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
 
 
 async def _maps(reader: FactReader, namespaces: Sequence[str]) -> dict[str, Object | None]:
-    """Return the ConfigMap of the topology map by namespace; None where there is none. Maps that could not be read are
-    left out.
+    """Return the ConfigMap of the topology map for each of `namespaces`; None where it does not exist.
+
+    Namespaces whose map could not be read are left out; `reader` has recorded why.
     """
     found = dict[str, Object | None]()
     for namespace in namespaces:
@@ -179,7 +180,7 @@ class FactReader:
 
 
 def samples(page: str) -> list[MetricSample]:
-    """Return the samples of a metrics page; [] if it cannot be parsed."""
+    """Return the samples of a metrics page in Prometheus' text format; [] if it cannot be parsed."""
     try:
         families = list(text_string_to_metric_families(page))
     except ValueError:

@@ -163,17 +163,17 @@ def node(place: DemoNode) -> Raw:
 
 
 def map_text(places: Iterable[DemoNode]) -> str:
-    """Return the map as the ConfigMap holds it: `asw psw ip`, one line a node."""
+    """Return the map of these nodes as the ConfigMap holds it: `asw psw ip`, one line a node."""
     return "".join(f"{place.leaf} {place.spine} {place.ip}\n" for place in places)
 
 
 def topology_map(places: Iterable[DemoNode]) -> Raw:
-    """Return the topology ConfigMap."""
+    """Return the topology ConfigMap with the map of these nodes."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places)}}
 
 
 def busy_pod(number: int, on: str, gpus: int) -> Raw:
-    """Return a running pod of another team. number: makes its name unique. on: its node."""
+    """Return a pod of another team that has a node. number: makes its name unique. on: its node. gpus: that it holds."""
     pod = _pod(f"other-{number:02d}", gpus, {}, {})
     pod["spec"]["nodeName"] = on
     return pod

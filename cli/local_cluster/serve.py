@@ -131,8 +131,8 @@ async def _real(
 ) -> tuple[LocalCluster, str]:
     """Run a real control plane, whose scheduler calls the extender, until `stack` is closed.
 
-    With the option `processes`, this project's kubelet replaces kwok. data: of the map's ConfigMap. Returns the local
-    cluster and the URL of its extender.
+    With the option `processes`, this project's kubelet replaces kwok. Returns the local cluster and the URL of its
+    extender, "" without one. nodes: to create. data: of the map's ConfigMap.
     """
     port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
@@ -161,7 +161,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
-    """Write a file that only its owner may read. An existing file is replaced at once, so no reader sees a part."""
+    """Write `text` to a file that only its owner may read. An existing file is replaced at once: no reader sees a part."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

@@ -93,7 +93,7 @@ EVERYTHING = Rights(True, frozenset(), True)
 
 
 def namespace_of(job: str) -> str:
-    """Return the namespace of KIND/NAMESPACE/NAME; the kind may have a group, but no slash."""
+    """Return the namespace of KIND/NAMESPACE/NAME; "" for another text. The kind may have a group, but no slash."""
     return job.split("/")[1] if job.count("/") >= 2 else ""
 
 
@@ -233,7 +233,7 @@ def job_items(
 
 
 def _before(item: JobItem, jobs: int, gpus: int) -> JobItem:
-    """Return the item with the jobs and GPUs that are ahead of it in its queue."""
+    """Return a copy of the item with the numbers of jobs and GPUs that are ahead of it in its queue."""
     return msgspec.structs.replace(item, before_jobs=jobs, before_gpus=gpus)
 
 
@@ -242,6 +242,7 @@ def _job_item(
 ) -> JobItem:
     """Return one job as an item, except for its place in its queue.
 
+    step: of the autoscaler for this job. held_gpus: of its pods with a node. elastic_gpus: of them, above its min.
     start: its estimated start as (earliest, expected, latest) seconds; None if unknown. Only waiting jobs show it.
     """
     job, meaning = state.job, AUTOSCALER[step.reason.value]

@@ -62,7 +62,7 @@ class PastSizes:
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
     """Append the present GPUs of each queue to a window. Only the first MAX_QUEUES of `queues` count.
 
-    Queues that do not exist any more are removed from the window.
+    Queues that are not among them are removed from the window. now_s: since 1970.
     """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:

@@ -137,7 +137,11 @@ def queue_samples(lines: Mapping[str, TimeSeries], step_s: float) -> tuple[Queue
 
 
 def _sample(at_s: float, used: int, elastic: int, quota: int | None, lent: int) -> QueueSample:
-    """Return a sample in which the quota is divided as for the present (cluster_state.py). at_s: since 1970."""
+    """Return a sample in which the quota is divided as for the present (cluster_state.py).
+
+    at_s: since 1970. used, elastic, lent: GPUs; the latter two are cut to what is used and to what is unused. quota:
+    GPUs, None for none.
+    """
     unused, elastic = max(0, (quota or 0) - used), min(elastic, used)
     lent, borrowed = min(lent, unused), 0 if quota is None else max(0, used - quota)
     return QueueSample(at_s, quota, used - elastic, elastic, lent, unused - lent, borrowed)

@@ -87,7 +87,7 @@ def _sources(args: argparse.Namespace) -> _Sources:
 
 
 def local_hosts(port: int) -> frozenset[str]:
-    """Return the Host headers that a page on loopback accepts.
+    """Return the Host headers that a page on this port of loopback accepts.
 
     A foreign site whose name resolves to this machine sends another one, and is refused.
     """
@@ -212,7 +212,10 @@ async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. port: 0 for any free one. Raises BadAddress if it cannot listen there."""
+    """Return a socket that listens on `host`, a name or an address of either family. port: 0 for any free one.
+
+    Raises BadAddress if it cannot listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -223,12 +226,12 @@ def _listen(host: str, port: int) -> socket.socket:
 def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
     """Return a function that plans a gang.
 
-    One plan is made at a time, and an answer is reused for EXPLAIN_S seconds.
+    One plan is made at a time, and the last answer is reused for EXPLAIN_S seconds if the same is asked.
     """
     turn, known = asyncio.Lock(), dict[tuple[str, str], tuple[float, LandingAnswer]]()
 
     async def explain(gang: str, namespace: str) -> LandingAnswer:
-        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS.
+        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS. namespace: its own.
 
         Raises BadQuery if the text describes no gang, CannotSee if a required list may not be read, and KubeError if
         the API server fails.
@@ -283,7 +286,10 @@ def _goodput(client: Client, source: PageSource) -> Goodput:
             return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
 
     async def goodput(job: str) -> JobTime:
-        """Return the time of the job, at most GOODPUT_S seconds old. job: KIND/NAMESPACE/NAME."""
+        """Return the time of the job, at most GOODPUT_S seconds old. job: KIND/NAMESPACE/NAME.
+
+        Raises what `read` raises; an error is not stored.
+        """
         async with turn:
             read_s, answer = known.get(job, (-GOODPUT_S, None))
             if answer is None or time.monotonic() - read_s >= GOODPUT_S:

@@ -103,7 +103,7 @@ class StateSource(Protocol):
         """Return the error of an interrupted watch; "" if all are open or those that are not have no error."""
 
     def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return the causes of the state of KIND/NAMESPACE/NAME, each (what it is about, text); () for an unknown job."""
+        """Return the causes of the state of KIND/NAMESPACE/NAME as (what it is about, text); () for an unknown job."""
 
 
 class UsageSource(Protocol):

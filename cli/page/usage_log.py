@@ -87,7 +87,8 @@ class UsageLog:
         """Read the complete lines of a file after those that were read before; an incomplete last line is read next
         time.
 
-        Raises OSError if the file cannot be read.
+        A file is known by its inode, also after it was renamed. Raises OSError if the file cannot be read. path: of the
+        file.
         """
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())

@@ -125,9 +125,9 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> NominatorState:
-    """Return whether the nominator runs, by the renewal times of its Leases.
+    """Return whether the nominator runs, by the Lease that was renewed last.
 
-    leases: None if they may not be listed.
+    leases: of the nominator, None if they may not be listed. now_s: since 1970.
     """
     if leases is None:
         return NominatorState.UNKNOWN

@@ -94,7 +94,11 @@ def jobs_of(
 
 
 def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
-    """Return nodes of 8 GPUs: enough for a load of USUAL_LOAD without lending, and for the largest job."""
+    """Return the GPUs of each node, 8 for all: enough for a load of USUAL_LOAD without lending, and for the largest
+    min.
+
+    submissions: at least one.
+    """
     span_s = max(each.at_s for each in submissions) - min(each.at_s for each in submissions)
     requested_gpu_s = sum(each.min_gpus * each.work_s for each in submissions)
     busy = requested_gpu_s / (span_s * USUAL_LOAD) if span_s else 0.0
@@ -110,14 +114,17 @@ def simulate(
 ) -> Compared:
     """Replay the trace without lending and with lending, and return both results.
 
-    ended: called with the number of ended jobs of both runs together. watches: called at each event of the run without
-    lending, and of the run with it.
+    ended: called at each event with the number of ended jobs of both runs together. watches: (called at each event of
+    the run without lending, called at each of the run with it); None for none.
     """
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
-        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs."""
+        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs.
+
+        watch: called at each event, None for none.
+        """
 
         def at_event(world: ReplayWorld) -> None:
             ended(before + len(world.ended))
@@ -131,7 +138,7 @@ def simulate(
 
 
 def figures(compared: Compared) -> Figures:
-    """Return the figures of both runs: means, shares and losses."""
+    """Return the figures of both runs: means, shares and losses. compared: runs of at least one job."""
     rules = compared.lent.rules
     before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
     losses = compared.losses_s

@@ -62,11 +62,11 @@ def _taint_key(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    """Print the nodes that are tainted, suspected or on trial. Return the exit code."""
+    """Print the nodes that are tainted, suspected or on trial, and cleared ones if asked for. Return the exit code."""
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
-        """Print the tainted nodes, repeatedly with --watch."""
+        """Print the nodes, repeatedly with --watch. Raises NoSuch if the user may not list nodes."""
         import msgspec
 
         from turnout.cli.nodes import listing, rows

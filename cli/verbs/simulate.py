@@ -92,7 +92,10 @@ def _simulate(args: argparse.Namespace) -> int:
 
 
 def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecorder]:
-    """Return a recorder of the run without lending, and one of the run with it."""
+    """Return a recorder of the run without lending, and one of the run with it. Both begin at the first submission.
+
+    submissions: of the trace, at least one.
+    """
     from turnout.cli.simulate.report import UseRecorder
 
     first_s = min(each.at_s for each in submissions)
@@ -102,7 +105,7 @@ def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecor
 def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
     """Return for each run the function that is called at each of its events, and records its use.
 
-    Both pairs are of the run without lending and of that with it, in this order.
+    recorders, and the result: (of the run without lending, of the run with it).
     """
 
     def watch(recorder: UseRecorder, world: ReplayWorld) -> None:

@@ -193,7 +193,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _explain_reason(word: str) -> int:
-    """Print what a reason means. Return the exit code. Raises BadArgument for a reason that no program uses."""
+    """Print what the reason `word` means. Return DONE. Raises BadArgument for a word that no program uses."""
     from difflib import get_close_matches
 
     from turnout.kube.reasons import WORDS, explain

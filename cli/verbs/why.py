@@ -253,7 +253,8 @@ def _document(
 ) -> Mapping[str, Any]:
     """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it.
 
-    A sentence becomes {"job": null, "says": sentence}. A time that never comes is null.
+    An explanation that is a sentence becomes {"job": null, "says": sentence}. A time that never comes is null. repair:
+    the next step for the job's owner.
     """
     import msgspec
 

@@ -77,7 +77,7 @@ def _totals(fields: Mapping[str, object]) -> Totals | None:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number that is not negative, given as a number or as its text; None for anything else."""
+    """Return `value` as a float if it is a finite number that is not negative, or the text of one; else None."""
     found = float(value) if isinstance(value, str | int | float) and _NUMBER.fullmatch(str(value)) else math.nan
     return found if math.isfinite(found) else None
 

@@ -106,7 +106,7 @@ def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], 
 
 
 def in_order(history_rows: Iterable[HistoryRow]) -> list[HistoryRow]:
-    """Sort by time; what has none, and holds now, comes last."""
+    """Return the rows sorted by time, then by source and reason. Rows without a time, which hold now, come last."""
     return sorted(history_rows, key=lambda row: (not row.at, row.at, row.source, row.reason))
 
 

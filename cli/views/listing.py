@@ -76,7 +76,8 @@ class Listing(Generic[R]):
 def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> str:
     """Return a listing as text, without a newline at the end. output_format: one of FORMS.
 
-    headers: False leaves only the rows of a table, without its heading, its notes and the text for an empty one.
+    JSON and YAML are of the listing's document if it has one, else a list of its rows. headers: False leaves only the
+    rows of a table, without its heading, its notes and the text for an empty one; other formats ignore it.
     """
     if output_format in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]

@@ -40,7 +40,11 @@ class QueueRow:
 
 
 def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
-    """Return a row, by name, for every queue that is configured or has a job. gpus: names of GPU resources."""
+    """Return a row for every queue that is configured or has a job or a gang, sorted by name.
+
+    A configured one that bounds several queues together is left out, unless it has jobs. gangs: those that no job of a
+    known kind owns. gpus: names of GPU resources.
+    """
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
@@ -106,7 +110,10 @@ def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
 
 
 def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
-    """Return the queues in the autoscaler's ConfigMaps. A queue or page that cannot be read is left out."""
+    """Return the rows of the queues in the autoscaler's ConfigMaps, sorted by name.
+
+    A ConfigMap whose status cannot be read is left out. pages: the ConfigMaps, one for each queue.
+    """
     found = []
     for page in pages:
         data = page.get("data") or {}
@@ -119,7 +126,7 @@ def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
 
 
 def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
-    """Return the row of a queue from its status in the autoscaler's ConfigMap.
+    """Return the row of the queue `name` from its status in the autoscaler's ConfigMap.
 
     The status has neither missing GPUs nor namespaces: `wanted_gpus` is None, `namespaces` is (). Raises KeyError,
     TypeError or ValueError if it is malformed.

@@ -107,7 +107,7 @@ def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> l
     """Return one row for each job, queue, namespace or node, sorted by GPUs in use, most first.
 
     by: one of BY. By node, nodes that offer GPUs have a row even if nothing runs there, and pods without a node are
-    left out.
+    left out. holdings: of all pods with GPUs, also waiting ones. offers: of all nodes; the shares are of their sum.
     """
     offered = {each.node: each for each in offers} if by == "node" else {}
     sums = {name: _Sum() for name in offered}
@@ -125,7 +125,10 @@ def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> l
 
 
 def summary(holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> str:
-    """Return a sentence that says how many GPUs of the cluster are in use."""
+    """Return a sentence that says how many GPUs of the cluster are in use, and how many are on closed nodes.
+
+    holdings: of all pods with GPUs; those without a node do not count. offers: of all nodes.
+    """
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)
     share = f" ({used / total_gpus:.0%})" if total_gpus else ""

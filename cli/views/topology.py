@@ -83,7 +83,10 @@ def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool)
 
 
 def _hosts_below(paths: Mapping[str, Path]) -> dict[Path, list[str]]:
-    """Return the hosts under each switch, by the path of the switch."""
+    """Return the hosts under each switch, also indirectly, by the path of the switch, in the order of `paths`.
+
+    paths: host of the map -> its switches from the root down.
+    """
     below: dict[Path, list[str]] = {}
     for host, path in paths.items():
         for depth in range(1, len(path) + 1):
@@ -102,14 +105,18 @@ def _unmapped(nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
 
 
 def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:
-    """Write the path of a host, by its node's name where there is one."""
+    """Return the path of a host in the tree, ending with its node's name, or with the host if it is no node.
+
+    path: its switches from the root down. by_key: nodes by name and address.
+    """
     return "/".join([*path, by_key[host].node if host in by_key else host])
 
 
 def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, TreeNode]) -> Branch:
     """Return one row of the tree: a switch or host with the sums over its nodes.
 
-    path: its name in the tree. tier: 0 for a node. hosts: of the map, under it. by_key: nodes by name and address.
+    path: its name in the tree. depth: of the row, for the indent. tier: 0 for a node. hosts: of the map, under it.
+    by_key: nodes by name and address.
     """
     nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(

@@ -90,7 +90,7 @@ class Story:
         return next(player for player in self.players if player.letter == letter)
 
     def first(self, kind: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
-        """Return the first moment of this kind about a job at or after a time; None if there is none.
+        """Return the first moment of this kind about the job `letter` at or after a time; None if there is none.
 
         after_s: in seconds since the start of the story.
         """
@@ -104,21 +104,21 @@ class Story:
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
     def last_decision(self, letter: str) -> LoggedDecision | None:
-        """Return the autoscaler's last decision about a job; None before the first."""
+        """Return the autoscaler's last decision about the job `letter`; None before the first."""
         return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[StoryMoment]:
-        """Return the moments in which a size was written; of one job, or of all."""
+        """Return the moments in which a size was written, in order. letter: of one job; "" for all."""
         return [m for m in self.moments if m.decision and m.decision.is_written and letter in ("", m.decision.letter)]
 
 
 def held_gpus(seats: Seats, letter: str) -> int:
-    """Return the number of GPUs that a job holds, starting and leaving workers included."""
+    """Return the number of GPUs that the job `letter` holds, starting and leaving workers included."""
     return sum(seat.letter == letter for seat in seats)
 
 
 def running_gpus(seats: Seats, letter: str) -> int:
-    """Return the number of a job's workers that run and are not leaving."""
+    """Return the number of workers of the job `letter` that run and are not leaving."""
     return sum(seat.letter == letter and seat.runs for seat in seats)
 
 
@@ -181,9 +181,10 @@ def sum_up(story: Story) -> LendingSums:
 
 
 def wait_of(story: Story, letter: str) -> JobWait | None:
-    """Return the waiting time of a job for which workers of another job left, in its parts.
+    """Return the waiting time of the job `letter` for which workers of another job left, in its parts.
 
-    None if no workers left for it, or if it does not run yet.
+    Only the first shrink for it counts. None if there is none, if its reason is not MAKES_ROOM, or if the job does not
+    run yet.
     """
     runs = story.first(MomentKind.RUNS, letter)
     change = next((m for m in story.changes() if m.decision and m.decision.receiver == letter), None)
@@ -208,14 +209,15 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
 
 
 def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryMoment | None:
-    """Return the first moment, from `since` on, in which a job holds at most `few` GPUs; None without such a moment."""
+    """Return the first moment, from `since` on, in which the job `letter` holds at most `few` GPUs; None for none."""
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
 def wait_start(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """Return the moment from which a job's waiting time counts. Raises StopIteration if the job has not arrived.
+    """Return the moment from which the waiting time of the job `letter` counts.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
+    Raises StopIteration if the job has not arrived by then.
     """
     arrivals = [
         m
@@ -261,7 +263,11 @@ _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 
 
 def missing_parts(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
-    """Return a sentence for each part of the story that did not happen. The arguments are letters of jobs."""
+    """Return a sentence for each part of the story that did not happen; () if all did.
+
+    The arguments are letters of jobs. lends: grows into idle GPUs and gives them back. served: gets them. too_large:
+    first needs more than others could give, then gets it. refused: elastic, but must not be resized.
+    """
     claims = (
         _grew(story, lends),
         _check_gave_enough(story, served),
@@ -332,7 +338,8 @@ def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
 
 
 def _grew_again(story: Story, letter: str) -> Iterator[str]:
-    """Yield a fault unless the job grew to its maximum again after its last shrink, and kept its cooldown.
+    """Yield a fault unless the job `letter` grew to its maximum again after its last shrink, and one if it grew within
+    its cooldown.
 
     Yields nothing for a job that never shrank.
     """
@@ -345,7 +352,7 @@ def _grew_again(story: Story, letter: str) -> Iterator[str]:
 
 
 def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
-    """Yield a sentence if a paused job was resized, got no reason, or if no GPU was idle beside it."""
+    """Yield a fault if the job `letter` was not refused with a sentence, was resized, or had no idle GPU beside it."""
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"
@@ -375,17 +382,17 @@ def _check_bounds(story: Story) -> Iterator[str]:
 
 
 def _shrinks(story: Story, letter: str) -> list[StoryMoment]:
-    """Return the moments in which a smaller size of the job was written."""
+    """Return the moments in which a smaller size of the job `letter` was written, in order."""
     return [m for m in story.changes(letter) if m.decision and m.decision.workers < m.decision.workers_before]
 
 
 def _left(story: Story, letter: str, now: StoryMoment) -> bool:
-    """Return True if the job's owner had deleted it at that moment."""
+    """Return True if the owner of the job `letter` had deleted it at that moment or before."""
     left = story.first(MomentKind.LEAVES, letter)
     return left is not None and left.at_s <= now.at_s
 
 
 def _decision_moment(story: Story, letter: str, reason: Reason) -> StoryMoment | None:
-    """Return the first moment in which the autoscaler gave a job this reason; None if it never did."""
+    """Return the first moment in which the autoscaler gave the job `letter` this reason; None if it never did."""
     words = (m for m in story.moments if m.decision and m.decision.letter == letter)
     return next((m for m in words if m.decision and m.decision.reason is reason), None)

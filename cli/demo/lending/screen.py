@@ -80,7 +80,11 @@ class LendingScreen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep the bars of the jobs at the bottom of the screen until the block ends."""
+        """Print the heading of the rows, and keep the bars of the jobs at the bottom of the screen until the block
+        ends.
+
+        Without a terminal no bars are shown.
+        """
         self._console.print()
         leaves = [Text(f"leaf-{number}", style="bold") for number in range(1, LEAVES + 1)]
         self._row("at s", leaves, "why", Text("what happens", style="bold"))
@@ -323,7 +327,7 @@ def gpu_signs(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpu
 
 
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
-    """Return a bar for each player, in their order: the GPUs that its job holds."""
+    """Return a bar for each player, in the order of `players`: the GPUs that its job holds, also none."""
     amounts = [(player, held_gpus(seats, player.letter)) for player in players]
     return [Bar(player.letter, min(has, player.minimum), max(0, has - player.minimum)) for player, has in amounts]
 
