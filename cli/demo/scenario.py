@@ -173,7 +173,7 @@ def topology_map(places: Iterable[DemoNode]) -> Raw:
 
 
 def busy_pod(number: int, on: str, gpus: int) -> Raw:
-    """Return a pod of another team that has a node. number: makes its name unique. on: its node. gpus: that it holds."""
+    """Return a pod of another team that has the node `on`. number: makes its name unique. gpus: that it holds."""
     pod = _pod(f"other-{number:02d}", gpus, {}, {})
     pod["spec"]["nodeName"] = on
     return pod

@@ -161,7 +161,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
-    """Write `text` to a file that only its owner may read. An existing file is replaced at once: no reader sees a part."""
+    """Write `text` to a file that only its owner may read. No reader of an existing file sees a part of the new one."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

@@ -105,7 +105,7 @@ def _selector(labels: Mapping[str, str], cluster: str) -> str:
 
 
 def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, str], ...]:
-    """Return the queries about one queue, each with the label that distinguishes its series.
+    """Return the queries about one queue, each as (PromQL, the label that distinguishes its series).
 
     cluster: label of the cluster's series, "" for none. step_s: seconds between two samples.
     """

@@ -110,7 +110,7 @@ class UsageSource(Protocol):
     """Returns the use of GPUs over time."""
 
     async def read(self, days: int) -> tuple[LogReading, Usage]:
-        """Return the usage of so many days, the last of which is today in UTC."""
+        """Return (state of the reading, usage of `days` days, the last of which is today in UTC)."""
 
 
 class PastSource(Protocol):

@@ -141,7 +141,7 @@ class PageSource:
         return max(self._clock.monotonic() - self._observed_s, self.watch_interrupted_s())
 
     def watches(self) -> Iterable[tuple[str, Watch]]:
-        """Return the watches, by what they watch."""
+        """Return all watches, each as (what it watches, watch)."""
         return self._informers.reflectors.items()
 
     def last_error(self) -> str:
