@@ -35,38 +35,38 @@ _REMEDIES = (  # what a failed job's condition says, and what helps
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """A pod of the job. role: value of its role label. scheduler_message: of the scheduler, on a pod without a node."""
+    """A pod of the job."""
 
-    role: str
+    role: str  # value of its role label
     index: int
     phase: str
-    scheduler_message: str = ""
+    scheduler_message: str = ""  # of the scheduler, on a pod without a node
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An Event on the job. at_s: when it was last reported, in seconds since 1970."""
+    """An Event on the job."""
 
     reason: str
     text: str
-    at_s: float
+    at_s: float  # when it was last reported, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class JobChildren:
-    """The objects that belong to a job. group: phase of its PodGroup, "" for a new one; None if it has none."""
+    """The objects that belong to a job."""
 
     pods: tuple[JobPod, ...] = ()
-    group: str | None = None
+    group: str | None = None  # phase of its PodGroup, "" for a new one; None if it has none
     events: tuple[JobEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerReport:
-    """What a controller reports of a job. next: what the owner can do, "" if nothing is to be done."""
+    """What a controller reports of a job."""
 
     text: str
-    next: str = ""
+    next: str = ""  # what the owner can do, "" if nothing is to be done
 
 
 def report_of_controller(

@@ -25,33 +25,27 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job in a list. running: number of running pods.
-
-    replicas: pods of all roles; None if the object cannot be read.
-    """
+    """A job in a list."""
 
     namespace: str
     kind: str
     name: str
     state: str
-    running: int
-    replicas: int | None
+    running: int  # pods
+    replicas: int | None  # pods of all roles; None if the object cannot be read
     restarts: int
     age_s: float | None
 
 
 class JobRequest(NamedTuple):
-    """The user's choices for a new job.
-
-    minimum, maximum: numbers of workers of an elastic job; equal to workers for others.
-    """
+    """The user's choices for a new job."""
 
     name: str
     namespace: str
     image: str
     workers: int
-    minimum: int
-    maximum: int
+    minimum: int  # workers of an elastic job, at least; equal to `workers` for others
+    maximum: int  # workers of an elastic job, at most; equal to `workers` for others
     gpus: int
     command: Sequence[str]
     gpu_resource: str = "nvidia.com/gpu"

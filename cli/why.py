@@ -267,18 +267,14 @@ _MAX_SAID = 3
 
 @dataclass(frozen=True, slots=True)
 class LimitedView:
-    """What is known of a job from its own pods.
-
-    pods: existing pods. placed_pods: those with a node. scheduler_messages: on the other ones. missing: resources that
-    may not be listed in the whole cluster.
-    """
+    """What is known of a job from its own pods."""
 
     job: str
     min_workers: int
-    pods: int
-    placed_pods: int
-    scheduler_messages: tuple[str, ...]
-    missing: tuple[str, ...]
+    pods: int  # existing pods
+    placed_pods: int  # pods with a node
+    scheduler_messages: tuple[str, ...]  # on the pods without a node
+    missing: tuple[str, ...]  # resources that may not be listed in the whole cluster
     waited_s: float | None
 
     @classmethod

@@ -335,11 +335,9 @@ def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 class _MethodVerdict(NamedTuple):
-    """The verdict on one placement method.
+    """The verdict on one placement method."""
 
-    level: _UNUSED (None) for a method that is not used; it becomes FINE if another one is used, else DOUBTFUL.
-    """
-
+    # _UNUSED (None) for a method that is not used; it becomes FINE if another one is used, else DOUBTFUL.
     level: Level | None
     text: str
     remedy: str = ""
@@ -464,12 +462,12 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One line of the result. about: the subject, as in "rights". remedy: the next step, "" if none is needed."""
+    """One line of the result."""
 
     level: Level
-    about: str
+    about: str  # the subject, as in "rights"
     text: str
-    remedy: str = ""
+    remedy: str = ""  # the next step, "" if none is needed
 
 
 class MetricSample(NamedTuple):

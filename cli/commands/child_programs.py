@@ -40,10 +40,10 @@ class ExtenderFailed(ChildFailed):
 
 @dataclass(frozen=True, slots=True)
 class RunningExtender:
-    """A ready extender. url: of its verbs; health: of its probes and metrics."""
+    """A ready extender."""
 
-    url: str
-    health: str
+    url: str  # of its verbs
+    health: str  # of its probes and metrics
     session: aiohttp.ClientSession
 
     async def map_reloaded_at(self) -> str:

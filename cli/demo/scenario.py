@@ -35,9 +35,9 @@ class DemoNode:
 
 @dataclass(frozen=True, slots=True)
 class DemoGang:
-    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its character on the board."""
+    """A training job of the demo: `pods` pods of `gpus` GPUs each."""
 
-    letter: str
+    letter: str  # its character on the board
     pods: int
     gpus: int
 
@@ -67,10 +67,10 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The whole scenario. busy: (node, GPUs) of pods that run from the beginning."""
+    """The whole scenario."""
 
     places: tuple[DemoNode, ...]  # leaf by leaf
-    busy: tuple[tuple[str, int], ...]
+    busy: tuple[tuple[str, int], ...]  # (node, GPUs) of pods that run from the beginning
     acts: tuple[Act, ...]
 
 
@@ -215,17 +215,13 @@ def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Recabling:
-    """A move of nodes between leaves.
-
-    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones. gang: whole nodes, as many as the leaf
-    has free afterwards, more than any leaf had free before.
-    """
+    """A move of nodes between leaves."""
 
     places: tuple[DemoNode, ...]  # the new map
-    leaf: str
+    leaf: str  # which gains `nodes` free nodes of leaf `other`, for as many of its busy ones
     other: str
     nodes: int
-    gang: DemoGang
+    gang: DemoGang  # of whole nodes, as many as the leaf has free afterwards, more than any leaf had free before
 
 
 def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:

@@ -213,19 +213,19 @@ Placed = Mapping[str, Mapping[int, str]]  # gang name -> index -> node
 
 @dataclass(frozen=True, slots=True)
 class HeatmapRow:
-    """One leaf of the picture. cells: two signs each."""
+    """One leaf of the picture."""
 
     spine: str
     leaf: str
-    cells: tuple[str, ...]
+    cells: tuple[str, ...]  # one for each node, of two characters
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The cost of a placed gang. crossings: ring edges that leave a leaf plus those that leave a spine."""
+    """The cost of a placed gang."""
 
     leaves: int
-    crossings: int
+    crossings: int  # ring edges that leave a leaf plus those that leave a spine
 
 
 def board(
@@ -284,9 +284,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """One call of the extender. verb: filter or prioritize."""
+    """One call of the extender."""
 
-    verb: str
+    verb: str  # "filter" or "prioritize"
     names: int
     took_s: float
     failed: str
@@ -294,12 +294,12 @@ class ExtenderCall:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The totals of a run. calls: in order. neutral: responses without advice, because the extender had a fault."""
+    """The totals of a run."""
 
     gangs: tuple[DemoGang, ...]
     scores: Pair
-    calls: tuple[ExtenderCall, ...]
-    neutral: int = 0
+    calls: tuple[ExtenderCall, ...]  # in order
+    neutral: int = 0  # responses without advice, because the extender had a fault
 
     @property
     def both(self) -> tuple[str, ...]:

@@ -21,12 +21,12 @@ _MARK = "export KUBECONFIG="
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A running control plane. authority: signs all callers. certificate and key: of its own servers."""
+    """A running control plane."""
 
     kubeconfig: Path
-    authority: Path
-    certificate: Path
-    key: Path
+    authority: Path  # of the certificates of all callers
+    certificate: Path  # of its servers
+    key: Path  # of its servers
 
 
 def check() -> None:

@@ -39,20 +39,17 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a local cluster. places: of a map's hosts; None for `nodes` generated ones.
+    """The options of a local cluster."""
 
-    real: on a real control plane. processes: pods run their commands as processes.
-    """
-
-    folder: Path
-    nodes: int
-    gpus: int
-    port: int = 0
-    extender: bool = True
-    real: bool = False
-    processes: bool = False
-    places: tuple[NodeSpec, ...] | None = None
-    map_data: tuple[tuple[str, str], ...] = ()
+    folder: Path  # of its kubeconfig, its logs and its state file
+    nodes: int  # number of nodes to create; ignored with `places`
+    gpus: int  # of each node
+    port: int = 0  # of the API on loopback, 0 for a free one
+    extender: bool = True  # the scheduler asks an extender
+    real: bool = False  # the control plane is a real one
+    processes: bool = False  # pods run their commands as processes
+    places: tuple[NodeSpec, ...] | None = None  # nodes of a map's hosts; None for `nodes` generated ones
+    map_data: tuple[tuple[str, str], ...] = ()  # (key, value) of the map's ConfigMap; () for that of generated nodes
 
     @property
     def pods(self) -> Path | None:

@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PastSamples(Generic[T]):
-    """Samples from Prometheus, oldest first. note: why there are none, or none yet; "" if Prometheus has answered."""
+    """Samples from Prometheus, oldest first."""
 
     samples: tuple[T, ...] = ()
-    note: str = ""
+    note: str = ""  # why there are none, or only those of an older answer; "" if Prometheus has answered with some
 
 
 class BadAnswer(ValueError):

@@ -42,13 +42,13 @@ class NominatorState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The state of pods with the scheduling gate. reason: of the nominator's last Event, "" if there is none."""
+    """The state of pods with the scheduling gate."""
 
-    pods: int
+    pods: int  # that have the gate and no node
     placer: NominatorState
-    reason: str = ""
-    detail: str = ""
-    said_s: float | None = None  # since 1970
+    reason: str = ""  # of the nominator's last Event, "" if there is none
+    detail: str = ""  # message of that Event
+    said_s: float | None = None  # when it was last reported, since 1970; None without one
 
 
 def behind_gate(pods: Iterable[Pod]) -> list[Pod]:

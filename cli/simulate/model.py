@@ -27,16 +27,13 @@ class BadSimulation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The user's choices. nodes: GPUs of each; () for as many nodes of 8 GPUs as are busy to USUAL_LOAD.
+    """The user's choices."""
 
-    elastic: share of jobs that are elastic. factor: their max divided by their min. headroom_gpus: kept free.
-    """
-
-    nodes: tuple[int, ...] = ()
-    elastic: float = 1.0
-    factor: int = 4
-    restart_s: float = 60.0
-    headroom_gpus: int = 0
+    nodes: tuple[int, ...] = ()  # GPUs of each; () for as many nodes of 8 GPUs as are busy to USUAL_LOAD
+    elastic: float = 1.0  # share of jobs that are elastic
+    factor: int = 4  # max of an elastic job divided by its min
+    restart_s: float = 60.0  # that a resize costs a job
+    headroom_gpus: int = 0  # GPUs that lending keeps free
     backfill: bool = False
     seed: int = 0
 

@@ -29,17 +29,14 @@ _LASTING = (  # annotations that hold until somebody takes them away
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One decision. at: RFC 3339, when it was last reported. times: how often. object: what it is about.
+    """One decision."""
 
-    source: a component, annotation, or decision-log.
-    """
-
-    at: str
-    source: str
+    at: str  # RFC 3339, when it was last reported
+    source: str  # a component, "annotation", or "decision-log"
     reason: str
-    object: str
+    object: str  # what it is about
     text: str
-    times: int = 1
+    times: int = 1  # how often it was reported
     since: str = ""
 
 

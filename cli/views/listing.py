@@ -20,17 +20,14 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """One column of a table. wide: only in the wide table. number: aligned to the right.
-
-    order: sort key of a row, None to sort by the cell's text. share: 0 to 1, drawn as a bar in a live listing.
-    """
+    """One column of a table."""
 
     head: str
     cell: Callable[[R], str]
-    wide: bool = False
-    number: bool = False
-    order: Callable[[R], Any] | None = None
-    share: Callable[[R], float] | None = None
+    wide: bool = False  # only in the wide table
+    number: bool = False  # aligned to the right
+    order: Callable[[R], Any] | None = None  # sort key of a row, None to sort by the cell's text
+    share: Callable[[R], float] | None = None  # 0 to 1, drawn as a bar in a live listing
 
     def key(self, row: R) -> Any:
         """Return the sort key of a row: numbers before texts, ascending."""

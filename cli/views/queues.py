@@ -19,22 +19,18 @@ from turnout.jobs.queues.model import NAMESPACE, QueueShare, bounds_several
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue, in GPUs. None: not configured, or unknown.
-
-    share_gpus: its quota. limit_gpus: the most it may use. lent_gpus: GPUs of its elastic workers, which leave if
-    another job needs them. borrowed_gpus: what it uses beyond its quota. waiting, running: numbers of jobs.
-    """
+    """One queue, in GPUs. None: not configured, or unknown."""
 
     queue: str
     open: bool
-    share_gpus: int | None
-    limit_gpus: int | None
+    share_gpus: int | None  # its quota
+    limit_gpus: int | None  # the most it may use
     used_gpus: int
-    lent_gpus: int
-    borrowed_gpus: int
+    lent_gpus: int  # GPUs of its elastic workers, which leave if another job needs them
+    borrowed_gpus: int  # what it uses beyond its quota
     free_gpus: int | None
-    running: int
-    waiting: int
+    running: int  # jobs that do not wait, and gangs that no job of a known kind owns
+    waiting: int  # jobs
     wanted_gpus: int | None  # GPUs that its waiting jobs still need for their min
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 

@@ -19,40 +19,37 @@ BY = ("job", "queue", "namespace", "node")
 
 @dataclass(frozen=True, slots=True)
 class PodGpus:
-    """One pod that requests GPUs. node: "" until it has one. job: KIND/NAMESPACE/NAME."""
+    """One pod that requests GPUs."""
 
-    job: str
+    job: str  # KIND/NAMESPACE/NAME
     namespace: str
     queue: str
-    node: str
+    node: str  # "" until it has one
     gpus: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """The GPUs of one node. why: why no new pod may go there, "" if one may."""
+    """The GPUs of one node."""
 
     node: str
     gpus: int
-    why: str = ""
+    why: str = ""  # why no new pod may go there, "" if one may
 
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """One job, queue, namespace or node, and what it holds. gpus: of pods with a node. waiting_gpus: of those without.
-
-    offered_gpus: of a node, None for all else. share: of all GPUs of the cluster, 0 to 1. why: of a node.
-    """
+    """One job, queue, namespace or node, and what it holds."""
 
     name: str
-    gpus: int
-    share: float
+    gpus: int  # of pods with a node
+    share: float  # of all GPUs of the cluster, 0 to 1
     pods: int
     nodes: int
-    waiting_gpus: int
+    waiting_gpus: int  # of pods without a node
     queue: str = ""
-    offered_gpus: int | None = None
-    why: str = ""
+    offered_gpus: int | None = None  # of a node, None for all else
+    why: str = ""  # why no new pod may go to the node, "" if one may
 
 
 @dataclass(slots=True)

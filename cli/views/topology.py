@@ -21,13 +21,13 @@ _NAMED = 3  # nodes that one line names
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One node. keys: names that a map may use for it. why: why no new pod may go there, "" if one may."""
+    """One node."""
 
     node: str
-    keys: frozenset[str]
+    keys: frozenset[str]  # names that a map may use for it
     gpus: int
     used_gpus: int
-    why: str = ""
+    why: str = ""  # why no new pod may go there, "" if one may
 
     @property
     def free_gpus(self) -> int:
@@ -37,22 +37,18 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One switch, or one node. path: from the root, written as one text. tier: 0 of a node, 1 of a leaf switch.
+    """One switch, or one node."""
 
-    hosts: that the map has under it. missing: those of which there is no node. closed: nodes that take no new pods.
-    empty_nodes: nodes whose GPUs are all free.
-    """
-
-    path: str
-    depth: int
-    tier: int
-    hosts: int
-    missing: tuple[str, ...]
+    path: str  # from the root, written as one text
+    depth: int  # below the root, for the indent
+    tier: int  # 0 of a node, 1 of a leaf switch
+    hosts: int  # number of those that the map has under it
+    missing: tuple[str, ...]  # hosts of the map of which there is no node
     gpus: int
     used_gpus: int
     free_gpus: int
-    empty_nodes: int
-    closed: tuple[str, ...]
+    empty_nodes: int  # nodes whose GPUs are all free
+    closed: tuple[str, ...]  # nodes that take no new pods
 
 
 def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:

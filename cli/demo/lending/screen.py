@@ -300,13 +300,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """GPUs over time. rows: from the top, one character per column.
+    """GPUs over time."""
 
-    marks: arrivals (+) and departures (-), below them.
-    """
-
-    rows: tuple[str, ...]
-    marks: str
+    rows: tuple[str, ...]  # from the top, one character per column
+    marks: str  # arrivals (+) and departures (-), below them
     column_s: float
 
 
