@@ -31,11 +31,11 @@ _JOB = "job"  # all faults of the training job
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The faults that are to strike. kinds: by scenarios. faults: in the training job. named: those that must."""
+    """The faults that are asked for."""
 
-    kinds: tuple[Kind, ...] = tuple(Kind)
-    faults: tuple[Fault, ...] = tuple(Fault)
-    named: tuple[Fault, ...] = ()
+    kinds: tuple[Kind, ...] = tuple(Kind)  # whose scenarios run
+    faults: tuple[Fault, ...] = tuple(Fault)  # that may hit the training job
+    named: tuple[Fault, ...] = ()  # that the command line names: each of them has to hit it
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Asked:
@@ -52,11 +52,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The faults to run. kinds: what is asked for; seeds: how many, from `seed` on; faults: of the training job."""
+    """The faults to run."""
 
-    seed: int = 1
-    seeds: int = 1
-    faults: int = 6
+    seed: int = 1  # the first one
+    seeds: int = 1  # number of seeds, from `seed` on
+    faults: int = 6  # number of faults in the training job, for each seed
     kinds: Asked = Asked()
     folder: Path = Path("build/chaos")
 

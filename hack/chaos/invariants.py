@@ -33,10 +33,10 @@ class Invariant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that was violated. what: where, with the numbers that show it."""
+    """An invariant that was violated."""
 
     invariant: Invariant
-    what: str
+    what: str  # where, with the numbers that show it
 
     def __str__(self) -> str:
         return f"{self.invariant.value}: {self.what}"

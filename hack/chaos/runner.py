@@ -25,11 +25,11 @@ _QUIET = 3  # steps of one round: then it trains again
 
 @dataclass(frozen=True, slots=True)
 class ChaosOutcome:
-    """The outcome of one job. took_s: from its submission to its end."""
+    """The outcome of one job."""
 
     records: tuple[Record, ...]
     violations: tuple[Violation, ...]
-    took_s: float
+    took_s: float  # from its submission to its end
 
 
 async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutcome:

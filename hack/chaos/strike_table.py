@@ -15,32 +15,32 @@ _HELD, _VIOLATED = "held", "VIOLATED"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An invariant that was looked at. violations: one line each, with the numbers that show it; () if it held."""
+    """An invariant that was looked at."""
 
     invariant: str
-    violations: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()  # one line each, with the numbers that show it; () if it held
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """The faults of one kind under one seed. times: how often the fault really happened. detail: its size, in words."""
+    """The faults of one kind under one seed."""
 
     kind: Kind
     seed: int
-    times: int
+    times: int  # how often the fault really happened
     checks: tuple[Check, ...] = ()
-    detail: str = ""
+    detail: str = ""  # size of the fault, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: an invariant of a kind over all seeds. verdict: held, VIOLATED, or why there is none."""
+    """One line of the table: an invariant of a kind over all seeds."""
 
     kind: Kind
     seeds: int
     struck: int
     invariant: str
-    verdict: str
+    verdict: str  # held, VIOLATED, or why there is none
 
 
 def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:

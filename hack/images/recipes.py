@@ -28,11 +28,11 @@ _OPT = "opt/turnout"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The inputs of a build besides the locks. cache: where packages are kept between builds."""
+    """The inputs of a build besides the locks."""
 
     version: str
     revision: str  # the commit; "" if it is unknown, or if the tree has uncommitted changes
-    cache: Path
+    cache: Path  # folder of packages, kept between builds
 
 
 def controllers(sources: Sources) -> Image:

@@ -22,12 +22,12 @@ class BadLock(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One pinned package. locks: the names of the files that pin it. hashes: SHA-256 of each of its archives."""
+    """One pinned package."""
 
     name: str
     version: str
-    locks: tuple[str, ...]
-    hashes: tuple[str, ...]
+    locks: tuple[str, ...]  # the names of the files that pin it
+    hashes: tuple[str, ...]  # SHA-256 of each of its archives
 
 
 def packages(locks: Mapping[str, str]) -> list[Package]:

@@ -18,15 +18,12 @@ PER_NODE = 8
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """jobs: elastic, of `workers` pods of `gpus` each, of which one is the min; others: pods that are nobody's job's.
+    """How large the cluster is. A gang asks for just what one job has lent, so that each causes one shrink."""
 
-    A gang asks for just what one job has lent, so that each brings about one shrink.
-    """
-
-    jobs: int
-    workers: int
-    gpus: int
-    others: int = 0
+    jobs: int  # elastic ones, with a min of one worker
+    workers: int  # pods of each job
+    gpus: int  # of each pod
+    others: int = 0  # pods that belong to no job
 
     @property
     def nodes(self) -> int:

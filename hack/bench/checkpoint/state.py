@@ -15,11 +15,11 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A small GPT. words: of its vocabulary."""
+    """A small GPT."""
 
     width: int
     layers: int
-    words: int
+    words: int  # of the vocabulary
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter, by name."""

@@ -38,11 +38,11 @@ class StreamSize:
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Seconds, one per request in order. first: which requests were the first of their gang, plan included."""
+    """Seconds, one per request in order."""
 
     loopback_s: list[float] = field(default_factory=list)
     handler_s: list[float] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)  # indices of the first request of each gang, which makes its plan
 
 
 @dataclass(slots=True)
@@ -57,13 +57,13 @@ class StreamRun:
 
 @dataclass(slots=True)
 class SizeResult:
-    """Everything of one size. start_s: from the extender's start to ready."""
+    """The measurements of the extender on one size of cluster."""
 
     size: StreamSize
     runs: list[StreamRun]
-    rss_mib: float
-    peak_mib: float
-    start_s: float
+    rss_mib: float  # memory at the end
+    peak_mib: float  # most memory so far
+    start_s: float  # from the extender's start to ready
 
 
 def measure(size: StreamSize) -> SizeResult:

@@ -47,13 +47,13 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheckTrial:
-    """One cluster, checked by both. decided_s: what the decisions of ours took."""
+    """One cluster, checked by our rule and by DLRover's."""
 
     cluster: SimulatedNodes
-    verdict: Verdict
-    rounds: tuple[Groups, ...]
+    verdict: Verdict  # of our rule
+    rounds: tuple[Groups, ...]  # groups of each round of our rule
     theirs: DlroverVerdict
-    decided_s: float
+    decided_s: float  # time of all decisions of our rule
 
     @property
     def extra(self) -> Groups:

@@ -129,10 +129,10 @@ Begin = Callable[[int], AbstractAsyncContextManager[TrainingJob]]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTrial:
-    """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
+    """One act."""
 
-    back: RecoveryMeasurement | None
-    why: str = ""
+    back: RecoveryMeasurement | None  # None if the job did not recover in time
+    why: str = ""  # the reason if the act never began, else ""
 
 
 async def run_acts(begin: Begin, acts: Sequence[RecoveryEvent], limit_s: float) -> dict[RecoveryEvent, RecoveryTrial]:

@@ -50,20 +50,15 @@ class RendezvousKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorldTimes:
-    """The times of one rendezvous.
-
-    took_s: from the start signal until the last agent has its rank. ready_s: from the start of the processes until all
-    agents are ready. noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until
-    the last of the others held the next world. Infinite where it was not done within its limit. why: what broke, "" for
-    nothing.
-    """
+    """The times of one rendezvous. A time is infinite if the limit passed before."""
 
     agents: int
-    took_s: float = math.inf
-    ready_s: float = math.inf
-    noticed_s: float = math.inf
+    took_s: float = math.inf  # from the start signal until the last agent has its rank
+    ready_s: float = math.inf  # from the start of the processes until all agents are ready
+    noticed_s: float = math.inf  # from the death of one of them until the coordinator knew
+    # From that moment until the last of the others held the next world.
     renewed_s: float = math.inf
-    why: str = ""
+    why: str = ""  # what broke, "" for nothing
 
 
 class _Broke(Exception):

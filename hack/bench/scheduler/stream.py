@@ -38,20 +38,16 @@ _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb=
 
 @dataclass(slots=True)
 class StreamResult:
-    """One stream: crossings and hosts by rank of each gang, seconds from its last pod's creation to its last binding.
+    """The results of one stream."""
 
-    failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
-    by whomever. pods: bound ones.
-    """
-
-    crossings: list[int] = field(default_factory=list)
-    hosts: list[list[int]] = field(default_factory=list)
-    bound_s: list[float] = field(default_factory=list)
-    failed: int = 0
-    obeyed: float = 0.0
-    placed: float = 0.0
-    patches: float = 0.0
-    pods: int = 0
+    crossings: list[int] = field(default_factory=list)  # of the ring of each gang that was bound
+    hosts: list[list[int]] = field(default_factory=list)  # host IDs by rank, of each gang that was bound
+    bound_s: list[float] = field(default_factory=list)  # from the creation of a gang's last pod to its last binding
+    failed: int = 0  # gangs that were not bound in time
+    obeyed: float = 0.0  # pods that are on their nominated node
+    placed: float = 0.0  # pods of which the nominator knows whether they are
+    patches: float = 0.0  # of pods, by any client
+    pods: int = 0  # that were bound
 
 
 @dataclass(frozen=True, slots=True)

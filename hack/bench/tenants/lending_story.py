@@ -47,13 +47,13 @@ class LendingMeasurements:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """One job. minimum: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
+    """One job of the simulation."""
 
     raw: Raw
-    minimum: int
-    came_s: float
-    lasts_s: float = 0.0
-    ends_s: float = 0.0
+    minimum: int  # workers
+    came_s: float  # when it was created, in seconds of the simulation
+    lasts_s: float = 0.0  # running time of a rigid job, 0 for an elastic one
+    ends_s: float = 0.0  # when it ends, in seconds of the simulation
     pods: dict[int, str] = field(default_factory=dict)  # index -> node, "" while it waits
 
     @property

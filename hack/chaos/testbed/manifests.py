@@ -41,12 +41,12 @@ USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # what nobody names
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is trained. pace_s: what a step takes at least at first, while faults are to come; more later."""
+    """How much is trained."""
 
     samples: int = 96
     batch: int = 16
     epochs: int = 150
-    pace_s: float = 0.1
+    pace_s: float = 0.1  # shortest time of a step at first; later steps take longer (train_script.py)
 
     @classmethod
     def of(cls, faults: int) -> Plan:

@@ -54,18 +54,14 @@ class EtcdFiles:
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """The files that the API server reads: authority, serving pair, known tokens, key of service accounts.
+    """The files that the API server reads."""
 
-    to_kubelets: its client certificate for kubelets, from which it fetches logs. etcd: files for its connection to
-    etcd.
-    """
-
-    ca: Path
-    pair: Pair
-    tokens: Path
-    signing_key: Path
-    to_kubelets: Pair
-    etcd: EtcdFiles
+    ca: Path  # authority of client certificates
+    pair: Pair  # serving certificate and its key
+    tokens: Path  # of known users
+    signing_key: Path  # of service accounts
+    to_kubelets: Pair  # client certificate for kubelets, from which the API server fetches logs
+    etcd: EtcdFiles  # for the connection to etcd
 
 
 def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
