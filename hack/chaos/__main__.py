@@ -64,6 +64,8 @@ class Settings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the schedule of each seed and the scenarios, print the results, and return the exit code: 1 for any
     failure.
+
+    argv: None for that of this process.
     """
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")

@@ -342,7 +342,8 @@ def _sentence(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the pages with the code, or with --write rewrite the stale ones.
 
-    Return 1 if something is undocumented, or if a page is stale and was not written; else 0.
+    Return 1 if something is undocumented, or if a page is stale and was not written; else 0. argv: None for that of
+    this process.
     """
     parser = argparse.ArgumentParser(prog="reference", description="Make docs/reference from the code.")
     parser.add_argument("--write", action="store_true", help="write the pages")

@@ -54,7 +54,7 @@ def reduces(device: str, log: EventLog, backend: str = "gloo") -> None:
 
 
 def trains(device: str, log: EventLog, steps: str = "400") -> None:
-    """Train from the newest save up to step `steps`, and record each step."""
+    """Train on the device from the newest save up to step `steps`, and record each step. steps: a number, as text."""
     from turnout import Checkpointer, Steps
 
     torch.manual_seed(1)

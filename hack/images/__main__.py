@@ -28,7 +28,7 @@ OUT = ROOT / "build" / "images"
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the named images, write the lock, or run a program in an image. Return the exit code.
 
-    It is 1 if a package is not available, and that of the program for `run`.
+    It is 1 if a package is not available, and that of the program for `run`. argv: None for that of this process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"] and len(words) > 2:

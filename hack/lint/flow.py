@@ -218,7 +218,10 @@ def flows(kind: str) -> list[CallStats]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line for each request; with --modules also the modules that it runs. Return 0."""
+    """Print one line for each request; with --modules also the modules that it runs. Return 0.
+
+    argv: None for that of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m hack.lint.flow", description="Trace what one question passes.")
     parser.add_argument("kind", choices=QUESTIONS, nargs="+")
     parser.add_argument("--modules", action="store_true", help="name the modules")

@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available.
 
     A tree with uncommitted changes is released with a warning, and provenance names no commit (`clean_commit`).
+    argv: None for that of this process.
     """
     parser = argparse.ArgumentParser(prog="python -m hack.release", description="Make what a release publishes.")
     parser.add_argument("what", nargs="?", choices=("release", "chart"), default="release")

@@ -48,7 +48,7 @@ def packages(locks: Mapping[str, str]) -> list[Package]:
 
 
 def document(name: str, version: str, found: Iterable[Package], licences: Mapping[str, str]) -> dict[str, Any]:
-    """Return the bill of materials of a program. found: the packages that it has.
+    """Return the bill of materials of a program. name, version: of the program. found: the packages that it has.
 
     licences: SPDX expressions by package, of those that are known.
     """

@@ -78,7 +78,9 @@ def gang(name: str, size: ClusterSize) -> list[Raw]:
 
 
 def group(name: str, size: ClusterSize, phase: str) -> Raw:
-    """Return a PodGroup of Volcano in this phase, without pods, and with an owner that would create them."""
+    """Return a PodGroup of Volcano in this phase, for a gang of `size.asked` pods, with an owner that would create
+    them.
+    """
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
@@ -91,7 +93,7 @@ def group(name: str, size: ClusterSize, phase: str) -> Raw:
 
 
 def members(name: str, size: ClusterSize, places: list[str]) -> list[Raw]:
-    """Return the pods of a PodGroup, on their nodes."""
+    """Return the pods of the PodGroup `name`, one for each of `places`: its node, "" for a pending pod."""
     notes = {labels.VOLCANO_GROUP: name}
     return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
 

@@ -119,7 +119,7 @@ class Testbed:
         return 0.0
 
     def memory_mib(self, field: str = "VmRSS") -> float:
-        """Measure its memory in MiB; VmHWM is the most that it ever held."""
+        """Return the memory of the autoscaler in MiB. field: VmRSS for now, VmHWM for the most so far."""
         return memory_mib(self._plane.pid("autoscaler"), field)
 
     # What is timed, in seconds.

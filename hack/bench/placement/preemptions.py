@@ -58,7 +58,10 @@ def measure(count: int) -> Outcome:
 
 
 def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
-    """Return what was paid to the least price, in sum. A refusal counts as ten times its least price."""
+    """Return the sum of what was paid / the sum of the least prices; a sum of 0 counts as 1.
+
+    prices: (paid price, None for a refusal, least price). A refusal counts as _NEVER times its least price.
+    """
     paid = sum(_NEVER * minimum if price is None else price for price, minimum in prices)
     return paid / max(sum(minimum for _, minimum in prices), 1)
 
@@ -135,7 +138,10 @@ def preemption_cost(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
 
 def preemption_cost_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
-    """Return what `preemption_cost` returns, for a gang of whole nodes in slices of `size` pods under one leaf each."""
+    """Return what `preemption_cost` returns, for a gang of whole nodes in slices of `size` pods under one leaf each.
+
+    The whole gang lies under one leaf if that can be. seed: of the cluster, its running pods and the gang.
+    """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)

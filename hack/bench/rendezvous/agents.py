@@ -134,7 +134,11 @@ class _Agents:
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
-        """Return when the last agent got its rank. Raises _Broke if some agents did not."""
+        """Return when the last of `agents` agents got its rank, monotonic seconds. Raises _Broke if some agents did
+        not.
+
+        lines: to the processes of the agents.
+        """
         times: list[float] = [each for share in _receive_all(lines, self._give_up_s) for each in share]
         if len(times) != agents:
             raise _Broke(f"{len(times)} of {agents} agents told their rank")
@@ -179,7 +183,7 @@ def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
 
 
 def _run_server(line: Connection, kind: RendezvousKind, agents: int) -> None:
-    """Serve the rendezvous in this process; what the server reports goes through `line`."""
+    """Serve the rendezvous in this process; what the server reports goes through `line`. agents: their number."""
     _run_and_report(line, lambda: kind.serve(agents, line.send))
 
 

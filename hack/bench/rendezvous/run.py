@@ -81,7 +81,7 @@ class RendezvousResults:
     crowds: WorldSizes = FULL_SIZES
 
     def best_s(self, kind: str, agents: int) -> float:
-        """Return the shortest rendezvous; NaN if there was none."""
+        """Return the time of the shortest rendezvous, in seconds, as `best_s` of this module. kind: key of KINDS."""
         return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
@@ -120,14 +120,14 @@ class RendezvousResults:
 
 
 def _times(mets: Sequence[WorldTimes]) -> tuple[int, float, float, float, str]:
-    """Return the cells of a row: number of meetings, best, median, best time until ready, and the first error."""
+    """Return the cells of a row: number of `mets`, best, median, best time until ready, and the first error."""
     why = next((met.why for met in mets if met.why), "")
     ready_s = min((met.ready_s for met in mets), default=math.nan)
     return len(mets), best_s(mets), middle(met.took_s for met in mets), ready_s, why
 
 
 def best_s(mets: Sequence[WorldTimes]) -> float:
-    """Return the shortest time; infinite if none was done, NaN if there was none."""
+    """Return the shortest time of `mets`, in seconds; infinite if none of them was completed, NaN if there are none."""
     return min((met.took_s for met in mets), default=math.nan)
 
 

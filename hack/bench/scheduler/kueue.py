@@ -52,8 +52,10 @@ class MissingKueue:
 
 
 def find(environ: Mapping[str, str]) -> KueueRelease | MissingKueue:
-    """Return the paths of Kueue's manager in the folder that the environment names; MissingKueue with the reason if it
+    """Return the paths of Kueue's manager in the folder that $TURNOUT_PEERS names; MissingKueue with the reason if it
     is missing.
+
+    environ: the environment variables.
     """
     folder = environ.get(FOLDER)
     if not folder:
@@ -151,7 +153,10 @@ async def _open_queue(api: Api) -> None:
 
 
 async def _leave(api: Api, gang: str, size: int) -> None:
-    """Let all pods of a gang succeed, wait until Kueue has released their quota, and delete them."""
+    """Let all `size` pods of a gang succeed, wait until Kueue has released their quota, and delete them.
+
+    Raises TimeoutError if a wait takes longer than _WITHIN_S.
+    """
     pods = [f"{PODS}/{gang}-{at}" for at in range(size)]
     await asyncio.gather(*(api.patch(f"{pod}/status", {"status": {"phase": "Succeeded"}}) for pod in pods))
     workload = f"{_API}/namespaces/default/workloads?fieldSelector=metadata.name%3D{gang}"

@@ -65,7 +65,7 @@ class StreamCell:
         return mean([each for one in self.sent for each in one.crossings])
 
     def bound_s(self, share: float) -> float:
-        """Return a percentile of the time from a gang's last pod to its last binding."""
+        """Return a percentile of the time from a gang's last pod to its last binding, in seconds. share: 0 to 1."""
         return nearest_rank([each for one in self.sent for each in one.bound_s], share)
 
     @property
@@ -94,7 +94,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def events_of(seed: int, gangs: int) -> list[int]:
-    """Return the first gangs of a committed stream."""
+    """Return the events of the committed stream `seed`, up to its first `gangs` gangs."""
     return streams.first(streams.committed()[seed], gangs)
 
 

@@ -101,7 +101,10 @@ class Outcome:
 
 
 def combined(title: str, *outcomes: Outcome) -> Outcome:
-    """Return the outcomes of several parts as one."""
+    """Return the outcomes of several parts as one, in their order. Equal notes are kept once.
+
+    title: of the whole. It is strict if one part is. Of equal names in `more` the last part's counts.
+    """
     return Outcome(
         title,
         [table for each in outcomes for table in each.tables],

@@ -204,7 +204,7 @@ def _ms(seconds: Sequence[float], share: float) -> float:
 
 
 def _http_row(name: str, asked: RequestTimes) -> tuple[object, ...]:
-    """Return the row of one attack over HTTP, in the order of ASKED."""
+    """Return the row of one attack over HTTP, in the order of ASKED. name: of the attack."""
     ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
     return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)
 

@@ -37,7 +37,9 @@ _GREEDY = f"/api/v1/namespaces/{NAMESPACE}/pods"
 class RequestTimes:
     """The measurements of an extender beside an attacker, in seconds."""
 
-    filter_s: list[float] = field(default_factory=list)  # of each honest request, less the time of other work on the extender's core
+    filter_s: list[float] = field(
+        default_factory=list
+    )  # of each honest request, less the time of other work on the extender's core
     wall_s: list[float] = field(default_factory=list)  # of each honest request, by the wall clock
     healthz_s: list[float] = field(default_factory=list)  # of each probe
     greedy: int = 0  # questions of the attacker that were answered

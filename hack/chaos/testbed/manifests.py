@@ -120,14 +120,15 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
 
 
 def rival(number: int, workers: int, lasts_s: float) -> Raw:
-    """Return a rigid job whose pods run no process and complete after `lasts_s` seconds. number: of the job, in its
-    name.
+    """Return a rigid job of `workers` workers, whose pods run no process and complete after `lasts_s` seconds.
+
+    number: of the job, in its name.
     """
     return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
 
 
 def idle(name: str, workers: int, notes: Raw) -> Raw:
-    """Return a job whose pods run no process until the job is deleted. notes: annotations of the job."""
+    """Return a job of `workers` workers, whose pods run no process until the job is deleted. notes: its annotations."""
     return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
 
 

@@ -122,7 +122,10 @@ def _lower(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the files with the code, or with --write write them. Return 1 if a file is stale, else 0."""
+    """Compare the files with the code, or with --write write them. Return 1 if a file is stale, else 0.
+
+    argv: None for that of this process.
+    """
     differs = False
     for path, text in files().items():
         if "--write" in (sys.argv[1:] if argv is None else argv):

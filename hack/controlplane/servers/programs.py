@@ -160,7 +160,7 @@ def scheduler(
     """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
     extender are not logged.
 
-    config: the file. pair: its serving certificate. emulated_version: None for its own.
+    config: its configuration file. pair: its serving certificate. port: of HTTPS. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -187,7 +187,7 @@ def controller_manager(
 ) -> list[str]:
     """Return kube-controller-manager's command line, with only the named controllers. extra: further flags.
 
-    emulated_version: None for its own.
+    kubeconfig: its credentials. files: of the API server. port: of HTTPS. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -248,7 +248,10 @@ def training_operator(
 
 
 def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
-    """Return a kubeconfig with the authority's certificate inside, as JSON. user: the credentials."""
+    """Return a kubeconfig as JSON. url: of the API server. ca: file of its authority, which is embedded.
+
+    user: the credentials, as a kubeconfig has them.
+    """
     cluster = {"server": url, "certificate-authority-data": encoded(ca)}
     return json.dumps(
         {

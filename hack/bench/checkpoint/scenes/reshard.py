@@ -33,7 +33,7 @@ Call = Callable[[dict[str, Any]], object]
 
 
 def pair(name: str, saved: int, loads: int) -> str:
-    """Return the name of a result: what was timed, and the numbers of ranks that saved and that load."""
+    """Return the name of a result. name: of what was timed. saved, loads: numbers of ranks that saved and that load."""
     return f"{name}, {saved} -> {loads}"
 
 
