@@ -295,7 +295,7 @@ async def running_autoscaler(
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
     """Wait until the autoscaler is the leader.
 
-    Raises AutoscalerFailed if it exits, or does not lead within _START_S seconds.
+    Raises AutoscalerFailed if it exits before, or does not lead within _START_S seconds.
     """
     try:
         async with asyncio.timeout(_START_S):

@@ -33,7 +33,7 @@ class PastSizes:
     def add(self, now_s: float, queues: Iterable[QueueItem], jobs: Iterable[JobItem]) -> None:
         """Append the present amounts of queues, and the sizes of jobs that have changed.
 
-        Jobs that no longer exist are removed. now_s: since 1970. At most MAX_JOBS jobs are kept.
+        Only the first MAX_JOBS of `jobs` count. Jobs that are not among them are removed. now_s: since 1970.
         """
         queue_items = list(queues)
         for window in self._windows.values():

@@ -336,7 +336,10 @@ def chain_of(
 
 
 def _queue_and_decision(chain: Chain, fits: bool) -> list[str]:
-    """Return sentences on the queue and on the autoscaler's decision. fits: the gang has a place now."""
+    """Return sentences on the queue and on the autoscaler's decision. fits: the gang has a place now.
+
+    If it fits, the decision is only told if its reason is one of _HINDER, which counts whatever room there is.
+    """
     queue = chain.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]
