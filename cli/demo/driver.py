@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from turnout.cli.commands.child_programs import RunningExtender, extender_command, running_extender
 from turnout.cli.demo import scenario
 from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
 from turnout.cli.demo.lending.screen import LendingScreen
@@ -39,6 +38,7 @@ from turnout.cli.demo.scenario import (
     scene,
 )
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, score
+from turnout.cli.verb_support.child_programs import RunningExtender, extender_command, running_extender
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.kubelet import Pace

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
@@ -25,6 +24,7 @@ from turnout.cli.local_cluster.daemon import (
     stop_cluster,
     welcome,
 )
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 
 if TYPE_CHECKING:
     from turnout.topology.model import ParsedMap
@@ -160,8 +160,8 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return ExitCode.FAILED
-    from turnout.cli.commands.child_programs import ExtenderFailed
     from turnout.cli.local_cluster.serve import ClusterOptions, serve
+    from turnout.cli.verb_support.child_programs import ExtenderFailed
     from turnout.simulator.cluster.node_builder import nodes_of_map
 
     request = ClusterOptions(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import die_with_parent
 from turnout.cli.local_cluster.daemon import LocalClusterFailed
+from turnout.cli.verb_support.child_programs import die_with_parent
 
 _MODULE = "hack.controlplane"
 _UP_S, _DOWN_S = 90.0, 10.0

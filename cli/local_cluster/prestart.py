@@ -11,8 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import StartedExtender, extender_command, start_extender
 from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP
+from turnout.cli.verb_support.child_programs import StartedExtender, extender_command, start_extender
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOST = "127.0.0.1"

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.cli.local_cluster.control_plane import control_plane
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
@@ -24,6 +23,7 @@ from turnout.cli.local_cluster.daemon import (
     process_start_ticks,
 )
 from turnout.cli.local_cluster.prestart import Prestarted
+from turnout.cli.verb_support.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes, map_text

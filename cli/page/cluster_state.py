@@ -10,8 +10,8 @@ import msgspec
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step
 from turnout.autoscaler.reporting.why import UnmanagedGang
-from turnout.cli.commands.autoscaler_view import GpuPod
 from turnout.cli.page.messages import DecisionItem, JobItem, QueueItem, Start
+from turnout.cli.verb_support.autoscaler_view import GpuPod
 from turnout.cli.views.queues import QueueRow
 from turnout.cli.views.top import closed
 from turnout.jobs.model import JobKey

@@ -19,10 +19,6 @@ import aiohttp
 from aiohttp import web
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.gang_landing import explained
-from turnout.cli.commands.job_goodput import totals_and_saves_of
-from turnout.cli.commands.jobs_of_controllers import found_job
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JobName
 from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
@@ -33,6 +29,10 @@ from turnout.cli.page.prometheus import Prometheus
 from turnout.cli.page.server import Explain, Goodput, PageServer, PageSettings
 from turnout.cli.page.source import PageSource
 from turnout.cli.page.usage_log import UsageLog
+from turnout.cli.verb_support.find_jobs import found_job
+from turnout.cli.verb_support.gang_landing import explained
+from turnout.cli.verb_support.job_goodput import totals_and_saves_of
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.explain import BadGang, gang_of, ranges
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.cli_flags import check_url, parse_address

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from turnout.cli.commands.listing import CannotSee
 from turnout.cli.page import answers, usage_rows
 from turnout.cli.page.access import Access, Identity, NotLoggedIn, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery, read_query
@@ -38,6 +37,7 @@ from turnout.cli.page.messages import (
 from turnout.cli.page.open_api import document
 from turnout.cli.page.past_queries import PastSamples
 from turnout.cli.page.usage_rows import LogReading
+from turnout.cli.verb_support.listing import CannotSee
 from turnout.cli.views.usage import Usage
 from turnout.kube.errors import KubeError
 

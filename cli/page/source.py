@@ -19,7 +19,6 @@ from turnout.autoscaler.model import Observation, Step
 from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.why import ClusterContext, chain
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import AutoscalerView
 from turnout.cli.page.cluster_state import (
     ClusterState,
     gang_items,
@@ -31,6 +30,7 @@ from turnout.cli.page.cluster_state import (
 )
 from turnout.cli.page.decisions import DecisionStore
 from turnout.cli.page.history import PastSizes
+from turnout.cli.verb_support.autoscaler_view import AutoscalerView
 from turnout.cli.views.history import OURS
 from turnout.cli.views.queues import rows as queue_rows
 from turnout.cli.why import rows as why_rows

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, check_object
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb, check_object
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -55,8 +55,8 @@ def _seconds(text: str) -> float:
 
 def _release(args: argparse.Namespace) -> int:
     """Remove the scheduling gates, print their number, and return the exit code."""
-    from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
+    from turnout.cli.verb_support.run_verb import run_verb
 
     if args.if_unplaced and args.older_than < MIN_S:
         print(f"turnout release: --if-unplaced needs --older-than, at least {MIN_S}", file=sys.stderr)

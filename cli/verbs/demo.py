@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 
 _MAX_GANGS = 25  # scene.MAX_GANGS, which is not imported before it is needed
 _EXAMPLES = (
@@ -42,10 +42,10 @@ def _demo(args: argparse.Namespace) -> int:
     """Run the demo. Return the exit code: FAILED if a program or the story fails, INTERRUPTED after SIGTERM."""
     import asyncio
 
-    from turnout.cli.commands.child_programs import ChildFailed
-    from turnout.cli.commands.terminal import ended_by_sigterm, terminal
     from turnout.cli.demo.driver import Show, play
     from turnout.cli.demo.lending.testbed import StoryFailed
+    from turnout.cli.verb_support.child_programs import ChildFailed
+    from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
 
     show = Show(seed=args.seed, gangs=args.gangs)
     try:

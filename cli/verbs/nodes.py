@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_no_namespace, add_verb
-from turnout.cli.commands.listing_output import add_output, add_selector, show
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_no_namespace, add_verb
+from turnout.cli.verb_support.listing_output import add_output, add_selector, show
+from turnout.cli.verb_support.run_verb import BadArgument, NoSuch, print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.nodes import NodeRow

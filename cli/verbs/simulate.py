@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
-from turnout.cli.commands.run_verb import BadArgument, print_now
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
+from turnout.cli.verb_support.run_verb import BadArgument, print_now
 
 if TYPE_CHECKING:
     from turnout.cli.simulate.model import Figures, SimulationOptions

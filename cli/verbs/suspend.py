@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb
-from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_job, add_verb
+from turnout.cli.verb_support.run_verb import run_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -31,7 +31,7 @@ def add(commands: Verbs) -> None:
 
 def _suspend(args: argparse.Namespace) -> int:
     """Suspend a job, or resume it if `args.on` is False. Return the exit code: FAILED if there is no such job."""
-    from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
+    from turnout.cli.verb_support.find_jobs import MANAGER, found_job, named_job
 
     job_name = named_job(args)
 

@@ -1,7 +1,7 @@
 """Shows what the time of a job, or of a queue, was spent on: `turnout goodput`.
 
-Its source is the totals that turnout-run writes to its log, read by cli/commands/job_goodput.py. The kinds of time are
-TimeKind of launcher/goodput/job_time.py.
+Its source is the totals that turnout-run writes to its log, read by cli/verb_support/job_goodput.py. The kinds of time
+are TimeKind of launcher/goodput/job_time.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A listing in each of its formats: a table, a wide table, JSON, YAML, or names that other commands accept.
 
-Verbs make the rows; commands/listing_output.py decides when a listing is printed.
+Verbs make the rows; verb_support/listing_output.py decides when a listing is printed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from hack.chaos.runner import ChaosOutcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
-from turnout.cli.commands.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import ended_by_sigterm
 
 _JOB = "job"  # all faults of the training job
 

@@ -102,7 +102,7 @@ IO_MODULES = (
     "simulator.replay.trace_files",
     "cli.check.command",
     "cli.check.facts",
-    "cli.commands",
+    "cli.verb_support",
     "cli.demo.driver",
     "cli.demo.lending.driver",
     "cli.demo.lending.screen",

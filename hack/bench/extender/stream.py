@@ -18,7 +18,7 @@ from hack.bench.extender import cluster
 from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
 from hack.bench.extender.cluster import Gang, Raw
 from hack.bench.support.measure import memory_mib
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 LIVING = 12  # gangs at a time; the oldest leaves when another comes
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"

@@ -20,7 +20,7 @@ from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
-from turnout.cli.commands.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import ended_by_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 MAX_AGAIN = 1  # the step that was in flight

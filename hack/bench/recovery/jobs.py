@@ -26,7 +26,7 @@ from hack.bench.recovery import worker
 from hack.bench.recovery.phase_times import LOST, KillResult, PhaseMark, first_steps, kill_result
 from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.mount_namespace import NameSource
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 RANKS = 2
 RESTARTS = 3

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.agents import WORKERS, Job, apart, until
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 AT_ONCE = 2
 LIMIT_S = 30.0

@@ -24,7 +24,7 @@ from hack.bench.extender.caller import Caller, appears, child, ready, until, url
 from hack.bench.tenants import objects
 from hack.bench.tenants.attacks import FLIP_S, NAMESPACE, Attack
 from hack.bench.tenants.objects import Raw
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 NODES, PODS, EVENTS_PER_S = 1_000, 4_000, 50.0
 PROBE_EACH_S, PAUSE_S = 0.01, 0.002

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.testbed.testbed import NoProgress
-from turnout.cli.commands.child_programs import ChildFailed
-from turnout.cli.commands.terminal import ended_by_sigterm, terminal
+from turnout.cli.verb_support.child_programs import ChildFailed
+from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:

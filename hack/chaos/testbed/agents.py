@@ -16,7 +16,7 @@ from pathlib import Path
 from hack.chaos.history import Record, read
 from hack.chaos.strike_table import Check
 from hack.chaos.testbed.manifests import ROOT
-from turnout.cli.commands.child_programs import child_environment, die_with_parent
+from turnout.cli.verb_support.child_programs import child_environment, die_with_parent
 
 WORKERS, LEAST = 3, 2
 SILENCE_S, GOES_ON_S = 1.0, 15.0  # without a heartbeat; until those who reach each other train again

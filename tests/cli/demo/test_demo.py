@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turnout.cli.commands.child_programs import ExtenderFailed, extender_command, running_extender
 from turnout.cli.demo.driver import Baseline, Show, perform
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MAX_GANGS, ActKind, DemoGang, map_text, recable, scene
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, board, requests_sentence, score, sentence
+from turnout.cli.verb_support.child_programs import ExtenderFailed, extender_command, running_extender
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import build
 from turnout.topology.map_formats import read_map

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import CODES, ExitCode
 from turnout.cli.job_names import FORMS, BadJobName, JobName, read
+from turnout.cli.verb_support.run_verb import BadArgument
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings

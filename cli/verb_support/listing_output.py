@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import context_namespace
+from turnout.cli.verb_support.cluster_flags import context_namespace
 from turnout.cli.views.listing import FORMS, Listing, changes, text
 
 if TYPE_CHECKING:

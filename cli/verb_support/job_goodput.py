@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import look
-from turnout.cli.commands.jobs_of_controllers import FoundJob, found_job, objects
-from turnout.cli.commands.listing import CannotSee, may_not
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName
+from turnout.cli.verb_support.autoscaler_view import look
+from turnout.cli.verb_support.find_jobs import FoundJob, found_job, objects
+from turnout.cli.verb_support.listing import CannotSee, may_not
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.goodput import GoodputRow, Totals, listing, period, read_totals, sum_listing
 from turnout.cli.views.listing import Listing
 from turnout.cli.views.saves import LoggedSave, read_saves

@@ -17,7 +17,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE, Observation
 from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import CannotSee, ListOnce, Lists
+from turnout.cli.verb_support.listing import CannotSee, ListOnce, Lists
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey

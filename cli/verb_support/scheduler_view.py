@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import ListOnce, Lists
+from turnout.cli.verb_support.listing import ListOnce, Lists
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
