@@ -169,7 +169,8 @@ def fabric_tree(state: ClusterState) -> FabricTree:
 
 
 def gpu_cells(state: ClusterState, under: str = "") -> GpuCells:
-    """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all.
+    """Return which job uses each GPU. under: path of a switch, as in SPINE/LEAF, whose hosts alone are returned; ""
+    for all.
 
     Raises BadQuery if the map has no host below that switch.
     """

@@ -36,8 +36,9 @@ class DecisionStore:
     def put(self, uid: str, namespace: str, raw: Mapping[str, Any], now_s: float) -> None:
         """Store an Event, or replace its older state. An Event of another component is ignored.
 
-        Above MAX_OF_NAMESPACE and MAX_DECISIONS, the Event that was written least recently is removed. uid: of the
-        Event. raw: the Event. now_s: since 1970; a later time in the Event is replaced by it.
+        Above MAX_OF_NAMESPACE the Event of the namespace that was written least recently is removed, and above
+        MAX_DECISIONS that of the namespace with the most Events. uid: of the Event. namespace: its own. raw: the Event.
+        now_s: since 1970; a later time in the Event is replaced by it.
         """
         event = read_event(raw)
         if event.component not in OURS:

@@ -54,7 +54,11 @@ def _seconds(text: str) -> float:
 
 
 def _release(args: argparse.Namespace) -> int:
-    """Remove the scheduling gates, print their number, and return the exit code."""
+    """Remove the scheduling gates and print their number.
+
+    Returns the exit code: USAGE for --if-unplaced without a sufficient --older-than, FAILED if a removal failed. Raises
+    BadArgument for an invalid --lease.
+    """
     from turnout.cli.exit_codes import ExitCode
     from turnout.cli.verb_support.run_verb import run_verb
 

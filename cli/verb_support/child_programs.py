@@ -65,9 +65,10 @@ class RunningExtender:
             return (await response.text()).splitlines()
 
     async def wait_for_another_map(self, before: str) -> None:
-        """Wait until the extender uses a newer map. There is no time limit.
+        """Wait until the extender uses another map. There is no time limit.
 
-        before: the time of the last reading of the map, as `map_reloaded_at` returned it.
+        before: the time of the last reading of the map, as `map_reloaded_at` returned it. Raises aiohttp.ClientError if
+        the extender does not answer.
         """
         while True:
             if await self.map_reloaded_at() != before:

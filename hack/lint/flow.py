@@ -164,7 +164,10 @@ def save_questions() -> Iterator[Question]:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
-    """Serve a checkpoint daemon in a thread while the block runs, and set the environment variables that lead to it."""
+    """Serve a checkpoint daemon in a thread while the block runs, and set the environment variables that lead to it.
+
+    The variables are restored afterwards. folder: for the socket and the memory.
+    """
     from turnout.launcher import env
     from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 

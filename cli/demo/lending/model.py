@@ -243,7 +243,8 @@ def wait_text(wait: JobWait) -> str:
 
 
 def sentence(story: Story, sums: LendingSums) -> str:
-    """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, how long each lender waited.
+    """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, and how long each job waited
+    for what it had lent.
 
     Says "Nothing was lent." if no job ever had more workers than its minimum.
     """

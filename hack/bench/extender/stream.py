@@ -99,7 +99,7 @@ def _processes(
     """Start the API, the extender, and the no-op; end them with the block.
 
     Yields callers of (the API, the extender, the no-op, the extender's pages), the extender's process, and the seconds
-    of its start.
+    of its start. folder: for the files of all three.
     """
     with ExitStack() as stack:
 

@@ -235,7 +235,10 @@ def kill_results(launcher: Launcher, names: NameSource, folder: Path, times: int
 
 
 def kill_agent_result(launcher: Launcher, names: NameSource, folder: Path, limit_s: float) -> KillResult:
-    """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover."""
+    """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover.
+
+    For the arguments see `kill_results`.
+    """
     with BenchmarkJob(launcher, names, folder) as job:
         return job.kill_agent(limit_s) if job.wait_until_stepping() else LOST
 

@@ -203,8 +203,8 @@ async def come(
 ) -> tuple[dict[str, str], float]:
     """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
-    rng: for the order in which they come; None for the order of ranks. apart_s: seconds between two pods. written: as
-    in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
+    gang: its name. size: its pods. rng: for the order in which they come; None for the order of ranks. apart_s: seconds
+    between two pods. written: as in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
     """
     order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [written(gang, index, size) for index in order]
