@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from turnout.cli.commands.cluster_flags import VerbParser, add_verb
-from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import MEANS, ExitCode
+from turnout.cli.verb_support.cluster_flags import VerbParser, add_verb
+from turnout.cli.verb_support.run_verb import BadArgument
 from turnout.kube.version import add_version
 
 # Whose `add` makes which commands, in the order of the help. Only those of the command that is asked for are imported.

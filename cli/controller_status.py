@@ -23,7 +23,7 @@ from turnout.kube.client.logs import printable
 from turnout.kube.times import unix_s
 
 SILENT_S = 30.0  # a controller that works has written a status by then
-_MOST_TEXT = 400
+_MAX_TEXT = 400
 _REMEDIES = (  # what a failed job's condition says, and what helps
     ("longer than specified deadline", "raise spec.runPolicy.activeDeadlineSeconds and make the job again"),
     ("backoff limit", "its pods' logs tell why they failed; more tries are spec.runPolicy.backoffLimit"),
@@ -35,38 +35,38 @@ _REMEDIES = (  # what a failed job's condition says, and what helps
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """A pod of the job. role: value of its role label. scheduler_message: of the scheduler, on a pod without a node."""
+    """A pod of the job."""
 
-    role: str
+    role: str  # value of its role label
     index: int
     phase: str
-    scheduler_message: str = ""
+    scheduler_message: str = ""  # of the scheduler, on a pod without a node
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An Event on the job. at_s: when it was last reported, in seconds since 1970."""
+    """An Event on the job."""
 
     reason: str
     text: str
-    at_s: float
+    at_s: float  # when it was last reported, in seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class JobChildren:
-    """The objects that belong to a job. group: phase of its PodGroup, "" for a new one; None if it has none."""
+    """The objects that belong to a job."""
 
     pods: tuple[JobPod, ...] = ()
-    group: str | None = None
+    group: str | None = None  # phase of its PodGroup, "" for a new one; None if it has none
     events: tuple[JobEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerReport:
-    """What a controller reports of a job. next: what the owner can do, "" if nothing is to be done."""
+    """What a controller reports of a job."""
 
     text: str
-    next: str = ""
+    next: str = ""  # what the owner can do, "" if nothing is to be done
 
 
 def report_of_controller(
@@ -78,7 +78,7 @@ def report_of_controller(
     of its pods, PodGroup and Events. now_s: since 1970.
     """
     found = _report(kind, raw, name, children, now_s)
-    return ControllerReport(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
+    return ControllerReport(printable(found.text)[:_MAX_TEXT], printable(found.next)[:_MAX_TEXT])
 
 
 def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> ControllerReport:
@@ -189,7 +189,7 @@ def _hold_report(
 
 
 def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
-    """Return True if a replica has no pod."""
+    """Return True if a replica of the job has no pod. pods: all of the job."""
     existing = {(pod.role, pod.index) for pod in pods}
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
@@ -234,7 +234,8 @@ def _waiting(
 ) -> ControllerReport | None:
     """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits.
 
-    raw: the job's object. name: KIND/NAMESPACE/NAME. now_s: since 1970.
+    Only the first role with such a replica is reported. pods: all of the job. raw: the job's object. name:
+    KIND/NAMESPACE/NAME. now_s: since 1970.
     """
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:

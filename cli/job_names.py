@@ -34,10 +34,10 @@ class BadJobName(Exception):
 
 
 class JobName(NamedTuple):
-    """The name of a job. kind: "" if it is not said."""
+    """The name of a job."""
 
-    kind: str
-    namespace: str
+    kind: str  # "" for any
+    namespace: str  # "" if the text names none
     name: str
 
     def __str__(self) -> str:

@@ -25,33 +25,27 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job in a list. running: number of running pods.
-
-    replicas: pods of all roles; None if the object cannot be read.
-    """
+    """A job in a list."""
 
     namespace: str
     kind: str
     name: str
     state: str
-    running: int
-    replicas: int | None
+    running: int  # pods
+    replicas: int | None  # pods of all roles; None if the object cannot be read
     restarts: int
     age_s: float | None
 
 
 class JobRequest(NamedTuple):
-    """The user's choices for a new job.
-
-    minimum, maximum: numbers of workers of an elastic job; equal to workers for others.
-    """
+    """The user's choices for a new job."""
 
     name: str
     namespace: str
     image: str
     workers: int
-    minimum: int
-    maximum: int
+    minimum: int  # workers of an elastic job, at least; equal to `workers` for others
+    maximum: int  # workers of an elastic job, at most; equal to `workers` for others
     gpus: int
     command: Sequence[str]
     gpu_resource: str = "nvidia.com/gpu"
@@ -204,8 +198,11 @@ def _pod(pod: Object) -> str:
     return f"  {pod['metadata']['name']}  {status.get('phase', 'Pending')}  {node}  {restarts} restarts"
 
 
-def suspension(kind: str, *, on: bool) -> dict[str, Any]:
-    """Return the merge patch that suspends a job of this kind (`on`) or resumes it. kind: a key of SUSPENDED_BY."""
+def suspend_patch(kind: str, *, on: bool) -> dict[str, Any]:
+    """Return the merge patch that suspends a job of this kind, or resumes it if `on` is False.
+
+    kind: a key of SUSPENDED_BY.
+    """
     *above, last = SUSPENDED_BY[kind]
     value: bool | str = str(on).lower() if above[-1:] == ["annotations"] else on
     patch: dict[str, Any] = {last: value}

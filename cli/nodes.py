@@ -22,22 +22,18 @@ class NotTainted(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node. since, until: RFC 3339, "" if unknown. times: how often it was tainted.
-
-    reason: cause of the first finding. evidence: its measurement. pods: those that reported it. by: the components that
-    decided.
-    """
+    """One node."""
 
     node: str
-    state: str
+    state: str  # a word of FaultState, or BY_HAND
     tainted: bool
-    since: str = ""
-    until: str = ""
-    times: int = 0
-    reason: str = ""
-    evidence: str = ""
-    pods: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
+    since: str = ""  # RFC 3339, "" if unknown
+    until: str = ""  # RFC 3339, "" if unknown
+    times: int = 0  # how often it was tainted
+    reason: str = ""  # cause of the first finding
+    evidence: str = ""  # its measurement
+    pods: tuple[str, ...] = ()  # those that reported it
+    by: tuple[str, ...] = ()  # the components that decided
 
 
 def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[NodeRow]:
@@ -75,7 +71,10 @@ def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
 
 
 def _state(record: Record, tainted: bool) -> str:
-    """Return the state of a node with a record. If the taint contradicts the record, a person changed the taint."""
+    """Return the state of a node with a record. tainted: the node has the taint now.
+
+    If the taint contradicts the record, a person changed the taint: BY_HAND if it was added, cleared if it was removed.
+    """
     if tainted and record.state is not FaultState.TAINTED:
         return BY_HAND
     if record.state is FaultState.TAINTED and not tainted:

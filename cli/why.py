@@ -66,7 +66,7 @@ def similar_keys(name: str, keys: Sequence[JobKey], maximum: int = 5) -> list[Jo
 
 
 def _is(kind: str, word: str) -> bool:
-    """Return True for the kind that is wanted, in whichever group; "" wants any."""
+    """Return True if `kind` is the kind `word`, in any group; also if `word` is ""."""
     return not word or kind == word or kind.startswith(f"{word}.")
 
 
@@ -91,7 +91,7 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_controller_report(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """Return the rows with the controller's report before them, as new rows.
+    """Return the rows with the controller's report before them, as a new list.
 
     text: of the report. remedy: replaces the row "next", at the end; "" keeps that row.
     """
@@ -262,23 +262,19 @@ def unmanaged_gang_text(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
     )
 
 
-_MOST_SAID = 3
+_MAX_SAID = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LimitedView:
-    """What is known of a job from its own pods.
-
-    pods: existing pods. placed_pods: those with a node. scheduler_messages: on the other ones. missing: resources that
-    may not be listed in the whole cluster.
-    """
+    """What is known of a job from its own pods."""
 
     job: str
     min_workers: int
-    pods: int
-    placed_pods: int
-    scheduler_messages: tuple[str, ...]
-    missing: tuple[str, ...]
+    pods: int  # existing pods
+    placed_pods: int  # pods with a node
+    scheduler_messages: tuple[str, ...]  # on the pods without a node
+    missing: tuple[str, ...]  # resources that may not be listed in the whole cluster
     waited_s: float | None
 
     @classmethod
@@ -294,7 +290,7 @@ class LimitedView:
         messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
         minimum, has = job_state.job.bounds.minimum, sum(bool(pod.spec.node_name) for pod in pods)
         waits_s = max(0.0, now_s - created_s) if created_s is not None and has < minimum else None
-        return cls(str(job_state.job.key), minimum, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
+        return cls(str(job_state.job.key), minimum, pod_count, has, tuple(messages)[:_MAX_SAID], missing, waits_s)
 
 
 def refusal(pod: Pod) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hack.codegen import reference
-from hack.codegen.reference import FOLDER, Undocumented, labels_page, pages, registries, values
+from hack.codegen.reference import FOLDER, Undocumented, labels_page, pages, registries, values_page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -60,7 +60,7 @@ def test_a_thing_without_a_text_is_an_error(write, what):
     ],
 )
 def test_values_are_told_by_their_comments(text, rows):
-    assert [line for line in values(text).splitlines() if line.startswith("| `")] == rows
+    assert [line for line in values_page(text).splitlines() if line.startswith("| `")] == rows
 
 
 def test_a_flag_is_told_with_its_default():

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb
 
 if TYPE_CHECKING:
     from turnout.cli.check.verdicts import CheckLine
@@ -35,8 +35,8 @@ def add(commands: Verbs) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     """Read the cluster, print a line for each requirement, and return the exit code."""
-    from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
+    from turnout.cli.verb_support.run_verb import run_verb
 
     async def work(client: Client) -> ExitCode:
         """Check the installation and print the findings. Returns NEGATIVE_RESULT if one of them is wrong."""
@@ -64,7 +64,7 @@ def _print(found: Iterable[CheckLine], output_format: str) -> None:
         return
     from rich.markup import escape
 
-    from turnout.cli.commands.terminal import terminal
+    from turnout.cli.verb_support.terminal import terminal
 
     console = terminal(False)
     for each in found:

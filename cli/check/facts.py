@@ -24,10 +24,11 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
-    version: of this program. A fact that may not be read or that fails is None, or left out of its list or mapping;
-    `refused` and `unserved` of the result say why, by path. A kind that the API server does not serve is None, too.
-    Raises CallError if the API server does not answer or refuses to name its version, or if its answer to a question is
-    no refusal or failure of this one question.
+    A fact that may not be read or that fails is None, or left out of its list or mapping; `refused` and `failed` of the
+    result say why, by path. None without an entry there: the API server does not serve the kind. If the Deployments are
+    not known, leases, maps and metrics are empty, because their namespaces are not known. version: of this program.
+    Raises CallError if the version of the API server cannot be read, and later for answers that are none of 403, 404,
+    other 4xx without a class of their own, and 5xx: Unreachable, Unauthorised, TooManyRequests and BadResponse.
     """
     found = msgspec.json.decode(await client.get("/version"))
     reader = FactReader(client)
@@ -35,36 +36,37 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
     namespaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
     return ClusterFacts(
-        ours=version,
+        own_version=version,
         now_s=time.time(),
         server_version=str(found.get("gitVersion") or ""),
-        ahead_s=_ahead_s(client),
+        server_clock_ahead_s=_ahead_s(client),
         nodes=await reader.all("/api/v1/nodes"),
         deployments=ours,
-        others=[_key(each) for each in deployments or () if not _is_ours(each)],
+        other_deployments=[_key(each) for each in deployments or () if not _is_ours(each)],
         leases=await reader.all_of("/apis/coordination.k8s.io/v1", namespaces, "leases"),
         heartbeats=await reader.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
-        maps=await _maps(reader, namespaces),
-        pages={
-            pod["metadata"]["name"]: await reader.page(pod)
+        map_configmaps=await _maps(reader, namespaces),
+        extender_metrics={
+            pod["metadata"]["name"]: await reader.metrics(pod)
             for pod in await reader.all_of("/api/v1", namespaces, "pods")
             if any(each["name"] == "extender" for each in pod["spec"]["containers"])
         },
         methods=await _method_facts(reader),
         refused=reader.refused,
-        unserved=reader.unserved,
+        failed=reader.failed,
     )
 
 
 async def _maps(reader: FactReader, namespaces: Sequence[str]) -> dict[str, Object | None]:
-    """Return the ConfigMap of the topology map by namespace; None where there is none. Maps that could not be read are
-    left out.
+    """Return the ConfigMap of the topology map for each of `namespaces`; None where it does not exist.
+
+    Namespaces whose map could not be read are left out; `reader` has recorded why.
     """
     found = dict[str, Object | None]()
     for namespace in namespaces:
         path = f"/api/v1/namespaces/{namespace}/configmaps/node-topology-config"
         configmap = await reader.one(path)
-        if path not in reader.refused and path not in reader.unserved:
+        if path not in reader.refused and path not in reader.failed:
             found[namespace] = configmap
     return found
 
@@ -94,22 +96,22 @@ async def _method_facts(reader: FactReader) -> MethodFacts:
 
 
 class FactReader:
-    """Reads from the API server, and records what was refused or failed: each becomes a line of its own.
+    """Reads from the API server, and records what was refused (`refused`) or failed (`failed`).
 
-    The attributes `refused` and `unserved` are path -> message of the API server, filled by the reading methods.
+    Both attributes are path -> message of the API server, filled by the reading methods.
     """
 
     def __init__(self, client: Client) -> None:
         """Begin without records. client: of the API server."""
         self._client = client
         self.refused: dict[str, str] = {}
-        self.unserved: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
         """Return all objects of a list.
 
         None if its kind is not served (not recorded), if it may not be read (recorded in `refused`), or if the API
-        server failed (recorded in `unserved`). Raises Unreachable if the API server does not answer. path: of the list.
+        server failed (recorded in `failed`). Raises Unreachable if the API server does not answer. path: of the list.
         selector: a label selector. fields: a field selector. "" for all objects.
         """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
@@ -137,7 +139,7 @@ class FactReader:
         """Return the object at a path.
 
         None if it does not exist (not recorded), if it may not be read (recorded in `refused`), or if the API server
-        failed (recorded in `unserved`). Raises Unreachable if the API server does not answer.
+        failed (recorded in `failed`). Raises Unreachable if the API server does not answer.
         """
 
         async def read() -> Object:
@@ -147,10 +149,10 @@ class FactReader:
         found: Object | None = await self._read_or_note(path, read)
         return found
 
-    async def page(self, pod: Object) -> list[MetricSample] | None:
+    async def metrics(self, pod: Object) -> list[MetricSample] | None:
         """Return the metrics of an extender pod, read through the API server's proxy; [] if the page cannot be parsed.
 
-        None if the read fails; this is recorded in neither `refused` nor `unserved`.
+        None if the read fails; this is recorded in neither `refused` nor `failed`.
         """
         namespace, name = _key(pod)
 
@@ -163,7 +165,7 @@ class FactReader:
     async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of `read`. None if it raises NotFound, or a refusal or failure of the API server.
 
-        path: under which a refusal is recorded in `refused`, and a failure in `unserved`. Unreachable is raised.
+        path: under which a refusal is recorded in `refused`, and a failure in `failed`. Unreachable is raised.
         """
         try:
             return await read()
@@ -173,12 +175,12 @@ class FactReader:
             self.refused[path] = error.message
             return None
         except (ServerFault, Rejected) as error:  # such as 501 of an API that lacks it: the rest can still be seen
-            self.unserved[path] = f"{error.status} {error.message}"
+            self.failed[path] = f"{error.status} {error.message}"
             return None
 
 
 def samples(page: str) -> list[MetricSample]:
-    """Return the samples of a metrics page; [] if it cannot be parsed."""
+    """Return the samples of a metrics page in Prometheus' text format; [] if it cannot be parsed."""
     try:
         families = list(text_string_to_metric_families(page))
     except ValueError:

@@ -14,11 +14,11 @@ from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 OLDEST, NEWEST = (1, 29), (1, 37)
-MOST_CLOCK_SKEW_S = 5.0  # by which a clock may differ
+MAX_CLOCK_SKEW_S = 5.0  # by which a clock may differ
 SILENT_S = 120.0  # after which a node's heartbeat is late; a kubelet renews it each 10 s
 CERTIFICATE_S = 14 * 86_400.0
 SAMPLED_FROM = 100  # nodes, above which kube-scheduler searches a part of them unless told otherwise
-MOST_NAMED = 5
+MAX_NAMED = 5
 NAME, INSTANCE, VERSION = (f"app.kubernetes.io/{word}" for word in ("name", "instance", "version"))
 # Controllers of others, by the name of their Deployment, and the kind that both would control.
 OTHERS = {
@@ -34,7 +34,7 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
     """Return the lines of all checks, in the order of the steps of an installation."""
     parts: tuple[Callable[[ClusterFacts], Iterator[CheckLine]], ...] = (
         _rights,
-        _unserved,
+        _failed,
         _kubernetes,
         _installed,
         _leaders,
@@ -56,9 +56,9 @@ def _rights(facts: ClusterFacts) -> Iterator[CheckLine]:
         yield CheckLine(Level.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
-def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
+def _failed(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield an UNKNOWN line for each thing that the API server failed to return."""
-    for what, why in facts.unserved.items():
+    for what, why in facts.failed.items():
         yield CheckLine(Level.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
@@ -93,10 +93,13 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
             yield CheckLine(
                 level, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
             )
-        elif version and facts.ours and version != facts.ours:
+        elif version and facts.own_version and version != facts.own_version:
             remedy = "install the same version of both: helm upgrade, or pip install"
             yield CheckLine(
-                Level.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
+                Level.DOUBTFUL,
+                "installed",
+                f"{text}, of version {version}; this program is {facts.own_version}",
+                remedy,
             )
         else:
             yield CheckLine(Level.FINE, "installed", text)
@@ -113,7 +116,7 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
             yield CheckLine(Level.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
-        elif (age_s := facts.now_s + (facts.ahead_s or 0.0) - renewed_s) > 2 * within_s:
+        elif (age_s := facts.now_s + (facts.server_clock_ahead_s or 0.0) - renewed_s) > 2 * within_s:
             text = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
             yield CheckLine(Level.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
         else:
@@ -126,7 +129,7 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
 
     Maps that could not be read have no line. If the nodes may not be listed, there is nothing to compare.
     """
-    for namespace, found in (facts.maps or {}).items():
+    for namespace, found in (facts.map_configmaps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         if found is None:
             text = f"there is no map in {namespace}: no node is preferred to another"
@@ -170,14 +173,14 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line on whether kube-scheduler calls the extender and gets responses, by the extender's metrics."""
     request_count = sum(
         each.value
-        for page in filter(None, facts.pages.values())
+        for page in filter(None, facts.extender_metrics.values())
         for each in _samples(page, "turnout_extender_requests_total")
     )
-    if silent := sorted(pod for pod, page in facts.pages.items() if page is None):
+    if silent := sorted(pod for pod, page in facts.extender_metrics.items() if page is None):
         remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
         text = f"the API server does not show the metrics of {_some(silent)}"
         yield CheckLine(Level.UNKNOWN, "extender", text, remedy)
-    if any(page is not None for page in facts.pages.values()):
+    if any(page is not None for page in facts.extender_metrics.values()):
         if request_count:
             yield CheckLine(Level.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
         else:
@@ -193,7 +196,7 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     """
     nodes = len(facts.nodes or ())
     maximum = 0.0
-    for page in filter(None, facts.pages.values()):
+    for page in filter(None, facts.extender_metrics.values()):
         buckets = _samples(page, "turnout_extender_answer_nodes_bucket")
         steps = sorted((float(labels["le"]), value) for _, labels, value in buckets if labels["verb"] == "prioritize")
         before = 0.0
@@ -210,7 +213,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line on when the extender's certificate expires; nothing if no metrics page has its end."""
     ends = [
         each.value
-        for page in filter(None, facts.pages.values())
+        for page in filter(None, facts.extender_metrics.values())
         for each in _samples(page, "turnout_tls_certificate_expiry_timestamp_seconds")
     ]
     if ends:
@@ -240,7 +243,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
         if _component(each) != "controller":
             continue
         kinds = _kinds(each)
-        for namespace, name in facts.others:
+        for namespace, name in facts.other_deployments:
             if (kind := OTHERS.get(name)) in kinds:
                 text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
                 yield CheckLine(
@@ -250,9 +253,9 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line if the API server's clock differs too much from this machine's, and lines on the nodes' clocks."""
-    if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
-        way = "ahead of" if facts.ahead_s > 0 else "behind"
-        text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
+    if facts.server_clock_ahead_s is not None and abs(facts.server_clock_ahead_s) > MAX_CLOCK_SKEW_S:
+        way = "ahead of" if facts.server_clock_ahead_s > 0 else "behind"
+        text = f"the API server's clock is {abs(facts.server_clock_ahead_s):.0f} s {way} this one"
         yield CheckLine(Level.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
     yield from _node_clocks(facts)
 
@@ -262,13 +265,13 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
 
     If there is neither, yield one that all clocks agree; without heartbeats, yield nothing.
     """
-    now_s = facts.now_s + (facts.ahead_s or 0.0)
+    now_s = facts.now_s + (facts.server_clock_ahead_s or 0.0)
     renewals = [
         (lease["metadata"]["name"], renewed_s)
         for lease in facts.heartbeats or ()
         if (renewed_s := unix_s((lease.get("spec") or {}).get("renewTime"))) is not None
     ]
-    ahead = [name for name, renewed_s in renewals if renewed_s - now_s > MOST_CLOCK_SKEW_S]
+    ahead = [name for name, renewed_s in renewals if renewed_s - now_s > MAX_CLOCK_SKEW_S]
     silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"
@@ -302,8 +305,8 @@ def _has_gpus(node: Object) -> bool:
 
 
 def _some(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _samples(page: Sequence[MetricSample], name: str) -> list[MetricSample]:
@@ -332,11 +335,9 @@ def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 class _MethodVerdict(NamedTuple):
-    """The verdict on one placement method.
+    """The verdict on one placement method."""
 
-    level: _UNUSED (None) for a method that is not used; it becomes FINE if another one is used, else DOUBTFUL.
-    """
-
+    # _UNUSED (None) for a method that is not used; it becomes FINE if another one is used, else DOUBTFUL.
     level: Level | None
     text: str
     remedy: str = ""
@@ -351,8 +352,12 @@ def _extender(facts: ClusterFacts) -> _MethodVerdict:
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
         return _MethodVerdict(Level.FINE, "extender: used, kube-scheduler asks it")
-    cannot_list_pods = any(path.endswith("/pods") for path in (*facts.refused, *facts.unserved))
-    if is_installed and (facts.pages or cannot_list_pods) and all(page is None for page in facts.pages.values()):
+    cannot_list_pods = any(path.endswith("/pods") for path in (*facts.refused, *facts.failed))
+    if (
+        is_installed
+        and (facts.extender_metrics or cannot_list_pods)
+        and all(page is None for page in facts.extender_metrics.values())
+    ):
         return _MethodVerdict(
             Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above"
         )
@@ -438,7 +443,9 @@ def _words(deployment: Object) -> list[str]:
 
 
 def _sum(facts: ClusterFacts, name: str) -> float:
-    return sum(each.value for page in filter(None, facts.pages.values()) for each in page if each.name == name)
+    return sum(
+        each.value for page in filter(None, facts.extender_metrics.values()) for each in page if each.name == name
+    )
 
 
 Object = Mapping[str, Any]
@@ -455,12 +462,12 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One line of the result. about: the subject, as in "rights". remedy: the next step, "" if none is needed."""
+    """One line of the result."""
 
     level: Level
-    about: str
+    about: str  # the subject, as in "rights"
     text: str
-    remedy: str = ""
+    remedy: str = ""  # the next step, "" if none is needed
 
 
 class MetricSample(NamedTuple):
@@ -484,26 +491,22 @@ class MethodFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The cluster as it was seen. None: it could not be seen; `refused` and `unserved` say why, by API path.
+    """The cluster as it was seen. None: it could not be seen; `refused` and `failed` say why, by API path."""
 
-    ours: the version of this program. now_s: its time in seconds since 1970. ahead_s: by how many seconds the API
-    server's clock is ahead. deployments: those of ours. others: all others by name, (namespace, name). leases: those
-    beside our Deployments, and heartbeats those of nodes. maps: the ConfigMap of the topology map by its namespace,
-    None where there is none; without those that could not be read. pages: the metrics of each extender that answered,
-    by its pod; None of one that did not.
-    """
-
-    ours: str
-    now_s: float
-    server_version: str = ""
-    ahead_s: float | None = None
+    own_version: str  # of this program
+    now_s: float  # this machine's time, in seconds since 1970
+    server_version: str = ""  # of the API server, as in "v1.33.1"
+    server_clock_ahead_s: float | None = None  # by how many seconds the API server's clock is ahead of this machine's
     nodes: Sequence[Object] | None = None
-    deployments: Sequence[Object] | None = None
-    others: Sequence[tuple[str, str]] = ()
-    leases: Sequence[Object] | None = None
-    heartbeats: Sequence[Object] | None = None
-    maps: Mapping[str, Object | None] | None = None
-    pages: Mapping[str, Sequence[MetricSample] | None] = field(default_factory=dict)
+    deployments: Sequence[Object] | None = None  # of Turnout
+    other_deployments: Sequence[tuple[str, str]] = ()  # (namespace, name) of Deployments of other projects
+    leases: Sequence[Object] | None = None  # of Turnout, in the namespaces of its Deployments
+    heartbeats: Sequence[Object] | None = None  # the Leases that kubelets renew
+    # By namespace with a Deployment of Turnout: the ConfigMap of the topology map, None if it does not exist. Maps that
+    # could not be read are left out.
+    map_configmaps: Mapping[str, Object | None] | None = None
+    # By name of an extender's pod: its metrics, None if they could not be read. `refused` and `failed` do not say why.
+    extender_metrics: Mapping[str, Sequence[MetricSample] | None] = field(default_factory=dict)
     methods: MethodFacts = field(default_factory=MethodFacts)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    unserved: Mapping[str, str] = field(default_factory=dict)  # the answer of the API server, by what was asked for
+    refused: Mapping[str, str] = field(default_factory=dict)  # by API path: the message of a 403
+    failed: Mapping[str, str] = field(default_factory=dict)  # by API path: status and message of another error

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from turnout.cli.commands.child_programs import RunningExtender, extender_command, running_extender
 from turnout.cli.demo import scenario
 from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
 from turnout.cli.demo.lending.screen import LendingScreen
@@ -39,6 +38,7 @@ from turnout.cli.demo.scenario import (
     scene,
 )
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, score
+from turnout.cli.verb_support.child_programs import RunningExtender, extender_command, running_extender
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.kubelet import Pace
@@ -218,7 +218,7 @@ class Testbed:
         self.refusals: dict[str, str] = {}  # pod name -> why it waits
 
     def on_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
-        """Store the scheduler's outcome for the pod `name`, whose name ends with its index in the gang."""
+        """Store the scheduler's outcome for the pod `name`, whose name is GANG-INDEX. The namespace is ignored."""
         gang, _, index = name.rpartition("-")
         if isinstance(outcome, Chosen):
             self.placements.setdefault(gang, {})[int(index)] = outcome.node
@@ -239,7 +239,7 @@ class Testbed:
         await self._api.call("POST", _MAPS, scenario.topology_map(play.places))
 
     async def redraw(self, places: tuple[DemoNode, ...]) -> None:
-        """Patch the map in the cluster's ConfigMap, as `kubectl edit configmap` would."""
+        """Write the map of these nodes into the cluster's ConfigMap, as `kubectl edit configmap` would."""
         wish = {"data": scenario.topology_map(places)["data"]}
         await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)
 

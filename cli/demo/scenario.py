@@ -17,7 +17,7 @@ from turnout.kube import labels
 from turnout.topology.names import TEXT_KEY
 
 LEAVES, SPINES, NODES_PER_LEAF, GPUS_PER_NODE = 8, 2, 8, 8
-MOST_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
+MAX_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
 # (pods, GPUs a pod): whole nodes mostly, some larger than a leaf, some that share nodes.
 _SHAPES = ((8, 8), (4, 8), (6, 8), (3, 8), (5, 8), (12, 8), (10, 8), (8, 4), (4, 4), (6, 4), (6, 2), (8, 1))
 _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one comes
@@ -35,9 +35,9 @@ class DemoNode:
 
 @dataclass(frozen=True, slots=True)
 class DemoGang:
-    """A training job of the demo: `pods` pods of `gpus` GPUs each. letter: its character on the board."""
+    """A training job of the demo: `pods` pods of `gpus` GPUs each."""
 
-    letter: str
+    letter: str  # its character on the board
     pods: int
     gpus: int
 
@@ -67,17 +67,17 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The whole scenario. busy: (node, GPUs) of pods that run from the beginning."""
+    """The whole scenario."""
 
     places: tuple[DemoNode, ...]  # leaf by leaf
-    busy: tuple[tuple[str, int], ...]
+    busy: tuple[tuple[str, int], ...]  # (node, GPUs) of pods that run from the beginning
     acts: tuple[Act, ...]
 
 
 def scene(seed: int, gangs: int) -> Scene:
     """Return the scene of the demo: nodes, busy GPUs and acts. The same seed gives the same scene.
 
-    gangs: number of gangs, 1 to MOST_GANGS.
+    gangs: number of gangs, 1 to MAX_GANGS.
     """
     rng = random.Random(seed)
     places = _places(rng)
@@ -163,17 +163,17 @@ def node(place: DemoNode) -> Raw:
 
 
 def map_text(places: Iterable[DemoNode]) -> str:
-    """Return the map as the ConfigMap holds it: `asw psw ip`, one line a node."""
+    """Return the map of these nodes as the ConfigMap holds it: `asw psw ip`, one line a node."""
     return "".join(f"{place.leaf} {place.spine} {place.ip}\n" for place in places)
 
 
 def topology_map(places: Iterable[DemoNode]) -> Raw:
-    """Return the topology ConfigMap."""
+    """Return the topology ConfigMap with the map of these nodes."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places)}}
 
 
 def busy_pod(number: int, on: str, gpus: int) -> Raw:
-    """Return a running pod of another team. number: makes its name unique. on: its node."""
+    """Return a pod of another team that has the node `on`. number: makes its name unique. gpus: that it holds."""
     pod = _pod(f"other-{number:02d}", gpus, {}, {})
     pod["spec"]["nodeName"] = on
     return pod
@@ -215,17 +215,13 @@ def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Recabling:
-    """A move of nodes between leaves.
-
-    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones. gang: whole nodes, as many as the leaf
-    has free afterwards, more than any leaf had free before.
-    """
+    """A move of nodes between leaves."""
 
     places: tuple[DemoNode, ...]  # the new map
-    leaf: str
+    leaf: str  # which gains `nodes` free nodes of leaf `other`, for as many of its busy ones
     other: str
     nodes: int
-    gang: DemoGang
+    gang: DemoGang  # of whole nodes, as many as the leaf has free afterwards, more than any leaf had free before
 
 
 def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:

@@ -61,7 +61,11 @@ class Screen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep both boards at the bottom of the screen until the block ends."""
+        """Print the heading of the rows, keep both boards at the bottom of the screen until the block ends, then print
+        them.
+
+        Without a terminal the boards are only printed at the end. They are not printed if the block raises.
+        """
         self._console.print()
         self._console.print(Text(_columns("gang", "asks for", _OURS, _THEIRS), style="bold"))
         if not self._console.is_terminal:
@@ -195,7 +199,7 @@ def _cells(row: HeatmapRow) -> Text:
 
 
 def colour(sign: str) -> str:
-    """Return the style of a character of the boards."""
+    """Return the style of a character of the boards. sign: FREE, OTHER, or the letter of a gang in upper case."""
     if sign in (FREE, OTHER):
         return "dim"
     return f"bold {_COLOURS[(ord(sign) - ord('A')) % len(_COLOURS)]}"
@@ -209,28 +213,28 @@ Placed = Mapping[str, Mapping[int, str]]  # gang name -> index -> node
 
 @dataclass(frozen=True, slots=True)
 class HeatmapRow:
-    """One leaf of the picture. cells: two signs each."""
+    """One leaf of the picture."""
 
     spine: str
     leaf: str
-    cells: tuple[str, ...]
+    cells: tuple[str, ...]  # one for each node, of two characters
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The cost of a placed gang. crossings: ring edges that leave a leaf plus those that leave a spine."""
+    """The cost of a placed gang."""
 
     leaves: int
-    crossings: int
+    crossings: int  # ring edges that leave a leaf plus those that leave a spine
 
 
 def board(
     places: Sequence[DemoNode], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
 ) -> list[HeatmapRow]:
-    """Return which GPUs of each node are in use, one row for each leaf.
+    """Return which GPUs of each node are in use, one row for each leaf, sorted by spine and leaf.
 
-    busy: (node, GPUs) of other pods. gangs: those with a placement, in the order of arrival. placements: gang name ->
-    index -> node.
+    places: all nodes; each row has its nodes in their order. busy: (node, GPUs) of other pods. gangs: those with a
+    placement, in the order of arrival. placements: gang name -> index -> node.
     """
     gpus: dict[str, str] = {}
     for name, count in busy:
@@ -245,7 +249,10 @@ def board(
 
 
 def _cell(slots: str) -> str:
-    """Return two characters for the eight GPUs of a node: who holds most of each half, a dot if all are free."""
+    """Return two characters for the eight GPUs of a node: who holds most of each half, FREE if all of it is free.
+
+    slots: a character for each GPU in use.
+    """
     half = GPUS_PER_NODE // _SIGNS
     slots = slots.ljust(GPUS_PER_NODE, FREE)
     signs = ""
@@ -277,9 +284,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderCall:
-    """One call of the extender. verb: filter or prioritize."""
+    """One call of the extender."""
 
-    verb: str
+    verb: str  # "filter" or "prioritize"
     names: int
     took_s: float
     failed: str
@@ -287,12 +294,12 @@ class ExtenderCall:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The totals of a run. calls: in order. neutral: responses without advice, because the extender had a fault."""
+    """The totals of a run."""
 
     gangs: tuple[DemoGang, ...]
     scores: Pair
-    calls: tuple[ExtenderCall, ...]
-    neutral: int = 0
+    calls: tuple[ExtenderCall, ...]  # in order
+    neutral: int = 0  # responses without advice, because the extender had a fault
 
     @property
     def both(self) -> tuple[str, ...]:
@@ -300,11 +307,14 @@ class Tally:
         return tuple(g.letter for g in self.gangs if g.letter in self.scores.ours and g.letter in self.scores.theirs)
 
     def leaves(self, scores: Mapping[str, Score]) -> float:
-        """Mean number of leaves of a gang that both schedulers placed whole; 0.0 without such gangs."""
+        """Mean number of leaves of a gang that both schedulers placed whole; 0.0 without such gangs.
+
+        scores: of one scheduler, by the gang's letter.
+        """
         return sum(scores[letter].leaves for letter in self.both) / max(1, len(self.both))
 
     def crossings(self, scores: Mapping[str, Score]) -> int:
-        """Ring crossings in all, over the gangs that both placed."""
+        """Ring crossings in all, over the gangs that both placed. scores: of one scheduler, by the gang's letter."""
         return sum(scores[letter].crossings for letter in self.both)
 
 

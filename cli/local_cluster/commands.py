@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
@@ -25,6 +24,7 @@ from turnout.cli.local_cluster.daemon import (
     stop_cluster,
     welcome,
 )
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 
 if TYPE_CHECKING:
     from turnout.topology.model import ParsedMap
@@ -38,7 +38,7 @@ _UP = (
 _DOWN = ("local down", "end it, with all that runs there")
 _STATUS = ("local status", "is one up, and what runs there?")
 _EXAMPLES = (*_UP, _STATUS, _DOWN)
-_NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
+_NODES, _GPUS, _MAX_NODES, _MAX_GPUS = 16, 8, 5_000, 64
 
 
 def add(commands: Verbs) -> None:
@@ -59,9 +59,9 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
     """Add the options of `turnout local up` to its parser."""
     many = parser.add_mutually_exclusive_group()
-    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
+    many.add_argument("--nodes", type=_from_1(_MAX_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
-    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="GPUs of each node (%(default)s)")
+    parser.add_argument("--gpus", type=_from_0(_MAX_GPUS), default=_GPUS, help="GPUs of each node (%(default)s)")
     parser.add_argument(
         "--port", type=_from_0(65_535), default=0, help="port of the API; 0 for a free one (%(default)s)"
     )
@@ -160,8 +160,8 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return ExitCode.FAILED
-    from turnout.cli.commands.child_programs import ExtenderFailed
     from turnout.cli.local_cluster.serve import ClusterOptions, serve
+    from turnout.cli.verb_support.child_programs import ExtenderFailed
     from turnout.simulator.cluster.node_builder import nodes_of_map
 
     request = ClusterOptions(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import die_with_parent
 from turnout.cli.local_cluster.daemon import LocalClusterFailed
+from turnout.cli.verb_support.child_programs import die_with_parent
 
 _MODULE = "hack.controlplane"
 _UP_S, _DOWN_S = 90.0, 10.0
@@ -21,12 +21,12 @@ _MARK = "export KUBECONFIG="
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A running control plane. authority: signs all callers. certificate and key: of its own servers."""
+    """A running control plane."""
 
     kubeconfig: Path
-    authority: Path
-    certificate: Path
-    key: Path
+    authority: Path  # of the certificates of all callers
+    certificate: Path  # of its servers
+    key: Path  # of its servers
 
 
 def check() -> None:

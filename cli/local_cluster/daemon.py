@@ -64,7 +64,7 @@ def _read_record(folder: Path) -> ClusterRecord | None:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since the machine booted; 0 if it is dead or a zombie.
+    """Return when the process `pid` started, in clock ticks since the machine booted; 0 if it is dead or a zombie.
 
     A process ID together with its start identifies a process, because the kernel reuses process IDs.
     """
@@ -178,7 +178,7 @@ def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
 
 
 def _tail(folder: Path) -> str:
-    """Return the last _LOG_TAIL_LINES lines of the local cluster's log; "" if there is no log."""
+    """Return the last _LOG_TAIL_LINES lines of the local cluster's log; "" if it cannot be read. folder: of the log."""
     try:
         return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
     except OSError:
@@ -218,7 +218,7 @@ def encode_record(record: ClusterRecord) -> bytes:
 
 
 def decode_record(text: bytes) -> ClusterRecord | None:
-    """Return the record in the content of a state file; None if the content is not a valid record."""
+    """Return the record in `text`, the content of a state file; None if it is not a valid record."""
     try:
         fields = json.loads(text)
         numbers = {key: int(fields[key]) for key in ("pid", "begun", "nodes", "gpus")}

@@ -11,8 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import StartedExtender, extender_command, start_extender
 from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP
+from turnout.cli.verb_support.child_programs import StartedExtender, extender_command, start_extender
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOST = "127.0.0.1"
@@ -21,15 +21,11 @@ _QUEUE = 128
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """What runs before the local cluster's own modules are imported.
+    """What runs before the local cluster's own modules are imported."""
 
-    listening: the API's socket. token: that its callers have to show. extender: a child that looks for the API; None
-    without one.
-    """
-
-    listening: socket.socket
-    token: str
-    extender: StartedExtender | None
+    listening: socket.socket  # the API's socket
+    token: str  # that its callers have to show
+    extender: StartedExtender | None  # a child that looks for the API; None without one
 
 
 def prestart(folder: Path, port: int, extender: bool) -> Prestarted:

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.cli.commands.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.cli.local_cluster.control_plane import control_plane
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
@@ -24,6 +23,7 @@ from turnout.cli.local_cluster.daemon import (
     process_start_ticks,
 )
 from turnout.cli.local_cluster.prestart import Prestarted
+from turnout.cli.verb_support.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes, map_text
@@ -39,20 +39,17 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a local cluster. places: of a map's hosts; None for `nodes` generated ones.
+    """The options of a local cluster."""
 
-    real: on a real control plane. processes: pods run their commands as processes.
-    """
-
-    folder: Path
-    nodes: int
-    gpus: int
-    port: int = 0
-    extender: bool = True
-    real: bool = False
-    processes: bool = False
-    places: tuple[NodeSpec, ...] | None = None
-    map_data: tuple[tuple[str, str], ...] = ()
+    folder: Path  # of its kubeconfig, its logs and its state file
+    nodes: int  # number of nodes to create; ignored with `places`
+    gpus: int  # of each node
+    port: int = 0  # of the API on loopback, 0 for a free one
+    extender: bool = True  # the scheduler asks an extender
+    real: bool = False  # the control plane is a real one
+    processes: bool = False  # pods run their commands as processes
+    places: tuple[NodeSpec, ...] | None = None  # nodes of a map's hosts; None for `nodes` generated ones
+    map_data: tuple[tuple[str, str], ...] = ()  # (key, value) of the map's ConfigMap; () for that of generated nodes
 
     @property
     def pods(self) -> Path | None:
@@ -131,8 +128,8 @@ async def _real(
 ) -> tuple[LocalCluster, str]:
     """Run a real control plane, whose scheduler calls the extender, until `stack` is closed.
 
-    With the option `processes`, this project's kubelet replaces kwok. data: of the map's ConfigMap. Returns the local
-    cluster and the URL of its extender.
+    With the option `processes`, this project's kubelet replaces kwok. Returns the local cluster and the URL of its
+    extender, "" without one. nodes: to create. data: of the map's ConfigMap.
     """
     port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
@@ -161,7 +158,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
-    """Write a file that only its owner may read. An existing file is replaced at once, so no reader sees a part."""
+    """Write `text` to a file that only its owner may read. No reader of an existing file sees a part of the new one."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

@@ -121,12 +121,18 @@ class _NamespaceRights:
         (self.granted if allowed else self.refused)[namespace] = now_s
 
     def urgent(self, namespaces: Iterable[str], now_s: float) -> list[str]:
-        """Return the namespaces that an answer needs: first rights to be asked for again, then those not known."""
+        """Return the namespaces to ask for before an answer: first granted ones whose answer is too old, then the
+        unknown ones of `namespaces`.
+
+        now_s: monotonic.
+        """
         expired = [name for name, at_s in self.granted.items() if now_s - at_s >= RIGHTS_AGE_S]
         return expired + [name for name in namespaces if name not in self.granted and name not in self.refused]
 
     def refused_long_ago(self, now_s: float) -> list[str]:
-        """Return the namespaces that were refused so long ago that they are asked for again."""
+        """Return the namespaces that were refused at least REFUSED_S seconds ago, to be asked for again. now_s:
+        monotonic.
+        """
         return [name for name, at_s in self.refused.items() if now_s - at_s >= REFUSED_S]
 
     def keep(self, namespaces: Iterable[str]) -> None:
@@ -292,7 +298,7 @@ class ClusterAccess:
     async def _review(self, path: str, body: dict[str, Any]) -> _Status:
         """Create a review in the API server and return its status.
 
-        Raises Unavailable if the call fails or its answer is invalid.
+        Raises Unavailable if the call fails or its answer is invalid. path: of the kind of review. body: the review.
         """
         async with self._limit:
             try:

@@ -45,10 +45,10 @@ from turnout.launcher.goodput.job_time import TimeKind
 from turnout.topology.fabric import ring_cost
 from turnout.topology.switch_paths import natural_key, tiers_of_switches
 
-DEFAULT_LIMIT, MOST_LIMIT = 50, 200
-MOST_RANKS = 1_024
-MOST_ROUNDS = MOST_SAVES = 50
-MOST_TEXT = 253  # characters of one filter: the longest name in Kubernetes
+DEFAULT_LIMIT, MAX_LIMIT = 50, 200
+MAX_RANKS = 1_024
+MAX_ROUNDS = MAX_SAVES = 50
+MAX_TEXT = 253  # characters of one filter: the longest name in Kubernetes
 T = TypeVar("T")
 
 
@@ -60,16 +60,18 @@ class BadQuery(ValueError):
 class Query:
     """The parameters of one request for a list."""
 
-    filters: Mapping[str, str]  # by the name of a column: the text that it must contain or equal
-    limit: int = DEFAULT_LIMIT  # rows, 1 to MOST_LIMIT
+    filters: Mapping[
+        str, str
+    ]  # by name: the value that the column must have; "text": a part of the list's text columns
+    limit: int = DEFAULT_LIMIT  # rows, 1 to MAX_LIMIT
     offset: int = 0  # rows before the page
-    sort: str = ""  # a column, with "-" before it for descending; "" for the list's own order
+    sort: str = ""  # a sort key of the list, with "-" before it for descending; "" for the list's own order
 
 
 def read_query(parameters: Mapping[str, str], known: Iterable[str]) -> Query:
     """Return the parameters of a request for a list. known: names of its filters.
 
-    The sort key is not checked here. Raises BadQuery for any other filter, for one longer than MOST_TEXT characters,
+    The sort key is not checked here. Raises BadQuery for any other filter, for one longer than MAX_TEXT characters,
     and for an invalid `limit` or `continue`.
     """
     names = frozenset(known)
@@ -79,10 +81,10 @@ def read_query(parameters: Mapping[str, str], known: Iterable[str]) -> Query:
             continue
         if name not in names:
             raise BadQuery(f"there is no filter {name[:40]!r}; the filters are {', '.join(sorted(names))}")
-        if len(text) > MOST_TEXT:
-            raise BadQuery(f"the filter {name} is longer than {MOST_TEXT} characters")
+        if len(text) > MAX_TEXT:
+            raise BadQuery(f"the filter {name} is longer than {MAX_TEXT} characters")
         filters[name] = text
-    limit = _number(parameters.get("limit", str(DEFAULT_LIMIT)), "limit", 1, MOST_LIMIT)
+    limit = _number(parameters.get("limit", str(DEFAULT_LIMIT)), "limit", 1, MAX_LIMIT)
     offset = _number(parameters.get("continue") or "0", "continue", 0, 10_000_000)
     return Query(filters, limit, offset, parameters.get("sort", "")[:40])
 
@@ -96,10 +98,10 @@ def _number(text: str, name: str, minimum: int, maximum: int) -> int:
 def page_of(
     rows: Sequence[T], query: Query, fields: Mapping[str, Callable[[T], object]]
 ) -> tuple[Sequence[T], int, str]:
-    """Return one page of the sorted rows, the number of all rows, and the `continue` value of the next page ("" at the
-    end).
+    """Return one page of the rows, the number of all rows, and the `continue` value of the next page ("" at the end).
 
-    fields: name of a sort key -> function that returns it. Raises BadQuery for an unknown one.
+    Without a sort key in the query the rows keep their order. fields: name of a sort key -> function that returns its
+    value. Raises BadQuery for a sort key that is not in `fields`.
     """
     if query.sort:
         name = query.sort.removeprefix("-")
@@ -167,13 +169,14 @@ def fabric_tree(state: ClusterState) -> FabricTree:
 
 
 def gpu_cells(state: ClusterState, under: str = "") -> GpuCells:
-    """Return which job uses each GPU. under: path of a switch, whose hosts alone are returned; "" for all.
+    """Return which job uses each GPU. under: path of a switch, as in SPINE/LEAF, whose hosts alone are returned; ""
+    for all.
 
     Raises BadQuery if the map has no host below that switch.
     """
     chosen = [at for at, each in enumerate(state.hosts) if _is_under(each, under)]
     if under and not chosen:
-        raise BadQuery(f"the map has no switch {under[:MOST_TEXT]!r}")
+        raise BadQuery(f"the map has no switch {under[:MAX_TEXT]!r}")
     by_node: dict[str, list[PlacedPod]] = {}
     gpus = Counter[str]()
     for pod in state.pods:
@@ -255,9 +258,10 @@ QUEUE_FILTERS = ("text",)
 
 
 def queue_list(state: ClusterState, query: Query) -> QueueList:
-    """Return the queues that match the query, sorted and paged. Raises BadQuery for an unknown sort key.
+    """Return the queues that match the filter "text", in the order of the state unless the query sorts, paged.
 
-    The filter "text" matches a part of the queue's name in any case.
+    The filter matches a part of the queue's name in any case. Sort keys: queue, quota_gpus, used_gpus, idle_gpus,
+    waiting_gpus. Raises BadQuery for another.
     """
     text = query.filters.get("text", "").lower()
     rows = [each for each in state.queues if text in each.queue.lower()]
@@ -283,9 +287,10 @@ JOB_FILTERS = ("text", "state", "queue", "namespace", "kind", "reason")
 
 
 def job_list(state: ClusterState, query: Query) -> JobList:
-    """Return the jobs that match all filters, sorted and paged. Raises BadQuery for an unknown sort key.
+    """Return the jobs that match all filters, in the order of the state unless the query sorts, paged.
 
-    The filter "text" matches a part of the job's name in any case; the others match a field exactly.
+    The filter "text" matches a part of KIND/NAMESPACE/NAME in any case; the others match a field exactly. Sort keys:
+    job, queue, gpus, elastic_gpus, since_at_s, workers. Raises BadQuery for another.
     """
     text = query.filters.get("text", "").lower()
     exact = {name: value for name, value in query.filters.items() if name != "text"}
@@ -333,10 +338,12 @@ NODE_FILTERS = ("text", "state")
 
 
 def node_list(state: ClusterState, query: Query) -> NodeList:
-    """Return the nodes with GPUs, sorted and paged; by default those with a problem first.
+    """Return the hosts of the state that match all filters, paged; by state in the order of STATES unless the query
+    sorts.
 
-    The filter "text" matches a part of the node's name in any case, "state" the whole state. Raises BadQuery for an
-    unknown sort key.
+    The filter "text" matches a part of the node's name in any case, "state" the whole state. The numbers of nodes by
+    state are of all hosts, not only of the matching ones. Sort keys: node, state, gpus, used_gpus. Raises BadQuery for
+    another.
     """
     text, state_filter = query.filters.get("text", "").lower(), query.filters.get("state")
     used = _used_by_node(state.pods)
@@ -376,13 +383,16 @@ def node_list(state: ClusterState, query: Query) -> NodeList:
 
 
 def rank_rows(state: ClusterState, job: str) -> tuple[RankRow, ...]:
-    """Return the workers of a job that have a node, by rank; at most MOST_RANKS. job: KIND/NAMESPACE/NAME."""
+    """Return the first MAX_RANKS workers of a job that have a node, by rank. Pods that are no workers are left out.
+
+    job: KIND/NAMESPACE/NAME.
+    """
     pods = [pod for pod in state.pods if pod.job == job and pod.rank is not None]
     path_by_node = {each.node: each.path for each in state.hosts}
     host_by_node = {each.node: each.host for each in state.hosts}
     hosts = [host_by_node.get(pod.node) for pod in pods]
     rows = []
-    for at, pod in enumerate(pods[:MOST_RANKS]):
+    for at, pod in enumerate(pods[:MAX_RANKS]):
         host, next_host = hosts[at], hosts[(at + 1) % len(hosts)]
         tier = None if host is None or next_host is None else state.fabric.tier_between(host, next_host)
         switch = "/".join(path_by_node.get(pod.node, ()))
@@ -442,8 +452,8 @@ def job_time(state: ClusterState, job: str, totals: Sequence[Totals], saves: Ite
     kinds = rows(newest, None)
     productive = sum(row.share for row in kinds if row.kind == TimeKind.PRODUCTIVE)
     rounds = {each.round: each for each in totals if each.round is not None}
-    ended = sorted(rounds.values(), key=lambda each: each.until_s, reverse=True)[:MOST_ROUNDS]
-    last_saves = sorted(saves, key=lambda each: (each.at_s, each.step), reverse=True)[:MOST_SAVES]
+    ended = sorted(rounds.values(), key=lambda each: each.until_s, reverse=True)[:MAX_ROUNDS]
+    last_saves = sorted(saves, key=lambda each: (each.at_s, each.step), reverse=True)[:MAX_SAVES]
     return JobTime(
         observed_at_s=state.observed_at_s,
         version=state.version,

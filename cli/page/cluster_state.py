@@ -10,8 +10,8 @@ import msgspec
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step
 from turnout.autoscaler.reporting.why import UnmanagedGang
-from turnout.cli.commands.autoscaler_view import GpuPod
 from turnout.cli.page.messages import DecisionItem, JobItem, QueueItem, Start
+from turnout.cli.verb_support.autoscaler_view import GpuPod
 from turnout.cli.views.queues import QueueRow
 from turnout.cli.views.top import closed
 from turnout.jobs.model import JobKey
@@ -25,7 +25,7 @@ from turnout.topology.switch_paths import natural_key
 
 # Upper bounds of the shown GPUs of a pod, a node and a sum. Tenants write these numbers: larger ones are cut, so that
 # JSON and the picture stay small.
-MOST_POD_GPUS, MOST_NODE_GPUS, MOST_SUM_GPUS = 1_000_000, 1_024, 10**12
+MAX_POD_GPUS, MAX_NODE_GPUS, MAX_SUM_GPUS = 1_000_000, 1_024, 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a viewer may see. Without `nodes`, nothing of the fabric; outside `namespaces`, jobs have no names."""
+    """What a viewer may see. Without `nodes`, no hosts and no fabric.
+
+    Of namespaces outside `namespaces`, no jobs and no decisions, and pods without names; of a queue that has jobs only
+    there, its name.
+    """
 
     all_namespaces: bool = False  # the viewer may list pods everywhere
     namespaces: frozenset[str] = frozenset()  # where the viewer may list pods
@@ -89,7 +93,7 @@ EVERYTHING = Rights(True, frozenset(), True)
 
 
 def namespace_of(job: str) -> str:
-    """Return the namespace of KIND/NAMESPACE/NAME; the kind may have a group, but no slash."""
+    """Return the namespace of KIND/NAMESPACE/NAME; "" for another text. The kind may have a group, but no slash."""
     return job.split("/")[1] if job.count("/") >= 2 else ""
 
 
@@ -166,7 +170,7 @@ def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> Ho
     host: its ID in the map, None if it is not there.
     """
     offered = node.status.allocatable or {}
-    count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)
+    count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MAX_NODE_GPUS)
     state, evidence = closed(node) or "ready", ""
     if state == "not ready":
         ready = next((each for each in node.status.conditions or () if each.type == "Ready"), None)
@@ -193,7 +197,7 @@ def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[Place
     for pod in pods:
         if pod.node:
             rank, elastic = ranks.get((pod.owner.namespace, pod.name), (None, False))
-            gpus = min(pod.gpus, MOST_POD_GPUS)
+            gpus = min(pod.gpus, MAX_POD_GPUS)
             found.append(PlacedPod(pod.name, str(pod.owner), pod.queue, pod.node, gpus, elastic, rank))
     return tuple(sorted(found, key=lambda each: (each.job, each.rank is None, each.rank or 0, each.name)))
 
@@ -224,12 +228,12 @@ def job_items(
         waiting.append(_before(item, before_jobs[queue], before_gpus[queue]))
         before_jobs[queue] += 1
         lacking = max(0, state.job.bounds.minimum - state.bound_workers - state.finished)
-        before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MOST_SUM_GPUS)
+        before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MAX_SUM_GPUS)
     return (*waiting, *sorted(running, key=lambda each: each.job))
 
 
 def _before(item: JobItem, jobs: int, gpus: int) -> JobItem:
-    """Return the item with the jobs and GPUs that are ahead of it in its queue."""
+    """Return a copy of the item with the numbers of jobs and GPUs that are ahead of it in its queue."""
     return msgspec.structs.replace(item, before_jobs=jobs, before_gpus=gpus)
 
 
@@ -238,6 +242,7 @@ def _job_item(
 ) -> JobItem:
     """Return one job as an item, except for its place in its queue.
 
+    step: of the autoscaler for this job. held_gpus: of its pods with a node. elastic_gpus: of them, above its min.
     start: its estimated start as (earliest, expected, latest) seconds; None if unknown. Only waiting jobs show it.
     """
     job, meaning = state.job, AUTOSCALER[step.reason.value]
@@ -252,7 +257,7 @@ def _job_item(
         workers=state.bound_workers,
         min_workers=job.bounds.minimum,
         max_workers=job.bounds.maximum,
-        gpus_per_worker=min(job.shape.gpus(gpus), MOST_POD_GPUS),
+        gpus_per_worker=min(job.shape.gpus(gpus), MAX_POD_GPUS),
         gpus=held_gpus,
         elastic_gpus=elastic_gpus,
         since_at_s=since_s,
@@ -340,14 +345,14 @@ def queue_items(
 
 
 def _bounded_row(row: QueueRow) -> QueueRow:
-    """Return the row with no amount above MOST_SUM_GPUS."""
+    """Return the row with no amount above MAX_SUM_GPUS."""
     return replace(
         row,
-        share_gpus=None if row.share_gpus is None else min(row.share_gpus, MOST_SUM_GPUS),
-        limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MOST_SUM_GPUS),
-        used_gpus=min(row.used_gpus, MOST_SUM_GPUS),
-        borrowed_gpus=min(row.borrowed_gpus, MOST_SUM_GPUS),
-        wanted_gpus=min(row.wanted_gpus or 0, MOST_SUM_GPUS),
+        share_gpus=None if row.share_gpus is None else min(row.share_gpus, MAX_SUM_GPUS),
+        limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MAX_SUM_GPUS),
+        used_gpus=min(row.used_gpus, MAX_SUM_GPUS),
+        borrowed_gpus=min(row.borrowed_gpus, MAX_SUM_GPUS),
+        wanted_gpus=min(row.wanted_gpus or 0, MAX_SUM_GPUS),
     )
 
 

@@ -13,8 +13,8 @@ from turnout.cli.views.history import OURS
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.reasons import without_pointer
 
-MOST_DECISIONS, MOST_OF_NAMESPACE = 2_000, 200
-MOST_NAME, MOST_MESSAGE = 253, 1_000  # characters
+MAX_DECISIONS, MAX_OF_NAMESPACE = 2_000, 200
+MAX_NAME, MAX_MESSAGE = 253, 1_000  # characters
 _KINDS = {(kind.group, kind.object_kind or kind.kind): kind.kind for kind in KINDS.values()}
 _GROWS = frozenset([Reason.IDLE_ROOM.value, Reason.RETURNED.value])
 _SHRINKS = frozenset([Reason.MAKES_ROOM.value, Reason.ROOM_TAKEN.value])
@@ -22,7 +22,7 @@ _HOLDS = frozenset(reason.value for reason in Reason) - _GROWS - _SHRINKS
 
 
 class DecisionStore:
-    """The newest decisions: MOST_OF_NAMESPACE of each namespace, MOST_DECISIONS in all.
+    """The newest decisions: MAX_OF_NAMESPACE of each namespace, MAX_DECISIONS in all.
 
     Anybody who may create Events in a namespace can write one in the name of a component. It counts only in that
     namespace, and it cannot push out the decisions of others. A decision stays when the API server deletes its Event.
@@ -36,7 +36,9 @@ class DecisionStore:
     def put(self, uid: str, namespace: str, raw: Mapping[str, Any], now_s: float) -> None:
         """Store an Event, or replace its older state. An Event of another component is ignored.
 
-        raw: the Event. now_s: since 1970; a later time in the Event is replaced by it.
+        Above MAX_OF_NAMESPACE the Event of the namespace that was written least recently is removed, and above
+        MAX_DECISIONS that of the namespace with the most Events. uid: of the Event. namespace: its own. raw: the Event.
+        now_s: since 1970; a later time in the Event is replaced by it.
         """
         event = read_event(raw)
         if event.component not in OURS:
@@ -45,9 +47,9 @@ class DecisionStore:
         if own_events.pop(uid, None) is None:
             self._count += 1
         own_events[uid] = _bounded(event, now_s), raw.get("type") == "Warning"
-        if len(own_events) > MOST_OF_NAMESPACE:
+        if len(own_events) > MAX_OF_NAMESPACE:
             self._drop_oldest(namespace)
-        if self._count > MOST_DECISIONS:
+        if self._count > MAX_DECISIONS:
             self._drop_oldest(max(self._events, key=lambda each: len(self._events[each])))
 
     def _drop_oldest(self, namespace: str) -> None:
@@ -78,11 +80,11 @@ def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
     """Return the Event with its texts cut to a maximum, and with no time after `now_s`."""
     return replace(
         event,
-        kind=event.kind[:MOST_NAME],
-        api_version=event.api_version[:MOST_NAME],
-        name=event.name[:MOST_NAME],
-        reason=event.reason[:MOST_NAME],
-        message=event.message[:MOST_MESSAGE],
+        kind=event.kind[:MAX_NAME],
+        api_version=event.api_version[:MAX_NAME],
+        name=event.name[:MAX_NAME],
+        reason=event.reason[:MAX_NAME],
+        message=event.message[:MAX_MESSAGE],
         last_s=min(event.last_s or 0.0, now_s),
     )
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from turnout.cli.page.messages import JobItem, QueueItem, QueueSample, SizeSample
 
-# By the name of a window: its seconds between two samples. Each window keeps MOST_SAMPLES.
+# By the name of a window: its seconds between two samples. Each window keeps MAX_SAMPLES.
 WINDOWS = {"1h": 10.0, "12h": 60.0, "7d": 840.0}
-MOST_SAMPLES = 720
-MOST_QUEUES = 2_000
-MOST_SIZES = 500  # changes of one job
-MOST_JOBS = 10_000
+MAX_SAMPLES = 720
+MAX_QUEUES = 2_000
+MAX_SIZES = 500  # changes of one job
+MAX_JOBS = 10_000
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class PastSizes:
     def add(self, now_s: float, queues: Iterable[QueueItem], jobs: Iterable[JobItem]) -> None:
         """Append the present amounts of queues, and the sizes of jobs that have changed.
 
-        Jobs that no longer exist are removed. now_s: since 1970. At most MOST_JOBS jobs are kept.
+        Only the first MAX_JOBS of `jobs` count. Jobs that are not among them are removed. now_s: since 1970.
         """
         queue_items = list(queues)
         for window in self._windows.values():
@@ -42,9 +42,9 @@ class PastSizes:
                 _add_samples(window, now_s, queue_items)
         known: dict[str, deque[SizeSample]] = {}
         for job in jobs:
-            if len(known) == MOST_JOBS:
+            if len(known) == MAX_JOBS:
                 break
-            sizes = self._sizes.get(job.job) or deque(maxlen=MOST_SIZES)
+            sizes = self._sizes.get(job.job) or deque(maxlen=MAX_SIZES)
             if not sizes or sizes[-1].workers != job.workers:
                 sizes.append(SizeSample(now_s, job.workers))
             known[job.job] = sizes
@@ -60,15 +60,15 @@ class PastSizes:
 
 
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
-    """Append the present GPUs of each queue to a window. Only the first MOST_QUEUES of `queues` count.
+    """Append the present GPUs of each queue to a window. Only the first MAX_QUEUES of `queues` count.
 
-    Queues that do not exist any more are removed from the window.
+    Queues that are not among them are removed from the window. now_s: since 1970.
     """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:
-        if len(known) == MOST_QUEUES:
+        if len(known) == MAX_QUEUES:
             break
-        known[queue.queue] = window.samples.get(queue.queue) or deque(maxlen=MOST_SAMPLES)
+        known[queue.queue] = window.samples.get(queue.queue) or deque(maxlen=MAX_SAMPLES)
         known[queue.queue].append(
             QueueSample(
                 now_s,

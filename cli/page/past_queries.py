@@ -13,22 +13,22 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from turnout.cli.page.cluster_state import MOST_SUM_GPUS
+from turnout.cli.page.cluster_state import MAX_SUM_GPUS
 from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
 
-MOST_POINTS = 720  # of one series of an answer
-MOST_SERIES = 16  # of one answer
+MAX_POINTS = 720  # of one series of an answer
+MAX_SERIES = 16  # of one answer
 RATE_S = 300.0  # over which lent GPU-seconds become GPUs, at least
-MOST_CHANGES = 500  # of a job's size; older changes are left out
+MAX_CHANGES = 500  # of a job's size; older changes are left out
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PastSamples(Generic[T]):
-    """Samples from Prometheus, oldest first. note: why there are none, or none yet; "" if Prometheus has answered."""
+    """Samples from Prometheus, oldest first."""
 
     samples: tuple[T, ...] = ()
-    note: str = ""
+    note: str = ""  # why there are none, or only those of an older answer; "" if Prometheus has answered with some
 
 
 class BadAnswer(ValueError):
@@ -71,8 +71,8 @@ def read_series(body: bytes, label: str) -> dict[str, TimeSeries]:
         raise BadAnswer(f"its answer is not that of a Prometheus: {error}") from error
     if answer.status != "success" or answer.data is None or answer.data.result_type != "matrix":
         raise BadAnswer(f"it rejected the query: {answer.error[:200] or answer.status[:50]}")
-    if len(answer.data.result) > MOST_SERIES or any(len(each.values) > MOST_POINTS for each in answer.data.result):
-        raise BadAnswer(f"its answer has more than {MOST_SERIES} series of {MOST_POINTS} points")
+    if len(answer.data.result) > MAX_SERIES or any(len(each.values) > MAX_POINTS for each in answer.data.result):
+        raise BadAnswer(f"its answer has more than {MAX_SERIES} series of {MAX_POINTS} points")
     return {each.metric.get(label, ""): _parse_series(each.values) for each in answer.data.result}
 
 
@@ -88,7 +88,7 @@ def _parse_series(values: Iterable[tuple[float, str]]) -> TimeSeries:
             value = float(text)
         except ValueError as error:
             raise BadAnswer(f"its answer has a value that is not a number: {text[:20]!r}") from error
-        if isfinite(value) and 0 <= value <= MOST_SUM_GPUS:
+        if isfinite(value) and 0 <= value <= MAX_SUM_GPUS:
             series[at_s] = value
     return series
 
@@ -105,7 +105,7 @@ def _selector(labels: Mapping[str, str], cluster: str) -> str:
 
 
 def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, str], ...]:
-    """Return the queries about one queue, each with the label that distinguishes its series.
+    """Return the queries about one queue, each as (PromQL, the label that distinguishes its series).
 
     cluster: label of the cluster's series, "" for none. step_s: seconds between two samples.
     """
@@ -133,11 +133,15 @@ def queue_samples(lines: Mapping[str, TimeSeries], step_s: float) -> tuple[Queue
         used = used_line.get(at_s, min_line.get(at_s, 0.0) + elastic)
         share, lent = lines.get("deserved", NO_SAMPLES).get(at_s), lines.get("", NO_SAMPLES).get(at_s, 0.0)
         samples.append(_sample(at_s, round(used), round(elastic), None if share is None else round(share), round(lent)))
-    return tuple(samples[-2 * MOST_POINTS :])
+    return tuple(samples[-2 * MAX_POINTS :])
 
 
 def _sample(at_s: float, used: int, elastic: int, quota: int | None, lent: int) -> QueueSample:
-    """Return a sample in which the quota is divided as for the present (cluster_state.py). at_s: since 1970."""
+    """Return a sample in which the quota is divided as for the present (cluster_state.py).
+
+    at_s: since 1970. used, elastic, lent: GPUs; the latter two are cut to what is used and to what is unused. quota:
+    GPUs, None for none.
+    """
     unused, elastic = max(0, (quota or 0) - used), min(elastic, used)
     lent, borrowed = min(lent, unused), 0 if quota is None else max(0, used - quota)
     return QueueSample(at_s, quota, used - elastic, elastic, lent, unused - lent, borrowed)
@@ -156,7 +160,7 @@ def size_query(job: JobItem, cluster: str) -> str:
 def size_samples(workers: TimeSeries) -> tuple[SizeSample, ...]:
     """Return the first sample and those at which a job's number of workers changed, oldest first.
 
-    Only the newest MOST_CHANGES are returned.
+    Only the newest MAX_CHANGES are returned.
 
     workers: the answer to `size_query`.
     """
@@ -165,4 +169,4 @@ def size_samples(workers: TimeSeries) -> tuple[SizeSample, ...]:
         size = round(workers[at_s])
         if not samples or samples[-1].workers != size:
             samples.append(SizeSample(at_s, size))
-    return tuple(samples[-MOST_CHANGES:])
+    return tuple(samples[-MAX_CHANGES:])

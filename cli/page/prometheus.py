@@ -1,6 +1,6 @@
 """Queries Prometheus about the time before the page started. Only the page's server does so, never the browser.
 
-An answer is reused for KNOWN_S seconds, a failure for FAILED_S. At most MOST_ASKED queries run at a time, and a viewer
+An answer is reused for KNOWN_S seconds, a failure for FAILED_S. At most MAX_ASKED queries run at a time, and a viewer
 waits WAIT_S at most: a later answer is returned for the viewer's next request.
 """
 
@@ -17,7 +17,7 @@ import aiohttp
 from turnout.cli.page.history import WINDOWS
 from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
 from turnout.cli.page.past_queries import (
-    MOST_POINTS,
+    MAX_POINTS,
     BadAnswer,
     PastSamples,
     TimeSeries,
@@ -33,10 +33,10 @@ log = logging.getLogger("turnout.page")
 
 KNOWN_S, FAILED_S = 300.0, 30.0
 ASK_S, WAIT_S = 10.0, 2.0  # for one question, and for a viewer
-MOST_BYTES = 4 << 20  # of one answer
-MOST_KNOWN = 64  # answers about queues, and as many about jobs
-MOST_ASKED = 2
-JOB_S, LEAST_STEP_S = 7 * 86_400.0, 30.0  # the past of a job at most, and the time between two of its points at least
+MAX_BYTES = 4 << 20  # of one answer
+MAX_KNOWN = 64  # answers about queues, and as many about jobs
+MAX_ASKED = 2
+JOB_S, MIN_STEP_S = 7 * 86_400.0, 30.0  # the past of a job at most, and the time between two of its points at least
 NO_SAMPLES = "Prometheus has no samples of it before this page started."
 
 
@@ -90,7 +90,7 @@ class _Answers(Generic[T]):
             past = PastSamples(self._known[key][1].samples, past.note)
         self._known[key] = self._clock.monotonic(), past
         self._known.move_to_end(key)
-        while len(self._known) > MOST_KNOWN:
+        while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class Prometheus:
 
     def __init__(self, session: aiohttp.ClientSession, url: str, cluster: str, clock: Clock) -> None:
         self._session, self._url, self._cluster = session, url.rstrip("/"), cluster
-        limit = asyncio.Semaphore(MOST_ASKED)
+        limit = asyncio.Semaphore(MAX_ASKED)
         self._queues, self._jobs = _Answers[QueueSample](clock, limit), _Answers[SizeSample](clock, limit)
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
@@ -119,7 +119,7 @@ class Prometheus:
             """Return the samples of all queries about the queue."""
             lines: dict[str, TimeSeries] = {}
             for query, label in queue_queries(name, self._cluster, step_s):
-                lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
+                lines |= await self._lines(query, label, end_s, step_s, MAX_POINTS)
             return queue_samples(lines, step_s)
 
         return await self._queues.get(f"{window} {name}", ask)
@@ -130,7 +130,7 @@ class Prometheus:
         A failure is not raised: the note tells of it.
         """
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
-        step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
+        step_s = max(MIN_STEP_S, (end_s - began_s) / (MAX_POINTS - 1))
         points = int((end_s - began_s) / step_s) + 1
 
         async def ask() -> tuple[SizeSample, ...]:
@@ -155,8 +155,8 @@ class Prometheus:
             body = b""
             async for part in response.content.iter_chunked(1 << 16):
                 body += part
-                if len(body) > MOST_BYTES:
-                    raise BadAnswer(f"its answer has more than {MOST_BYTES} bytes")
+                if len(body) > MAX_BYTES:
+                    raise BadAnswer(f"its answer has more than {MAX_BYTES} bytes")
             if response.status not in (200, 400, 422):
                 raise BadAnswer(f"it answers {response.status}")
         return read_series(body, label)

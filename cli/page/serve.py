@@ -19,10 +19,6 @@ import aiohttp
 from aiohttp import web
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.gang_landing import explained
-from turnout.cli.commands.job_goodput import totals_and_saves_of
-from turnout.cli.commands.jobs_of_controllers import found_job
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JobName
 from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
@@ -33,6 +29,10 @@ from turnout.cli.page.prometheus import Prometheus
 from turnout.cli.page.server import Explain, Goodput, PageServer, PageSettings
 from turnout.cli.page.source import PageSource
 from turnout.cli.page.usage_log import UsageLog
+from turnout.cli.verb_support.find_jobs import found_job
+from turnout.cli.verb_support.gang_landing import explained
+from turnout.cli.verb_support.job_goodput import totals_and_saves_of
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.explain import BadGang, gang_of, ranges
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.cli_flags import check_url, parse_address
@@ -44,7 +44,7 @@ from turnout.kube.server.probes import probe_pages, serve_pages
 log = logging.getLogger("turnout.page")
 
 EXPLAIN_S = 5.0  # for which one landing counts
-GOODPUT_S, MOST_KNOWN = 60.0, 32  # for which the goodput of a job counts, and of how many jobs
+GOODPUT_S, MAX_KNOWN = 60.0, 32  # for which the goodput of a job counts, and of how many jobs
 LOOPBACK = "127.0.0.1"
 
 
@@ -87,7 +87,7 @@ def _sources(args: argparse.Namespace) -> _Sources:
 
 
 def local_hosts(port: int) -> frozenset[str]:
-    """Return the Host headers that a page on loopback accepts.
+    """Return the Host headers that a page on this port of loopback accepts.
 
     A foreign site whose name resolves to this machine sends another one, and is refused.
     """
@@ -142,7 +142,7 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
 
 def unready_reason(source: PageSource) -> str | None:
     """Return why the page shows nothing yet; None after the first observation, whatever happens then."""
-    return None if source.has_synced else "; ".join(source.waits_for()) or "the first observation is not made yet"
+    return None if source.has_synced else "; ".join(source.unsynced_kinds()) or "the first observation is not made yet"
 
 
 class RunningPage(NamedTuple):
@@ -212,7 +212,10 @@ async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. port: 0 for any free one. Raises BadAddress if it cannot listen there."""
+    """Return a socket that listens on `host`, a name or an address of either family. port: 0 for any free one.
+
+    Raises BadAddress if it cannot listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -223,12 +226,12 @@ def _listen(host: str, port: int) -> socket.socket:
 def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
     """Return a function that plans a gang.
 
-    One plan is made at a time, and an answer is reused for EXPLAIN_S seconds.
+    One plan is made at a time, and the last answer is reused for EXPLAIN_S seconds if the same is asked.
     """
     turn, known = asyncio.Lock(), dict[tuple[str, str], tuple[float, LandingAnswer]]()
 
     async def explain(gang: str, namespace: str) -> LandingAnswer:
-        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS.
+        """Return where a gang would be placed now, at most EXPLAIN_S seconds old. gang: PODSxGPUS. namespace: its own.
 
         Raises BadQuery if the text describes no gang, CannotSee if a required list may not be read, and KubeError if
         the API server fails.
@@ -283,13 +286,16 @@ def _goodput(client: Client, source: PageSource) -> Goodput:
             return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
 
     async def goodput(job: str) -> JobTime:
-        """Return the time of the job, at most GOODPUT_S seconds old. job: KIND/NAMESPACE/NAME."""
+        """Return the time of the job, at most GOODPUT_S seconds old. job: KIND/NAMESPACE/NAME.
+
+        Raises what `read` raises; an error is not stored.
+        """
         async with turn:
             read_s, answer = known.get(job, (-GOODPUT_S, None))
             if answer is None or time.monotonic() - read_s >= GOODPUT_S:
                 answer = await read(job)
                 known[job] = time.monotonic(), answer
-                while len(known) > MOST_KNOWN:
+                while len(known) > MAX_KNOWN:
                     known.popitem(last=False)
             return answer
 

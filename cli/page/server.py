@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from turnout.cli.commands.listing import CannotSee
 from turnout.cli.page import answers, usage_rows
 from turnout.cli.page.access import Access, Identity, NotLoggedIn, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery, read_query
@@ -38,6 +37,7 @@ from turnout.cli.page.messages import (
 from turnout.cli.page.open_api import document
 from turnout.cli.page.past_queries import PastSamples
 from turnout.cli.page.usage_rows import LogReading
+from turnout.cli.verb_support.listing import CannotSee
 from turnout.cli.views.usage import Usage
 from turnout.kube.errors import KubeError
 
@@ -63,10 +63,10 @@ HEADERS = {
 }
 AGE_S = 5.0  # between two events of a stream at most
 WRITE_S = 10.0  # a viewer that does not read for so long is disconnected
-MOST_STREAMS, MOST_ANSWERS = 500, 256
-MOST_QUERY = 2_000  # characters of an address
+MAX_STREAMS, MAX_ANSWERS = 500, 256
+MAX_QUERY = 2_000  # characters of an address
 SMALL = 1_000  # bytes, below which an answer is not compressed
-MOST_BODY = 32_768  # bytes of a request's body
+MAX_BODY = 32_768  # bytes of a request's body
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +93,34 @@ class StateSource(Protocol):
     def has_synced(self) -> bool:
         """True after the first observation of everything."""
 
-    def waits_for(self) -> list[str]:
-        """Return the kinds whose first list is not complete."""
+    def unsynced_kinds(self) -> list[str]:
+        """Return what is watched and whose first list is not complete, each with its error if it has one."""
 
-    def silent_s(self) -> float:
-        """Return for how long a watch has been interrupted, in seconds; 0 while all are open."""
+    def watch_interrupted_s(self) -> float:
+        """Return the longest time since the last event of an interrupted watch, in seconds; 0 while none is."""
 
     def last_error(self) -> str:
-        """Return the error of a watch that is interrupted, "" if all are open."""
+        """Return the error of an interrupted watch; "" if all are open or those that are not have no error."""
 
-    def why(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return why a job is as it is, link by link; nothing for a job that is gone. job: KIND/NAMESPACE/NAME."""
+    def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
+        """Return the causes of the state of KIND/NAMESPACE/NAME as (what it is about, text); () for an unknown job."""
 
 
 class UsageSource(Protocol):
     """Returns the use of GPUs over time."""
 
     async def read(self, days: int) -> tuple[LogReading, Usage]:
-        """Return the usage of so many days, the last of which is today in UTC."""
+        """Return (state of the reading, usage of `days` days, the last of which is today in UTC)."""
 
 
 class PastSource(Protocol):
     """Returns the past of queues and jobs before the page started."""
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of a queue before `end_s`, in seconds since 1970. window: one of WINDOWS."""
+        """Return the samples of a queue before `end_s` (since 1970), the oldest first. window: one of WINDOWS."""
 
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
-        """Return the changes of a job's size before a time."""
+        """Return the changes of a job's size before `end_s`, in seconds since 1970, the oldest first."""
 
 
 Explain = Callable[[str, str], Awaitable[LandingAnswer]]
@@ -132,9 +132,10 @@ NO_LOGS = "This page may not read the logs of pods. The command turnout goodput 
 class PageServer:
     """Answers the requests of viewers.
 
-    explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery if the text is no gang. goodput: reads what
-    the time of a job was spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs. usage_log: None if
-    there is no decision log to read. prometheus: None if the past is only what this page has observed.
+    source: of the cluster's state. access: tells who sends a request, and what that user may see. sessions: those of
+    browsers. explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery if the text is no gang. goodput:
+    reads what the time of a job was spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs. usage_log:
+    None if there is no decision log to read. prometheus: None if the past is only what this page has observed.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class PageServer:
         usage_log: UsageSource | None = None,
         prometheus: PastSource | None = None,
     ) -> None:
-        """Begin without stored answers. The arguments are described above; None: the page does not have this source."""
+        """Begin without stored answers and open streams. For the arguments see the class."""
         self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
         self._settings, self._goodput, self._usage_log, self._prometheus = settings, goodput, usage_log, prometheus
         self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
@@ -163,7 +164,7 @@ class PageServer:
 
     def application(self) -> web.Application:
         """Return the application with all routes, for aiohttp's runner."""
-        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
+        app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
         for path in FILES:
             app.router.add_get(path, self._file)
         app.router.add_post("/api/v1/session", self._begin_session)
@@ -256,7 +257,7 @@ class PageServer:
         rights = await self._rights(request)
         state = self._source.state
         if not state.version:
-            missing = ", ".join(self._source.waits_for()[:5])
+            missing = ", ".join(self._source.unsynced_kinds()[:5])
             raise Unavailable(f"the cluster is still being listed: {missing}")
         if self._visible_states[0] != state.version:
             self._visible_states = state.version, {}
@@ -268,9 +269,10 @@ class PageServer:
     def _list_handler(
         self, make: Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Return a request handler that encodes the result of `make`, and reuses the answer until the state changes.
+        """Return a request handler that answers with the result of `make` as JSON.
 
-        make: gets the visible state and the request's parameters.
+        An answer is reused for the same address and the same rights until the state changes. make: gets the part of the
+        state that the user may see, and the request's parameters; may raise BadQuery.
         """
 
         async def handle(request: web.Request) -> web.Response:
@@ -279,8 +281,8 @@ class PageServer:
             Raises BadQuery if the address is too long or `make` does not accept a parameter, and what `_state` raises.
             """
             state, rights = await self._state(request)
-            if len(request.path_qs) > MOST_QUERY:
-                raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
+            if len(request.path_qs) > MAX_QUERY:
+                raise BadQuery(f"the address is longer than {MAX_QUERY} characters")
             key = request.path_qs, rights
             known = self._answers.get(key)
             if known is None or known.version != state.version:
@@ -290,12 +292,12 @@ class PageServer:
         return handle
 
     def _remember(self, key: tuple[str, Rights], answer: _Encoded) -> _Encoded:
-        """Store an answer and return it. Beyond MOST_ANSWERS the ones stored first are removed.
+        """Store an answer and return it. Beyond MAX_ANSWERS the ones stored first are removed.
 
         key: (path and query of the request, rights of the user).
         """
         self._answers[key] = answer
-        while len(self._answers) > MOST_ANSWERS:
+        while len(self._answers) > MAX_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 
@@ -305,8 +307,8 @@ class PageServer:
         Raises BadQuery if the address is too long or a parameter is unknown or invalid, and what `_state` raises.
         """
         state, rights = await self._state(request)
-        if len(request.path_qs) > MOST_QUERY:
-            raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
+        if len(request.path_qs) > MAX_QUERY:
+            raise BadQuery(f"the address is longer than {MAX_QUERY} characters")
         query = read_query(dict(request.query), usage_rows.FILTERS)
         if self._usage_log is None:
             return _encoded_response(request, _encoded(usage_rows.without_log(state, query), state.version))
@@ -380,8 +382,8 @@ class PageServer:
         return state, item
 
     async def _job_time(self, request: web.Request) -> web.Response:
-        """Respond with the job's time by kind, from its pods' logs. If it may not read logs, the page
-        says so.
+        """Respond with the job's time by kind, from its pods' logs. If the page may not read logs, the response says
+        so.
 
         Raises what `_job_item` raises, and KubeError if the API server refuses the logs or fails.
         """
@@ -402,7 +404,7 @@ class PageServer:
             version=state.version,
             item=item,
             sentence=answers.sentence_of(item),
-            why=self._source.why(name),
+            why=self._source.reason_chain(name),
             ring=answers.ring_of(state, name),
             ranks=answers.rank_rows(state, name),
             sizes=self._source.past.job(name),
@@ -492,11 +494,11 @@ class PageServer:
 
         Only the newest version is sent: a slow viewer misses versions, but no facts. Ends when the viewer leaves or the
         session expires. Raises NotLoggedIn if the request has no valid token, Unavailable if the API server does not
-        answer, and HTTPServiceUnavailable if MOST_STREAMS viewers are connected already.
+        answer, and HTTPServiceUnavailable if MAX_STREAMS viewers are connected already.
         """
         await self._rights(request)
-        if self._streams >= MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(reason=f"{MOST_STREAMS} viewers are connected already")
+        if self._streams >= MAX_STREAMS:
+            raise web.HTTPServiceUnavailable(reason=f"{MAX_STREAMS} viewers are connected already")
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         self._streams += 1
         try:
@@ -527,7 +529,7 @@ class PageServer:
             data = {
                 "version": source.state.version,
                 "observed_at_s": source.state.observed_at_s,
-                "silent_s": round(source.silent_s(), 1),
+                "silent_s": round(source.watch_interrupted_s(), 1),
                 "error": source.last_error(),
                 "unknown_namespaces": unknown,
             }

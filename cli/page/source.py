@@ -19,7 +19,6 @@ from turnout.autoscaler.model import Observation, Step
 from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.why import ClusterContext, chain
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import AutoscalerView
 from turnout.cli.page.cluster_state import (
     ClusterState,
     gang_items,
@@ -31,6 +30,7 @@ from turnout.cli.page.cluster_state import (
 )
 from turnout.cli.page.decisions import DecisionStore
 from turnout.cli.page.history import PastSizes
+from turnout.cli.verb_support.autoscaler_view import AutoscalerView
 from turnout.cli.views.history import OURS
 from turnout.cli.views.queues import rows as queue_rows
 from turnout.cli.why import rows as why_rows
@@ -117,13 +117,13 @@ class PageSource:
         """True after the first observation of everything."""
         return self.state.version > 0
 
-    def waits_for(self) -> list[str]:
-        """Return the kinds whose first list is not complete, each with its error if it has one."""
+    def unsynced_kinds(self) -> list[str]:
+        """Return what is watched and whose first list is not complete, each with its error if it has one."""
         reflectors = self._informers.reflectors
         errors = {name: reflectors[name].last_error for name in self._informers.unsynced_kinds()}
         return [f"{name} ({error})" if error else name for name, error in errors.items()]
 
-    def silent_s(self) -> float:
+    def watch_interrupted_s(self) -> float:
         """Return the longest time since the last event of an interrupted watch, in seconds.
 
         0 if no watch is interrupted.
@@ -138,14 +138,14 @@ class PageSource:
 
     def data_age_s(self) -> float:
         """Return the time since the last observation with all watches open, in seconds."""
-        return max(self._clock.monotonic() - self._observed_s, self.silent_s())
+        return max(self._clock.monotonic() - self._observed_s, self.watch_interrupted_s())
 
     def watches(self) -> Iterable[tuple[str, Watch]]:
-        """Return the watches, by what they watch."""
+        """Return all watches, each as (what it watches, watch)."""
         return self._informers.reflectors.items()
 
     def last_error(self) -> str:
-        """Return the error of a watch that is interrupted, "" if all are open."""
+        """Return the error of an interrupted watch; "" if all are open or those that are not have no error."""
         found = (each for each in self._informers.reflectors.values() if each.watching_since_s is None)
         return next((each.last_error for each in found if each.last_error), "")
 
@@ -209,8 +209,11 @@ class PageSource:
             return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
         return "" if self._view.fabric.mapped_count else f"{self._settings.configmap} names no host"
 
-    def why(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return the chain of causes of a job's state; empty for an unknown job. job: KIND/NAMESPACE/NAME."""
+    def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
+        """Return the chain of causes of a job's state, each as (what the link is about, text); () for an unknown job.
+
+        job: KIND/NAMESPACE/NAME.
+        """
         observation = self._observation
         key = (
             next((each.job.key for each in observation.jobs if str(each.job.key) == job), None) if observation else None

@@ -6,19 +6,19 @@ import asyncio
 import os
 from pathlib import Path
 
-from turnout.cli.page.usage_rows import MOST_DAYS, LogReading
+from turnout.cli.page.usage_rows import MAX_DAYS, LogReading
 from turnout.cli.views.usage import DailyUsage, Usage
 from turnout.kube.client.clock import Clock
 from turnout.kube.times import rfc3339
 
 READ_S = 60.0  # between two readings at least
-MOST_FILES = 64  # of a folder: two for each pod that has led
-MOST_USAGES = 4  # numbers of days whose sums are kept
+MAX_FILES = 64  # of a folder: two for each pod that has led
+MAX_USAGES = 4  # numbers of days whose sums are kept
 _DAY_S = 86_400.0
 
 
 class UsageLog:
-    """The usage of the last MOST_DAYS days.
+    """The usage of the last MAX_DAYS days.
 
     path: a decision log, beside which FILE.1 is read, too; or a folder with the logs of all pods.
     """
@@ -34,7 +34,7 @@ class UsageLog:
         self._usages: dict[int, Usage] = {}  # of this reading, by days
 
     async def read(self, days: int) -> tuple[LogReading, Usage]:
-        """Return the usage of `days` days, 1 to MOST_DAYS, of which today (UTC) is the last.
+        """Return the usage of `days` days, 1 to MAX_DAYS, of which today (UTC) is the last.
 
         New lines are read first if the last reading is older than READ_S. A log that cannot be read is reported in
         LogReading.
@@ -51,7 +51,7 @@ class UsageLog:
                 self._usages.clear()
             if days not in self._usages:
                 self._usages[days] = await asyncio.to_thread(self._days.usage, self._first_day(days))
-                while len(self._usages) > MOST_USAGES:
+                while len(self._usages) > MAX_USAGES:
                     del self._usages[next(iter(self._usages))]
             return self._reading, self._usages[days]
 
@@ -70,16 +70,16 @@ class UsageLog:
         for path, _ in files:
             self._read_file(path)
         self._offsets = {key: offset for key, offset in self._offsets.items() if key in sizes}
-        self._days.drop_before(self._first_day(MOST_DAYS))
+        self._days.drop_before(self._first_day(MAX_DAYS))
 
     def _files(self) -> list[Path]:
-        """Return the files of the log: of a folder the first MOST_FILES by name, else the rotated LOG.1, if it exists,
+        """Return the files of the log: of a folder the first MAX_FILES by name, else the rotated LOG.1, if it exists,
         and the log itself, which may be missing.
 
         Raises OSError if a folder cannot be listed.
         """
         if self._path.is_dir():
-            return sorted(path for path in self._path.iterdir() if path.is_file())[:MOST_FILES]
+            return sorted(path for path in self._path.iterdir() if path.is_file())[:MAX_FILES]
         previous = self._path.with_name(self._path.name + ".1")
         return [previous, self._path] if previous.exists() else [self._path]
 
@@ -87,7 +87,8 @@ class UsageLog:
         """Read the complete lines of a file after those that were read before; an incomplete last line is read next
         time.
 
-        Raises OSError if the file cannot be read.
+        A file is known by its inode, also after it was renamed. Raises OSError if the file cannot be read. path: of the
+        file.
         """
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())

@@ -23,7 +23,7 @@ class LogReading:
 
 
 FILTERS = ("by", "days", "queue", "job", "text")
-MOST_DAYS = 31
+MAX_DAYS = 31
 NO_LOG = (
     "This page reads no decision log, so it knows no GPU-hours. An admin names one with --decision-log; "
     "turnout usage reads a copy of the log."
@@ -55,13 +55,13 @@ def without_log(state: ClusterState, query: Query) -> UsageList:
 def window_of(query: Query) -> tuple[str, int]:
     """Return the report ("queue" by default) and the number of days (7 by default) that a request asks for.
 
-    Raises BadQuery for an unknown report, or if the days are not from 1 to MOST_DAYS.
+    Raises BadQuery for an unknown report, or if the days are not from 1 to MAX_DAYS.
     """
     report, days = query.filters.get("by", "queue"), query.filters.get("days", "7")
     if report not in REPORTS:
         raise BadQuery(f"by is one of {', '.join(REPORTS)}, not {report[:20]!r}")
-    if not days.isascii() or not days.isdecimal() or len(days) > 2 or not 1 <= int(days) <= MOST_DAYS:
-        raise BadQuery(f"days is a number from 1 to {MOST_DAYS}, not {days[:20]!r}")
+    if not days.isascii() or not days.isdecimal() or len(days) > 2 or not 1 <= int(days) <= MAX_DAYS:
+        raise BadQuery(f"days is a number from 1 to {MAX_DAYS}, not {days[:20]!r}")
     return report, int(days)
 
 

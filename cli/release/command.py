@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, check_object
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb, check_object
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -18,7 +18,7 @@ _EXAMPLES = (
     ("release --all --if-unplaced --older-than 300", "only if no nominator has been at work for so long"),
 )
 _FAULTS_TOLD = 5
-LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it long before
+MIN_S = 60  # of --older-than, where the Lease decides: another replica has it long before
 
 
 def add(commands: Verbs) -> None:
@@ -54,12 +54,16 @@ def _seconds(text: str) -> float:
 
 
 def _release(args: argparse.Namespace) -> int:
-    """Remove the scheduling gates, print their number, and return the exit code."""
-    from turnout.cli.commands.run_verb import run_verb
-    from turnout.cli.exit_codes import ExitCode
+    """Remove the scheduling gates and print their number.
 
-    if args.if_unplaced and args.older_than < LEAST_S:
-        print(f"turnout release: --if-unplaced needs --older-than, at least {LEAST_S}", file=sys.stderr)
+    Returns the exit code: USAGE for --if-unplaced without a sufficient --older-than, FAILED if a removal failed. Raises
+    BadArgument for an invalid --lease.
+    """
+    from turnout.cli.exit_codes import ExitCode
+    from turnout.cli.verb_support.run_verb import run_verb
+
+    if args.if_unplaced and args.older_than < MIN_S:
+        print(f"turnout release: --if-unplaced needs --older-than, at least {MIN_S}", file=sys.stderr)
         return ExitCode.USAGE
 
     check_object(args.lease, "--lease")

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from turnout.cli.commands.listing import Lists, items
 from turnout.cli.release.gate import COMPONENT, Gate, behind_gate, gate_of
+from turnout.cli.verb_support.listing import Lists, items
 from turnout.kube.errors import Forbidden
 from turnout.kube.objects import Lease, Pod
 

@@ -18,7 +18,7 @@ from turnout.scheduler_ext.gates.release import PlacerState, placer_state, silen
 
 Object = Mapping[str, Any]
 COMPONENT = "turnout-nominator"  # by whom its Events are
-_MOST_WORD, _MOST_TEXT = 64, 500
+_MAX_WORD, _MAX_TEXT = 64, 500
 # What the owner of a job can do, by the nominator's word. docs/extender.md has all of them.
 NEXT = {
     "GangIncomplete": "create the missing members, or set a smaller min",
@@ -42,13 +42,13 @@ class NominatorState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The state of pods with the scheduling gate. reason: of the nominator's last Event, "" if there is none."""
+    """The state of pods with the scheduling gate."""
 
-    pods: int
+    pods: int  # that have the gate and no node
     placer: NominatorState
-    reason: str = ""
-    detail: str = ""
-    said_s: float | None = None  # since 1970
+    reason: str = ""  # of the nominator's last Event, "" if there is none
+    detail: str = ""  # message of that Event
+    said_s: float | None = None  # when it was last reported, since 1970; None without one
 
 
 def behind_gate(pods: Iterable[Pod]) -> list[Pod]:
@@ -118,16 +118,16 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
     event = read_event(raw)
     if event.component != COMPONENT or event.uid not in uids:
         return None
-    if not (event.reason.isascii() and event.reason.isalnum() and len(event.reason) <= _MOST_WORD):
+    if not (event.reason.isascii() and event.reason.isalnum() and len(event.reason) <= _MAX_WORD):
         return None
-    message = "".join(each if each.isprintable() else "?" for each in event.message[:_MOST_TEXT])
+    message = "".join(each if each.isprintable() else "?" for each in event.message[:_MAX_TEXT])
     return event.last_s or 0.0, event.reason, message
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> NominatorState:
-    """Return whether the nominator runs, by the renewal times of its Leases.
+    """Return whether the nominator runs, by the Lease that was renewed last.
 
-    leases: None if they may not be listed.
+    leases: of the nominator, None if they may not be listed. now_s: since 1970.
     """
     if leases is None:
         return NominatorState.UNKNOWN

@@ -27,16 +27,13 @@ class BadSimulation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The user's choices. nodes: GPUs of each; () for as many nodes of 8 GPUs as are busy to USUAL_LOAD.
+    """The user's choices."""
 
-    elastic: share of jobs that are elastic. factor: their max divided by their min. headroom_gpus: kept free.
-    """
-
-    nodes: tuple[int, ...] = ()
-    elastic: float = 1.0
-    factor: int = 4
-    restart_s: float = 60.0
-    headroom_gpus: int = 0
+    nodes: tuple[int, ...] = ()  # GPUs of each; () for as many nodes of 8 GPUs as are busy to USUAL_LOAD
+    elastic: float = 1.0  # share of jobs that are elastic
+    factor: int = 4  # max of an elastic job divided by its min
+    restart_s: float = 60.0  # that a resize costs a job
+    headroom_gpus: int = 0  # GPUs that lending keeps free
     backfill: bool = False
     seed: int = 0
 
@@ -94,7 +91,11 @@ def jobs_of(
 
 
 def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
-    """Return nodes of 8 GPUs: enough for a load of USUAL_LOAD without lending, and for the largest job."""
+    """Return the GPUs of each node, 8 for all: enough for a load of USUAL_LOAD without lending, and for the largest
+    min.
+
+    submissions: at least one.
+    """
     span_s = max(each.at_s for each in submissions) - min(each.at_s for each in submissions)
     requested_gpu_s = sum(each.min_gpus * each.work_s for each in submissions)
     busy = requested_gpu_s / (span_s * USUAL_LOAD) if span_s else 0.0
@@ -110,14 +111,17 @@ def simulate(
 ) -> Compared:
     """Replay the trace without lending and with lending, and return both results.
 
-    ended: called with the number of ended jobs of both runs together. watches: called at each event of the run without
-    lending, and of the run with it.
+    ended: called at each event with the number of ended jobs of both runs together. watches: (called at each event of
+    the run without lending, called at each of the run with it); None for none.
     """
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
-        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs."""
+        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs.
+
+        watch: called at each event, None for none.
+        """
 
         def at_event(world: ReplayWorld) -> None:
             ended(before + len(world.ended))
@@ -131,7 +135,7 @@ def simulate(
 
 
 def figures(compared: Compared) -> Figures:
-    """Return the figures of both runs: means, shares and losses."""
+    """Return the figures of both runs: means, shares and losses. compared: runs of at least one job."""
     rules = compared.lent.rules
     before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
     losses = compared.losses_s

@@ -103,7 +103,10 @@ def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list
 
 
 def report(trace: str, compared: Compared, figures: Figures, curves: tuple[Curve, Curve]) -> Report:
-    """Return the values of the report. trace: its name. curves: of the run without lending, of that with it."""
+    """Return the values of the report. trace: its name. compared: both runs, with the same jobs in the same order.
+
+    figures: of `compared`. curves: of the run without lending, of that with it.
+    """
     outcomes = sorted(
         (_outcome(before, after) for before, after in zip(compared.without.ran, compared.lent.ran, strict=True)),
         key=lambda each: (each.completion_s - each.completion_without_s, each.name),
@@ -143,7 +146,10 @@ def _outcome(before: JobResult, after: JobResult) -> JobOutcome:
 
 
 def _percentiles(ran: Sequence[JobResult], value: Callable[[JobResult], float]) -> tuple[float, ...]:
-    """Return the values that 0, 1, ... 100 of 100 jobs do not exceed."""
+    """Return the value of the job at each of PERCENTILES, ascending, by the nearest rank. ran: at least one job.
+
+    value: returns that of a job.
+    """
     ordered = sorted(map(value, ran))
     return tuple(ordered[round(percent / 100 * (len(ordered) - 1))] for percent in PERCENTILES)
 

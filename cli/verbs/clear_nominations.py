@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
-from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb
+from turnout.cli.verb_support.run_verb import run_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client

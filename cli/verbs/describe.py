@@ -6,9 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb
-from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_job, add_verb
+from turnout.cli.verb_support.run_verb import run_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -30,7 +30,7 @@ def add(commands: Verbs) -> None:
 
 def _describe(args: argparse.Namespace) -> int:
     """Print a job, its pods and its Events. Return the exit code: FAILED if there is no such job."""
-    from turnout.cli.commands.jobs_of_controllers import found_job, named_job, objects
+    from turnout.cli.verb_support.find_jobs import found_job, named_job, objects
 
     job_name = named_job(args)
 

@@ -6,7 +6,8 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import (
+from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.verb_support.cluster_flags import (
     SEEING,
     Verbs,
     add_cluster,
@@ -16,9 +17,8 @@ from turnout.cli.commands.cluster_flags import (
     duration_s,
     settings_of,
 )
-from turnout.cli.commands.listing_output import add_output, show
-from turnout.cli.commands.run_verb import print_now, run_verb
-from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.verb_support.listing_output import add_output, show
+from turnout.cli.verb_support.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.views.goodput import GoodputRow
@@ -59,8 +59,8 @@ def _goodput(args: argparse.Namespace) -> int:
     Returns the exit code: FAILED if there is no such job or queue, or the job's logs have no totals. Raises BadArgument
     for an invalid name.
     """
-    from turnout.cli.commands.job_goodput import goodput_of
-    from turnout.cli.commands.jobs_of_controllers import found_job, named_job
+    from turnout.cli.verb_support.find_jobs import found_job, named_job
+    from turnout.cli.verb_support.job_goodput import goodput_of
     from turnout.kube.client.clock import RealClock
 
     if queue := _QUEUE.fullmatch(args.job):
@@ -80,7 +80,7 @@ def _goodput(args: argparse.Namespace) -> int:
 
 def _goodput_of_queue(args: argparse.Namespace, queue: str) -> int:
     """Print the GPU time of a queue's jobs by kind. Return the exit code: FAILED if there is no such queue."""
-    from turnout.cli.commands.job_goodput import goodput_of_jobs, jobs_of_queue
+    from turnout.cli.verb_support.job_goodput import goodput_of_jobs, jobs_of_queue
     from turnout.kube.client.clock import RealClock
 
     settings, clock = settings_of(args, SEEING), RealClock()

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb, job_of
-from turnout.cli.commands.listing_output import add_output, show
-from turnout.cli.commands.run_verb import print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_job, add_verb, job_of
+from turnout.cli.verb_support.listing_output import add_output, show
+from turnout.cli.verb_support.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.job_names import JobName
@@ -65,7 +65,7 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     """
     import asyncio
 
-    from turnout.cli.commands.listing import items
+    from turnout.cli.verb_support.listing import items
     from turnout.cli.views.history import in_order, listing, rows_of_annotations, rows_of_events
     from turnout.cli.why import resolve_job
     from turnout.jobs.kinds.registry import KINDS
@@ -95,7 +95,7 @@ async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict
     """
     import asyncio
 
-    from turnout.cli.commands.listing import items
+    from turnout.cli.verb_support.listing import items
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey
 

@@ -6,9 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
-from turnout.cli.commands.listing_output import add_namespace, add_output, add_selector, namespace_of, show
-from turnout.cli.commands.run_verb import print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb
+from turnout.cli.verb_support.listing_output import add_namespace, add_output, add_selector, namespace_of, show
+from turnout.cli.verb_support.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.jobs import JobRow
@@ -64,8 +64,8 @@ async def jobs_of(client: Client, namespace: str, selector: str) -> Listing[JobR
     """
     import asyncio
 
-    from turnout.cli.commands.jobs_of_controllers import jobs_of_kind
     from turnout.cli.jobs import listing, rows
+    from turnout.cli.verb_support.find_jobs import jobs_of_kind
     from turnout.controllers.kinds.registry import KINDS
 
     now_s = time.time()
@@ -108,7 +108,7 @@ async def _count(client: Client, path: str, namespace: str, selector: str) -> in
 
     import msgspec
 
-    from turnout.cli.commands.jobs_of_controllers import labels
+    from turnout.cli.verb_support.find_jobs import labels
     from turnout.kube.errors import Forbidden, NotFound
 
     group, _, plural = path.rpartition("/")

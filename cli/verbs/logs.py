@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_job, add_verb, duration_s
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_job, add_verb, duration_s
+from turnout.cli.verb_support.run_verb import BadArgument, NoSuch, run_verb
 
 if TYPE_CHECKING:
-    from turnout.cli.commands.jobs_of_controllers import FoundJob
+    from turnout.cli.verb_support.find_jobs import FoundJob
     from turnout.kube.client.api_client import Client
 
 _EXAMPLES = (
@@ -47,8 +47,8 @@ def _logs(args: argparse.Namespace) -> int:
 
     Raises BadArgument for --follow with --previous, for a negative rank, and for an invalid name.
     """
-    from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.cli.log_runs import NoSuchContainer
+    from turnout.cli.verb_support.find_jobs import found_job, named_job
 
     job_name = named_job(args)
     if args.follow and args.previous:
@@ -76,8 +76,8 @@ async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> Non
     Raises NoSuch if the job has no worker of this rank, NoSuchContainer if its pod does not have the container of
     --container, and CallError if there is no such log yet, as while the container waits.
     """
-    from turnout.cli.commands.jobs_of_controllers import objects
     from turnout.cli.log_runs import newest, selector
+    from turnout.cli.verb_support.find_jobs import objects
 
     pods = await objects(client, f"{job.core}/pods", {"labelSelector": selector(job.kind, job.name, args.rank)})
     run = newest(job.kind, pods, args.container)

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_no_namespace, add_verb
-from turnout.cli.commands.listing_output import add_output, add_selector, show
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_no_namespace, add_verb
+from turnout.cli.verb_support.listing_output import add_output, add_selector, show
+from turnout.cli.verb_support.run_verb import BadArgument, NoSuch, print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.nodes import NodeRow
@@ -62,11 +62,11 @@ def _taint_key(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    """Print the nodes that are tainted, suspected or on trial. Return the exit code."""
+    """Print the nodes that are tainted, suspected or on trial, and cleared ones if asked for. Return the exit code."""
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
-        """Print the tainted nodes, repeatedly with --watch."""
+        """Print the nodes, repeatedly with --watch. Raises NoSuch if the user may not list nodes."""
         import msgspec
 
         from turnout.cli.nodes import listing, rows

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import DECIDING, Verbs, add_cluster, add_flags, add_verb, settings_of
-from turnout.cli.commands.run_verb import print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import DECIDING, Verbs, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.verb_support.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.exit_codes import ExitCode

@@ -6,9 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Literal
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, check_object, job_of
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import FORMS, JobName
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb, check_object, job_of
+from turnout.cli.verb_support.run_verb import BadArgument, NoSuch, run_verb
 
 if TYPE_CHECKING:
     from turnout.cli.pause import PendingPatch

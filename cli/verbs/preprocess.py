@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 from turnout.preprocess import command
 
 

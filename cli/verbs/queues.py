@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
-from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.verb_support.listing_output import add_namespace, add_output, namespace_of, show
+from turnout.cli.verb_support.run_verb import print_now, run_verb
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
-    from turnout.cli.commands.autoscaler_view import AutoscalerSnapshot
+    from turnout.cli.verb_support.autoscaler_view import AutoscalerSnapshot
     from turnout.cli.views.listing import Listing
     from turnout.cli.views.queues import QueueRow
     from turnout.kube.client.api_client import Client
@@ -39,7 +39,7 @@ def add(commands: Verbs) -> None:
 
 def _queues(args: argparse.Namespace) -> int:
     """Print the queues. Return the exit code."""
-    from turnout.cli.commands.autoscaler_view import look
+    from turnout.cli.verb_support.autoscaler_view import look
     from turnout.kube.client.clock import RealClock
 
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
@@ -65,7 +65,7 @@ async def queues_of(
     Raises CannotSee if these may not be read either, or there are none.
     """
     from turnout.autoscaler.reporting.queue_status import LABEL
-    from turnout.cli.commands.listing import CannotSee, items, may_not
+    from turnout.cli.verb_support.listing import CannotSee, items, may_not
     from turnout.cli.views.queues import listing, rows, status_rows
 
     if not cluster_view.missing:

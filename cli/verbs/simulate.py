@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
-from turnout.cli.commands.run_verb import BadArgument, print_now
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
+from turnout.cli.verb_support.run_verb import BadArgument, print_now
 
 if TYPE_CHECKING:
     from turnout.cli.simulate.model import Figures, SimulationOptions
@@ -30,7 +30,7 @@ _EXAMPLES = (
     ("simulate trace.csv --elastic 0.5 -o json", "half of the jobs are elastic; for a program"),
     ("simulate trace.csv --report report.html", "curves and tables for a browser, too"),
 )
-_MOST_NODES = 10_000
+_MAX_NODES = 10_000
 _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
 
 
@@ -92,7 +92,10 @@ def _simulate(args: argparse.Namespace) -> int:
 
 
 def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecorder]:
-    """Return a recorder of the run without lending, and one of the run with it."""
+    """Return a recorder of the run without lending, and one of the run with it. Both begin at the first submission.
+
+    submissions: of the trace, at least one.
+    """
     from turnout.cli.simulate.report import UseRecorder
 
     first_s = min(each.at_s for each in submissions)
@@ -102,7 +105,7 @@ def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecor
 def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
     """Return for each run the function that is called at each of its events, and records its use.
 
-    Both pairs are of the run without lending and of that with it, in this order.
+    recorders, and the result: (of the run without lending, of the run with it).
     """
 
     def watch(recorder: UseRecorder, world: ReplayWorld) -> None:
@@ -145,8 +148,8 @@ def _options(args: argparse.Namespace) -> SimulationOptions:
     nodes: tuple[int, ...] = ()
     if args.nodes is not None:
         found = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,2})", args.nodes)
-        if found is None or int(found[1]) > _MOST_NODES:
-            raise BadSimulation(f"--nodes is {args.nodes!r}: it must be NxGPUS, as in 32x8, {_MOST_NODES:,} at most")
+        if found is None or int(found[1]) > _MAX_NODES:
+            raise BadSimulation(f"--nodes is {args.nodes!r}: it must be NxGPUS, as in 32x8, {_MAX_NODES:,} at most")
         nodes = (int(found[2]),) * int(found[1])
     if args.jobs < 0:
         raise BadSimulation(f"--jobs is {args.jobs}: it must not be negative")

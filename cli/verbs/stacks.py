@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 
 if TYPE_CHECKING:
     from turnout.launcher.health.stack_traces.stack_tree import WorldStacks

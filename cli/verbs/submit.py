@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb, context_namespace
-from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JOB_KINDS, can_be_name
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb, context_namespace
+from turnout.cli.verb_support.run_verb import BadArgument, NoSuch, run_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
-from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import BadArgument, print_now, run_verb
+from turnout.cli.verb_support.cluster_flags import SEEING, Verbs, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.verb_support.listing_output import add_namespace, add_output, namespace_of, show
+from turnout.cli.verb_support.run_verb import BadArgument, print_now, run_verb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,9 +43,9 @@ def add(commands: Verbs) -> None:
 
 def _top(args: argparse.Namespace) -> int:
     """Print who holds the GPUs: once, or until Ctrl-C with --watch or --live. Return the exit code."""
-    from turnout.cli.commands.autoscaler_view import look
-    from turnout.cli.commands.listing import may_not
-    from turnout.cli.commands.live_listing import show_live
+    from turnout.cli.verb_support.autoscaler_view import look
+    from turnout.cli.verb_support.listing import may_not
+    from turnout.cli.verb_support.live_listing import show_live
     from turnout.cli.views.top import PodGpus, listing, offers, rows, summary
     from turnout.kube.client.clock import RealClock
 
@@ -85,7 +85,7 @@ def _live_console(args: argparse.Namespace) -> Console:
 
     Raises BadArgument if stdout is no terminal, or if an option contradicts --live.
     """
-    from turnout.cli.commands.terminal import terminal
+    from turnout.cli.verb_support.terminal import terminal
 
     console = terminal(plain=False)
     if not console.is_terminal:

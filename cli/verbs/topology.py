@@ -6,7 +6,8 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import (
+from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import (
     DECIDING,
     SEEING,
     Verbs,
@@ -17,14 +18,13 @@ from turnout.cli.commands.cluster_flags import (
     context_namespace,
     settings_of,
 )
-from turnout.cli.commands.listing_output import add_form, add_output, show
-from turnout.cli.commands.run_verb import BadArgument, print_now, run_verb
-from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.listing_output import add_form, add_output, show
+from turnout.cli.verb_support.run_verb import BadArgument, print_now, run_verb
 from turnout.cli.verbs import topology_check
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
-    from turnout.cli.commands.scheduler_view import SchedulerView
+    from turnout.cli.verb_support.scheduler_view import SchedulerView
     from turnout.cli.views.listing import Listing
     from turnout.cli.views.topology import Branch
     from turnout.kube.client.api_client import Client
@@ -85,7 +85,7 @@ def _topology(args: argparse.Namespace) -> int:
 
     Raises BadArgument for --svg together with --watch or --output.
     """
-    from turnout.cli.commands.scheduler_view import look
+    from turnout.cli.verb_support.scheduler_view import look
     from turnout.kube.client.clock import RealClock
 
     settings = settings_of(args, SEEING)
@@ -138,7 +138,7 @@ def _gpus_by_node_and_gang(view: SchedulerView) -> dict[str, Counter[str]]:
 
     Pods without a GPU or node are omitted. Raises CannotSee if nodes or pods may not be listed in the whole cluster.
     """
-    from turnout.cli.commands.listing import CannotSee, may_not
+    from turnout.cli.verb_support.listing import CannotSee, may_not
 
     if view.missing:
         raise CannotSee(may_not(view.missing))
@@ -183,7 +183,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> ExitCode:
         """Print where the gang would be placed. Return NEGATIVE_RESULT if it does not fit now."""
-        from turnout.cli.commands.gang_landing import explained
+        from turnout.cli.verb_support.gang_landing import explained
 
         found = await explained(client, settings, gang)
         print_now(text(listing(found), args.output))
@@ -193,7 +193,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _explain_reason(word: str) -> int:
-    """Print what a reason means. Return the exit code. Raises BadArgument for a reason that no program uses."""
+    """Print what the reason `word` means. Return DONE. Raises BadArgument for a word that no program uses."""
     from difflib import get_close_matches
 
     from turnout.kube.reasons import WORDS, explain

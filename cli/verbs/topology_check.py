@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb
 
 _EXAMPLES = (
     ("topology check map.txt", "a text of `asw psw ip` lines, or our YAML form"),

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnout.cli.commands.cluster_flags import Verbs, add_verb, duration_s
-from turnout.cli.commands.run_verb import print_now
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.cluster_flags import Verbs, add_verb, duration_s
+from turnout.cli.verb_support.run_verb import print_now
 
 if TYPE_CHECKING:
     from turnout.cli.views.usage import Usage

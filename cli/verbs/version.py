@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import Verbs, add_cluster, add_verb
+from turnout.cli.verb_support.cluster_flags import Verbs, add_cluster, add_verb
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -31,8 +31,8 @@ def add(commands: Verbs) -> None:
 
 def _version(args: argparse.Namespace) -> int:
     """Print the version of this program, of Kubernetes and of the installed components. Return the exit code."""
-    from turnout.cli.commands.run_verb import print_now, run_verb
     from turnout.cli.exit_codes import ExitCode
+    from turnout.cli.verb_support.run_verb import print_now, run_verb
     from turnout.kube.version import installed_build
 
     print_now(f"turnout     {installed_build()}")

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import (
+from turnout.cli.verb_support.cluster_flags import (
     DECIDING,
     Verbs,
     add_cluster,
@@ -20,16 +20,16 @@ from turnout.cli.commands.cluster_flags import (
     job_of,
     settings_of,
 )
-from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.verb_support.run_verb import run_verb
 
 if TYPE_CHECKING:
     from turnout.autoscaler.reporting.why import Chain
     from turnout.autoscaler.settings import Settings
-    from turnout.cli.commands.autoscaler_view import AutoscalerSnapshot
-    from turnout.cli.commands.terminal import TerminalPage
     from turnout.cli.controller_status import ControllerReport
     from turnout.cli.job_names import JobName
     from turnout.cli.release.gate import Gate
+    from turnout.cli.verb_support.autoscaler_view import AutoscalerSnapshot
+    from turnout.cli.verb_support.terminal import TerminalPage
     from turnout.cli.why import LimitedView
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
@@ -73,9 +73,9 @@ def _why(args: argparse.Namespace) -> int:
 
     Raises BadArgument if the name or an option is invalid.
     """
-    from turnout.cli.commands.autoscaler_view import look
-    from turnout.cli.commands.listing import controller_report_of
     from turnout.cli.release.facts import gate_facts
+    from turnout.cli.verb_support.autoscaler_view import look
+    from turnout.cli.verb_support.listing import controller_report_of
     from turnout.cli.why import NoSuchJob, known_words
 
     settings, name = settings_of(args, DECIDING), job_of(args, known_words())
@@ -100,7 +100,7 @@ def _why(args: argparse.Namespace) -> int:
 
 def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
     """Return the key of the job with this name. Raises NoSuchJob if there is none, or several."""
-    from turnout.cli.commands.listing import may_not
+    from turnout.cli.verb_support.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
 
     listed = {job.key for job in cluster_view.view.jobs.values()}
@@ -206,8 +206,8 @@ def _print_explanation(
     """
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
-    from turnout.cli.commands.terminal import TerminalPage
     from turnout.cli.release.gate import with_gate
+    from turnout.cli.verb_support.terminal import TerminalPage
     from turnout.cli.views.listing import encoded
     from turnout.kube.client.logs import printable
     from turnout.kube.reasons import pointer
@@ -253,7 +253,8 @@ def _document(
 ) -> Mapping[str, Any]:
     """Return the explanation as a value for JSON or YAML. Arguments that are None are null in it.
 
-    A sentence becomes {"job": null, "says": sentence}. A time that never comes is null.
+    An explanation that is a sentence becomes {"job": null, "says": sentence}. A time that never comes is null. repair:
+    the next step for the job's owner.
     """
     import msgspec
 
@@ -267,7 +268,7 @@ def _document(
 
 def _unknown(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
     """Return a row for each kind of object that may not be listed, with what is unknown because of that."""
-    from turnout.cli.commands.listing import may_not
+    from turnout.cli.verb_support.listing import may_not
 
     found = []
     if cluster_view.unknown:

@@ -26,9 +26,10 @@ class ClusterEvent:
 
 
 def read_event(raw: Mapping[str, Any]) -> ClusterEvent:
-    """Return the fields of an Event of v1; missing or mistyped ones are "" or None.
+    """Return the fields of an Event of v1. A missing or mistyped text is "", a time None, and the count 1.
 
-    Only the types of its objects (metadata and so on) are trusted, because the API server checks them.
+    Only the types of its objects (metadata and so on) are trusted, because the API server checks them. The last time is
+    lastTimestamp, else eventTime, else that of its creation. raw: the Event, decoded from JSON.
     """
     about, metadata = raw.get("involvedObject") or {}, raw.get("metadata") or {}
     component = raw.get("reportingComponent") or (raw.get("source") or {}).get("component")

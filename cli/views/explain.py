@@ -29,7 +29,7 @@ from turnout.scheduler_ext.planner.request import GangPlan
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import natural_key
 
-MOST_PODS = 4_096
+MAX_PODS = 4_096
 _NAME = "turnout-explain"
 _SCHEDULER = "default-scheduler"
 _HINDER = (Reason.OVER_QUOTA, Reason.QUEUE_CLOSED, Reason.UNSCHEDULABLE)  # whatever room there is
@@ -56,7 +56,7 @@ class BadGang(ValueError):
 class AskedGang:
     """A gang that might arrive. Raises BadGang if a number is out of range."""
 
-    pods: int  # 1 to MOST_PODS
+    pods: int  # 1 to MAX_PODS
     gpus: int  # of each pod, >= 1
     namespace: str
     resource: str  # name of the GPU resource
@@ -69,8 +69,8 @@ class AskedGang:
     queue: str = ""  # "" for that of the namespace
 
     def __post_init__(self) -> None:
-        if not 1 <= self.pods <= MOST_PODS or self.gpus < 1:
-            raise BadGang(f"{self.pods}x{self.gpus}: 1 to {MOST_PODS} pods of at least one GPU")
+        if not 1 <= self.pods <= MAX_PODS or self.gpus < 1:
+            raise BadGang(f"{self.pods}x{self.gpus}: 1 to {MAX_PODS} pods of at least one GPU")
         if not 1 <= self.minimum <= self.pods:
             raise BadGang(f"--min is {self.minimum}: it must be from 1 to {self.pods}")
         if self.tier is not None and self.tier < 1:
@@ -127,8 +127,8 @@ def explain(
     If no node is on the map and the gang asks for no tier, there are no landings, and `fits` only says whether the
     cluster has room. view, autoscaler: the caches of extender and autoscaler; the gang's pods are added to them and
     stay. nodes: all nodes of the cluster. map_fault: why there is no map, "" if there is one. policy, gpus: the
-    autoscaler's policy, and its names of GPU resources. now_s: since 1970. Raises BadGang if amounts of the gang are
-    invalid.
+    autoscaler's policy, and its names of GPU resources. now_s: since 1970. Raises BadGang if a resource
+    quantity of the gang is invalid.
     """
     pods = _pods(gang, now_s)
     shape = _shape(pods[0])
@@ -148,11 +148,11 @@ def explain(
         plan = GangPlan(key)
         why = _without_map(gang, int(room.sum()), map_fault)
     else:
-        why = [_verdict(gang, plan, view.fabric), *_reasons(gang, plan, view.fabric, room)]
+        why = [_verdict(gang, plan, view.fabric), *_fit_by_tier(gang, plan, view.fabric, room)]
     why += _refusals(nodes, shape)
     if planned_pods := sum(len(each.reserved_pods()) for each in others):
         why.append(f"Room for {_count(planned_pods, 'pod')} of gangs that wait already is kept out of it.")
-    why += [] if chain is None else _decided(chain, fits)
+    why += [] if chain is None else _queue_and_decision(chain, fits)
     return Explained(fits, _landings(gang, plan, view, shape, room), tuple(why))
 
 
@@ -185,7 +185,7 @@ def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
 
 
 def _shape(pod: Pod) -> PodShape:
-    """Return the shape of a pod. Raises BadGang if its amounts are invalid."""
+    """Return the shape of a pod. Raises BadGang if a resource quantity of it is invalid."""
     try:
         return shape_of(pod)
     except KubeError as error:
@@ -230,7 +230,10 @@ def _path(fabric: Fabric, host: int) -> str:
 
 
 def _without_map(gang: AskedGang, room: int, map_fault: str) -> list[str]:
-    """Say what is known without switches: the planner has no opinion then."""
+    """Return the sentences for a cluster without a map, for which the planner makes no plan.
+
+    room: pods that fit in all. map_fault: why there is no map.
+    """
     what = f"{gang.pods}x{gang.gpus} GPUs {'have room' if room >= gang.pods else 'have no room'} now"
     return [f"{what}: {_count(room, 'such pod')} would fit.", f"kube-scheduler chooses alone: {map_fault}."]
 
@@ -253,8 +256,13 @@ def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
     return f"{size} would land {where}."
 
 
-def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
-    """Return sentences that say, tier by tier from the nodes up, where the gang's min fits."""
+def _fit_by_tier(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
+    """Return a sentence for each tier, from the nodes up to that of the plan, or to the widest that the gang may span
+    if no pod is planned: how many switches hold the gang's min.
+
+    Ends early at a tier with a single switch. One sentence if there is neither room nor a plan; [] without a map. room:
+    pods of the gang that each host still holds, by host ID.
+    """
     if not fabric.mapped_count:
         return []
     known = np.array(fabric.mapped)
@@ -327,8 +335,11 @@ def chain_of(
     )
 
 
-def _decided(chain: Chain, fits: bool) -> list[str]:
-    """Return sentences on the queue and on the autoscaler's decision. fits: the gang has a place now."""
+def _queue_and_decision(chain: Chain, fits: bool) -> list[str]:
+    """Return sentences on the queue and on the autoscaler's decision. fits: the gang has a place now.
+
+    If it fits, the decision is only told if its reason is one of _HINDER, which counts whatever room there is.
+    """
     queue = chain.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]

@@ -1,6 +1,7 @@
 """Shows what the time of a job, or of a queue, was spent on: `turnout goodput`.
 
-Its source is the totals that turnout-run writes to its log, read by cli/commands/job_goodput.py.
+Its source is the totals that turnout-run writes to its log, read by cli/verb_support/job_goodput.py. The kinds of time
+are TimeKind of launcher/goodput/job_time.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from turnout.launcher.goodput.job_time import KINDS, TimeKind
 _PLAIN = re.compile(r"\d\d:\d\d:\d\d info +(\w+) ")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _NAMED = 5  # jobs that a note names
-_MOST_REASON = 64  # characters
+_MAX_REASON = 64  # characters
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
@@ -70,13 +71,13 @@ def _totals(fields: Mapping[str, object]) -> Totals | None:
         return None
     kinds_s = {kind.value: number(fields.get(f"{kind}_s")) or 0.0 for kind in KINDS}
     gpu_s = {kind.value: number(fields.get(f"{kind}_gpu_s")) or 0.0 for kind in KINDS}
-    reason, round_ = str(fields.get("reason") or "")[:_MOST_REASON], number(fields.get("round"))
+    reason, round_ = str(fields.get("reason") or "")[:_MAX_REASON], number(fields.get("round"))
     ended = int(round_) if reason and round_ is not None else None
     return Totals(until_s, wall_s, undecided_s, kinds_s, gpu_s, fields.get("steps") == "reported", ended, reason)
 
 
 def number(value: object) -> float | None:
-    """Return a finite number that is not negative, given as a number or as its text; None for anything else."""
+    """Return `value` as a float if it is a finite number that is not negative, or the text of one; else None."""
     found = float(value) if isinstance(value, str | int | float) and _NUMBER.fullmatch(str(value)) else math.nan
     return found if math.isfinite(found) else None
 

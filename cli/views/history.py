@@ -29,17 +29,14 @@ _LASTING = (  # annotations that hold until somebody takes them away
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One decision. at: RFC 3339, when it was last reported. times: how often. object: what it is about.
+    """One decision."""
 
-    source: a component, annotation, or decision-log.
-    """
-
-    at: str
-    source: str
+    at: str  # RFC 3339, when it was last reported
+    source: str  # a component, "annotation", or "decision-log"
     reason: str
-    object: str
+    object: str  # what it is about
     text: str
-    times: int = 1
+    times: int = 1  # how often it was reported
     since: str = ""
 
 
@@ -106,7 +103,7 @@ def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], 
 
 
 def in_order(history_rows: Iterable[HistoryRow]) -> list[HistoryRow]:
-    """Sort by time; what has none, and holds now, comes last."""
+    """Return the rows sorted by time, then by source and reason. Rows without a time, which hold now, come last."""
     return sorted(history_rows, key=lambda row: (not row.at, row.at, row.source, row.reason))
 
 

@@ -1,6 +1,6 @@
 """A listing in each of its formats: a table, a wide table, JSON, YAML, or names that other commands accept.
 
-Verbs make the rows; commands/listing_output.py decides when a listing is printed.
+Verbs make the rows; verb_support/listing_output.py decides when a listing is printed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """One column of a table. wide: only in the wide table. number: aligned to the right.
-
-    order: sort key of a row, None to sort by the cell's text. share: 0 to 1, drawn as a bar in a live listing.
-    """
+    """One column of a table."""
 
     head: str
     cell: Callable[[R], str]
-    wide: bool = False
-    number: bool = False
-    order: Callable[[R], Any] | None = None
-    share: Callable[[R], float] | None = None
+    wide: bool = False  # only in the wide table
+    number: bool = False  # aligned to the right
+    order: Callable[[R], Any] | None = None  # sort key of a row, None to sort by the cell's text
+    share: Callable[[R], float] | None = None  # 0 to 1, drawn as a bar in a live listing
 
     def key(self, row: R) -> Any:
         """Return the sort key of a row: numbers before texts, ascending."""
@@ -76,7 +73,8 @@ class Listing(Generic[R]):
 def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> str:
     """Return a listing as text, without a newline at the end. output_format: one of FORMS.
 
-    headers: False leaves only the rows of a table, without its heading, its notes and the text for an empty one.
+    JSON and YAML are of the listing's document if it has one, else a list of its rows. headers: False leaves only the
+    rows of a table, without its heading, its notes and the text for an empty one; other formats ignore it.
     """
     if output_format in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]

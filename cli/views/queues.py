@@ -19,28 +19,28 @@ from turnout.jobs.queues.model import NAMESPACE, QueueShare, bounds_several
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue, in GPUs. None: not configured, or unknown.
-
-    share_gpus: its quota. limit_gpus: the most it may use. lent_gpus: GPUs of its elastic workers, which leave if
-    another job needs them. borrowed_gpus: what it uses beyond its quota. waiting, running: numbers of jobs.
-    """
+    """One queue, in GPUs. None: not configured, or unknown."""
 
     queue: str
     open: bool
-    share_gpus: int | None
-    limit_gpus: int | None
+    share_gpus: int | None  # its quota
+    limit_gpus: int | None  # the most it may use
     used_gpus: int
-    lent_gpus: int
-    borrowed_gpus: int
+    lent_gpus: int  # GPUs of its elastic workers, which leave if another job needs them
+    borrowed_gpus: int  # what it uses beyond its quota
     free_gpus: int | None
-    running: int
-    waiting: int
+    running: int  # jobs that do not wait, and gangs that no job of a known kind owns
+    waiting: int  # jobs
     wanted_gpus: int | None  # GPUs that its waiting jobs still need for their min
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 
 
 def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
-    """Return a row, by name, for every queue that is configured or has a job. gpus: names of GPU resources."""
+    """Return a row for every queue that is configured or has a job or a gang, sorted by name.
+
+    A configured one that bounds several queues together is left out, unless it has jobs. gangs: those that no job of a
+    known kind owns. gpus: names of GPU resources.
+    """
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
@@ -106,7 +106,10 @@ def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
 
 
 def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
-    """Return the queues in the autoscaler's ConfigMaps. A queue or page that cannot be read is left out."""
+    """Return the rows of the queues in the autoscaler's ConfigMaps, sorted by name.
+
+    A ConfigMap whose status cannot be read is left out. pages: the ConfigMaps, one for each queue.
+    """
     found = []
     for page in pages:
         data = page.get("data") or {}
@@ -119,7 +122,7 @@ def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
 
 
 def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
-    """Return the row of a queue from its status in the autoscaler's ConfigMap.
+    """Return the row of the queue `name` from its status in the autoscaler's ConfigMap.
 
     The status has neither missing GPUs nor namespaces: `wanted_gpus` is None, `namespaces` is (). Raises KeyError,
     TypeError or ValueError if it is malformed.

@@ -19,40 +19,37 @@ BY = ("job", "queue", "namespace", "node")
 
 @dataclass(frozen=True, slots=True)
 class PodGpus:
-    """One pod that requests GPUs. node: "" until it has one. job: KIND/NAMESPACE/NAME."""
+    """One pod that requests GPUs."""
 
-    job: str
+    job: str  # KIND/NAMESPACE/NAME
     namespace: str
     queue: str
-    node: str
+    node: str  # "" until it has one
     gpus: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """The GPUs of one node. why: why no new pod may go there, "" if one may."""
+    """The GPUs of one node."""
 
     node: str
     gpus: int
-    why: str = ""
+    why: str = ""  # why no new pod may go there, "" if one may
 
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """One job, queue, namespace or node, and what it holds. gpus: of pods with a node. waiting_gpus: of those without.
-
-    offered_gpus: of a node, None for all else. share: of all GPUs of the cluster, 0 to 1. why: of a node.
-    """
+    """One job, queue, namespace or node, and what it holds."""
 
     name: str
-    gpus: int
-    share: float
+    gpus: int  # of pods with a node
+    share: float  # of all GPUs of the cluster, 0 to 1
     pods: int
     nodes: int
-    waiting_gpus: int
+    waiting_gpus: int  # of pods without a node
     queue: str = ""
-    offered_gpus: int | None = None
-    why: str = ""
+    offered_gpus: int | None = None  # of a node, None for all else
+    why: str = ""  # why no new pod may go to the node, "" if one may
 
 
 @dataclass(slots=True)
@@ -107,7 +104,7 @@ def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> l
     """Return one row for each job, queue, namespace or node, sorted by GPUs in use, most first.
 
     by: one of BY. By node, nodes that offer GPUs have a row even if nothing runs there, and pods without a node are
-    left out.
+    left out. holdings: of all pods with GPUs, also waiting ones. offers: of all nodes; the shares are of their sum.
     """
     offered = {each.node: each for each in offers} if by == "node" else {}
     sums = {name: _Sum() for name in offered}
@@ -125,7 +122,10 @@ def rows(by: str, holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> l
 
 
 def summary(holdings: Iterable[PodGpus], offers: Sequence[NodeOffer]) -> str:
-    """Return a sentence that says how many GPUs of the cluster are in use."""
+    """Return a sentence that says how many GPUs of the cluster are in use, and how many are on closed nodes.
+
+    holdings: of all pods with GPUs; those without a node do not count. offers: of all nodes.
+    """
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)
     share = f" ({used / total_gpus:.0%})" if total_gpus else ""

@@ -21,13 +21,13 @@ _NAMED = 3  # nodes that one line names
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One node. keys: names that a map may use for it. why: why no new pod may go there, "" if one may."""
+    """One node."""
 
     node: str
-    keys: frozenset[str]
+    keys: frozenset[str]  # names that a map may use for it
     gpus: int
     used_gpus: int
-    why: str = ""
+    why: str = ""  # why no new pod may go there, "" if one may
 
     @property
     def free_gpus(self) -> int:
@@ -37,22 +37,18 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One switch, or one node. path: from the root, written as one text. tier: 0 of a node, 1 of a leaf switch.
+    """One switch, or one node."""
 
-    hosts: that the map has under it. missing: those of which there is no node. closed: nodes that take no new pods.
-    empty_nodes: nodes whose GPUs are all free.
-    """
-
-    path: str
-    depth: int
-    tier: int
-    hosts: int
-    missing: tuple[str, ...]
+    path: str  # from the root, written as one text
+    depth: int  # below the root, for the indent
+    tier: int  # 0 of a node, 1 of a leaf switch
+    hosts: int  # number of those that the map has under it
+    missing: tuple[str, ...]  # hosts of the map of which there is no node
     gpus: int
     used_gpus: int
     free_gpus: int
-    empty_nodes: int
-    closed: tuple[str, ...]
+    empty_nodes: int  # nodes whose GPUs are all free
+    closed: tuple[str, ...]  # nodes that take no new pods
 
 
 def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
@@ -83,7 +79,10 @@ def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool)
 
 
 def _hosts_below(paths: Mapping[str, Path]) -> dict[Path, list[str]]:
-    """Return the hosts under each switch, by the path of the switch."""
+    """Return the hosts under each switch, also indirectly, by the path of the switch, in the order of `paths`.
+
+    paths: host of the map -> its switches from the root down.
+    """
     below: dict[Path, list[str]] = {}
     for host, path in paths.items():
         for depth in range(1, len(path) + 1):
@@ -102,14 +101,18 @@ def _unmapped(nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
 
 
 def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:
-    """Write the path of a host, by its node's name where there is one."""
+    """Return the path of a host in the tree, ending with its node's name, or with the host if it is no node.
+
+    path: its switches from the root down. by_key: nodes by name and address.
+    """
     return "/".join([*path, by_key[host].node if host in by_key else host])
 
 
 def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, TreeNode]) -> Branch:
     """Return one row of the tree: a switch or host with the sums over its nodes.
 
-    path: its name in the tree. tier: 0 for a node. hosts: of the map, under it. by_key: nodes by name and address.
+    path: its name in the tree. depth: of the row, for the indent. tier: 0 for a node. hosts: of the map, under it.
+    by_key: nodes by name and address.
     """
     nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(

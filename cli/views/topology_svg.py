@@ -46,8 +46,8 @@ class _Box:
 def svg(paths: Mapping[str, Path], nodes: Sequence[TreeNode], holders: Holders, notes: Sequence[str] = ()) -> str:
     """Return the picture as SVG. Up to eight gangs with most GPUs have a colour of their own; the others share one.
 
-    paths: host of the map -> its switches from the root down. holders: GPUs of each gang on each node. notes: lines
-    below the title.
+    paths: host of the map -> its switches from the root down. nodes: of the cluster, on the map or not. holders: GPUs
+    of each gang on each node. notes: lines below the title.
     """
     by_key = {key: node for node in reversed(nodes) for key in node.keys}
     colours, legend = _colours(holders)
@@ -79,7 +79,10 @@ def _safe(text: str) -> str:
 
 
 def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
-    """Return one sentence that says what the picture shows."""
+    """Return one sentence with the numbers of nodes and switches, and of used and free GPUs.
+
+    paths: host of the map -> its switches from the root down. nodes: of the cluster, on the map or not.
+    """
     gpus, used = sum(node.gpus for node in nodes), sum(min(node.used_gpus, node.gpus) for node in nodes)
     free = sum(node.free_gpus for node in nodes)
     switches = len({path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)})
@@ -104,9 +107,10 @@ def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 def _tree(paths: Mapping[str, Path], nodes: Sequence[TreeNode], by_key: Mapping[str, TreeNode]) -> _Box:
-    """Return the boxes of all switches. Nodes with GPUs that are not on the map are in a box of their own.
+    """Return the boxes of all switches below a box without a name. Nodes with GPUs that are not on the map are in a box
+    of their own.
 
-    by_key: nodes by name and address.
+    paths: host of the map -> its switches from the root down. by_key: nodes by name and address.
     """
     root, known = _Box(""), dict[Path, _Box]()
     for host in sorted(paths, key=lambda each: ([natural_key(name) for name in paths[each]], natural_key(each))):

@@ -97,7 +97,10 @@ class _DaySums:
                 sums[name] += amount
 
     def line(self, day: str, queue: str) -> UsageLine:
-        """Return the day as one line, whose period begins with the day."""
+        """Return the day as one line of the queue. Its period begins with the day; its time is the period's end.
+
+        day: YYYY-MM-DD, in UTC.
+        """
         return UsageLine(
             rfc3339((unix_s(f"{day}T00:00:00Z") or 0.0) + ceil(self.seconds)),
             self.seconds,
@@ -344,13 +347,13 @@ def usage_listing(report: str, usage: Usage) -> Listing[Row]:
 def _is_shown(name: str, report: str, rows: Sequence[Row]) -> bool:
     """Return True for a column that a table shows: all but the idle reasons that are zero in every row.
 
-    name: of the column. report: the kind of report.
+    name: of the column. report: the kind of report. rows: all of it.
     """
     return not name.startswith("idle_") or any(values(report, row)[name] for row in rows)
 
 
 def _is_number(name: str) -> bool:
-    """Return True if a field holds a number: GPU-hours or GPUs."""
+    """Return True if the field `name` holds a number: GPU-hours or GPUs."""
     return name.endswith(("_hours", "_gpus"))
 
 

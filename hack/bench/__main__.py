@@ -1,8 +1,8 @@
 """`python -m hack.bench NAME ... [--quick|--smallest]` runs benchmarks, `--all` every one, each by itself.
 
 A benchmark is a folder here whose module `run` has a `run(scale) -> Outcome`. It prints tables for people and, as its
-last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 3 for a
-strict one that misses a target; 1 for a benchmark that broke.
+last line, one JSON object, which also goes to build/bench/NAME.json unless the run is of the smallest size. Exit
+status: 1 if a benchmark broke, else 3 if a strict one missed a target, else 0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ RESULTS = Path("build/bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the named benchmarks and print their outcomes. Return 0, MISSED if a target is missed, 1 if one of several
-    breaks.
+    """Run the named benchmarks and print their outcomes. Return the exit status that the module's docstring describes.
+
+    A single benchmark runs in this process, and its exception is raised. argv: without the program's name; None for
+    that of this process.
     """
     names = names_of_benchmarks()
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def shown_status(name: str, outcome: Outcome, save: bool = True) -> int:
-    """Show an outcome, and return the exit status that it stands for."""
+    """Show an outcome as `show` does. Return MISSED if it is strict and missed a target, else 0."""
     show(name, outcome, save)
     return MISSED if outcome.strict and not all(target.met for target in outcome.targets) else 0
 
@@ -59,7 +61,7 @@ def names_of_benchmarks() -> list[str]:
 
 
 def runner(name: str) -> Callable[[Scale], Outcome]:
-    """Return a benchmark's run."""
+    """Return the function `run` of a benchmark. name: one of `names_of_benchmarks`. Raises ImportError for another."""
     run: Callable[[Scale], Outcome] = importlib.import_module(f"hack.bench.{name}.run").run
     return run
 
@@ -72,8 +74,8 @@ def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[s
     """Run each benchmark in its own process, so that one does not affect another, and a failure does not stop the
     others.
 
-    Returns 1 if one breaks, else MISSED if a target is missed, else 0. status_of: runs a command and returns its exit
-    status.
+    Returns 1 if one breaks, else MISSED if a strict one misses a target, else 0. status_of: runs a command and returns
+    its exit status.
     """
     broken, missed = [], False
     for name in names:

@@ -20,22 +20,22 @@ from pathlib import Path
 from hack.chaos import job_strikes, strike_table
 from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
-from hack.chaos.runner import Outcome, run
+from hack.chaos.runner import ChaosOutcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
-from turnout.cli.commands.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import ended_by_sigterm
 
 _JOB = "job"  # all faults of the training job
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The faults that are to strike. kinds: by scenarios. faults: in the training job. named: those that must."""
+    """The faults that are asked for."""
 
-    kinds: tuple[Kind, ...] = tuple(Kind)
-    faults: tuple[Fault, ...] = tuple(Fault)
-    named: tuple[Fault, ...] = ()
+    kinds: tuple[Kind, ...] = tuple(Kind)  # whose scenarios run
+    faults: tuple[Fault, ...] = tuple(Fault)  # that may hit the training job
+    named: tuple[Fault, ...] = ()  # that the command line names: each of them has to hit it
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Asked:
@@ -52,11 +52,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The faults to run. kinds: what is asked for; seeds: how many, from `seed` on; faults: of the training job."""
+    """The faults to run."""
 
-    seed: int = 1
-    seeds: int = 1
-    faults: int = 6
+    seed: int = 1  # the first one
+    seeds: int = 1  # number of seeds, from `seed` on
+    faults: int = 6  # number of faults in the training job, for each seed
     kinds: Asked = Asked()
     folder: Path = Path("build/chaos")
 
@@ -64,6 +64,8 @@ class Settings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the schedule of each seed and the scenarios, print the results, and return the exit code: 1 for any
     failure.
+
+    argv: None for that of this process.
     """
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")
@@ -101,7 +103,7 @@ def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
     return found, failed
 
 
-def _play(seed: int, settings: Settings) -> Outcome:
+def _play(seed: int, settings: Settings) -> ChaosOutcome:
     """Run the schedule of one seed on the simulated cluster; print its faults and violated invariants; return the
     outcome.
 
@@ -125,7 +127,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
     return outcome
 
 
-def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
+def _event_lines(events: Sequence[FaultEvent], outcome: ChaosOutcome) -> list[str]:
     """Return lines of text: each fault, each new round and the end, with the seconds since the start.
 
     events: the schedule, in order.
@@ -145,7 +147,7 @@ def _event_lines(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
     return lines
 
 
-def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
+def _close(settings: Settings, outcomes: Sequence[ChaosOutcome], strikes: Sequence[Strike]) -> int:
     """Print the table of strikes, the named faults that hit nothing, and a summary as JSON.
 
     Returns the exit code: 1 if a named fault hit nothing, else that of the strikes. outcomes: of the training jobs.

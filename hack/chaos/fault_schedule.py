@@ -25,8 +25,8 @@ class Fault(Enum):
     FULL = "storage full"
 
 
-# What training must not notice: nobody's process ends by it, nobody's memory is lost.
-UNNOTICED = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.AUTOSCALER, Fault.CUT, Fault.FULL})
+# Faults that end no process and lose no memory.
+HARMLESS = frozenset({Fault.STOPPED, Fault.API, Fault.EXTENDER, Fault.AUTOSCALER, Fault.CUT, Fault.FULL})
 LOSES_MEMORY = frozenset({Fault.POD, Fault.COORDINATOR, Fault.NODE})
 _DURING_RECOVERY = 0.3  # share of faults that hit a job which still recovers from the fault before
 

@@ -18,52 +18,44 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event in the history. home: id of the pod or host whose loss also loses the worker's memory.
+    """One event in the history. Fields that an event does not have keep their defaults."""
 
-    Fields that an event does not have keep their defaults.
-    """
-
-    event: str
-    at_s: float
-    round: int = 0
-    world: int = 0
-    rank: int = -1
-    worker: str = ""
-    home: str = ""
-    node: str = ""
+    event: str  # the word, as in the module's docstring
+    at_s: float  # CLOCK_MONOTONIC, in seconds
+    round: int = 0  # of the rendezvous, from 1
+    world: int = 0  # number of ranks in the round
+    rank: int = -1  # of the process; -1 for a record of the runner
+    worker: str = ""  # TURNOUT_WORKER of the process
+    home: str = ""  # id of the pod or host whose loss also loses the worker's memory
+    node: str = ""  # Kubernetes node of the process
     step: int = -1
     epoch: int = -1
-    cursor: int = -1
-    source: str = ""
-    samples: tuple[int, ...] = ()
-    loss: float = 0.0
-    rate: float = 0.0
-    disk: bool = False
+    cursor: int = -1  # position of the sampler in the epoch
+    source: str = ""  # from which the process resumed: "memory", "disk", "fresh" or another source of Checkpointer
+    samples: tuple[int, ...] = ()  # IDs of those that the rank trained on in the step
+    loss: float = 0.0  # of the rank's part of the batch, weighted
+    rate: float = 0.0  # learning rate
+    disk: bool = False  # the save also goes to storage
     pid: int = 0
     restarts: int = 0  # that were charged to its job so far
-    why: str = ""
-    model: tuple[float, ...] = ()
-    kind: str = ""
-    who: str = ""
-    code: int = -1
+    why: str = ""  # of `ended`: "done" or "stop"; of `over`: what failed
+    model: tuple[float, ...] = ()  # weights, of `ended` with "done"
+    kind: str = ""  # name of the Fault
+    who: str = ""  # what the fault hit; "" if there was nothing to hit
+    code: int = -1  # of `over`: 0 if the job completed, else 1
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The planned job. minimum, maximum: bounds of the number of ranks. samples: of the data set. batch: samples of a
-    step.
+    """The planned job."""
 
-    model: weights of the undisturbed run, () if there was none. harmless: kinds of faults that end no process and lose
-    no memory.
-    """
-
-    minimum: int
-    maximum: int
-    samples: int
-    batch: int
+    minimum: int  # ranks
+    maximum: int  # ranks
+    samples: int  # of the data set
+    batch: int  # samples of a step, over all ranks
     epochs: int
-    model: tuple[float, ...] = ()
-    harmless: frozenset[str] = frozenset()
+    model: tuple[float, ...] = ()  # weights of the undisturbed run, () if there was none
+    harmless: frozenset[str] = frozenset()  # names of the faults that end no process and lose no memory
 
     @property
     def steps(self) -> int:

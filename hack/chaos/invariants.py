@@ -15,28 +15,28 @@ RTOL, TINY = 1e-9, 1e-14
 
 
 class Invariant(Enum):
-    """The invariants."""
+    """A rule that every history has to keep. The value is its sentence."""
 
-    APART = "two worlds never train at once"
-    SIZES = "a world is never smaller than min nor larger than max"
-    ONE_EACH = "a round has one world, and one process for each rank of it"
-    ALIKE = "all ranks of a round go on from the same step, and make the same steps in order"
-    COMMITTED = "a step that is committed in storage is never lost"
-    MEMORY = (
+    NO_OVERLAP = "two worlds never train at once"
+    WORLD_SIZE = "a world is never smaller than min nor larger than max"
+    RANKS_UNIQUE = "a round has one world, and one process for each rank of it"
+    SAME_START = "all ranks of a round go on from the same step, and make the same steps in order"
+    COMMITTED_KEPT = "a step that is committed in storage is never lost"
+    MEMORY_KEPT = (
         "after at most one fault, a step that all ranks had in memory is not lost, and is restored from memory and not "
         "from storage"
     )
-    ONCE = "each sample is trained on exactly once in an epoch"
-    ENDED = "the job comes to its end"
+    SAMPLES_ONCE = "each sample is trained on exactly once in an epoch"
+    END = "the job comes to its end"
     MODEL = "the model is that of the undisturbed run"
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that was violated. what: where, with the numbers that show it."""
+    """An invariant that was violated."""
 
     invariant: Invariant
-    what: str
+    what: str  # where, with the numbers that show it
 
     def __str__(self) -> str:
         return f"{self.invariant.value}: {self.what}"
@@ -70,7 +70,8 @@ def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
         if before.steps_s[-1] > after.steps_s[0]:
             late_s = before.steps_s[-1] - after.steps_s[0]
             yield Violation(
-                Invariant.APART, f"round {before.number} made a step {late_s:.3f} s after the first of {after.number}"
+                Invariant.NO_OVERLAP,
+                f"round {before.number} made a step {late_s:.3f} s after the first of {after.number}",
             )
 
 
@@ -80,7 +81,7 @@ def _check_world_size(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Violat
         for world in sorted({record.world for record in each.records}):
             if not plan.minimum <= world <= plan.maximum:
                 what = f"round {each.number} has {world} ranks, {plan.minimum} to {plan.maximum} are allowed"
-                yield Violation(Invariant.SIZES, what)
+                yield Violation(Invariant.WORLD_SIZE, what)
 
 
 def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
@@ -89,13 +90,13 @@ def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
         worlds = sorted({record.world for record in each.records})
         if len(worlds) > 1:
             yield Violation(
-                Invariant.ONE_EACH, f"round {each.number} is a world of {' and of '.join(map(str, worlds))}"
+                Invariant.RANKS_UNIQUE, f"round {each.number} is a world of {' and of '.join(map(str, worlds))}"
             )
         seen = [record.rank for record in each.all("begun")]
         for rank in sorted(set(seen)):
             if seen.count(rank) > 1 or rank >= worlds[-1]:
                 what = f"rank {rank} of {worlds[-1]} has begun {seen.count(rank)} times in round {each.number}"
-                yield Violation(Invariant.ONE_EACH, what)
+                yield Violation(Invariant.RANKS_UNIQUE, what)
 
 
 def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
@@ -106,16 +107,19 @@ def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
     for each in rounds:
         begun = {(record.step, record.epoch, record.cursor) for record in each.all("begun")}
         if len(begun) > 1:
-            yield Violation(Invariant.ALIKE, f"round {each.number} begins at {sorted(begun)} (step, epoch, cursor)")
+            yield Violation(
+                Invariant.SAME_START, f"round {each.number} begins at {sorted(begun)} (step, epoch, cursor)"
+            )
         if each.start > reached:
             yield Violation(
-                Invariant.ALIKE, f"round {each.number} goes on from step {each.start}, and {reached} were made"
+                Invariant.SAME_START, f"round {each.number} goes on from step {each.start}, and {reached} were made"
             )
         for rank in sorted({record.rank for record in each.all("took")}):
             made = [record.step for record in each.all("took") if record.rank == rank]
             if made != list(range(each.start + 1, each.start + 1 + len(made))):
                 yield Violation(
-                    Invariant.ALIKE, f"rank {rank} of round {each.number} makes steps {made[:3]} after {each.start}"
+                    Invariant.SAME_START,
+                    f"rank {rank} of round {each.number} makes steps {made[:3]} after {each.start}",
                 )
         reached = max([reached, *(record.step for record in each.all("stepped"))])
 
@@ -130,7 +134,7 @@ def _check_committed_kept(rounds: Sequence[Round], runner_records: Sequence[Reco
             there = [r.step for r in runner_records if r.event == "committed" and r.at_s <= stepped_s]
             if there and max(there) > each.start:
                 what = f"round {each.number} goes on from step {each.start}, and step {max(there)} was in storage"
-                yield Violation(Invariant.COMMITTED, what)
+                yield Violation(Invariant.COMMITTED_KEPT, what)
         stepped_s = max([stepped_s, *each.steps_s])
 
 
@@ -155,7 +159,7 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
         source, held = after.all("begun")[0].source, before.saved_by_all
         if after.start < held or (source != "memory" and held > 0):
             goes_on = f"round {after.number} goes on from step {after.start} ({source})"
-            yield Violation(Invariant.MEMORY, f"all of round {before.number} had saved step {held}, {goes_on}")
+            yield Violation(Invariant.MEMORY_KEPT, f"all of round {before.number} had saved step {held}, {goes_on}")
 
 
 def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
@@ -183,19 +187,19 @@ def _check_samples_once(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Viol
     """
     line = _final_lineage(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):
-        yield Violation(Invariant.ONCE, f"step {missing[0]} is missing, but later steps exist")
+        yield Violation(Invariant.SAMPLES_ONCE, f"step {missing[0]} is missing, but later steps exist")
     seen: defaultdict[int, list[int]] = defaultdict(list)
     for step, (epoch, ids, whole) in sorted(line.items()):
         seen[epoch] += ids
         if not whole:
-            yield Violation(Invariant.ONCE, f"a rank has not told what it trained on in step {step}")
+            yield Violation(Invariant.SAMPLES_ONCE, f"a rank has not told what it trained on in step {step}")
     newest = max(seen, default=0)
     for epoch, ids in sorted(seen.items()):
         if again := sorted({each for each in ids if ids.count(each) > 1}):
-            yield Violation(Invariant.ONCE, f"epoch {epoch} has sample {again[0]} {ids.count(again[0])} times")
+            yield Violation(Invariant.SAMPLES_ONCE, f"epoch {epoch} has sample {again[0]} {ids.count(again[0])} times")
         lost = set(range(plan.samples)) - set(ids)
         if lost and (epoch < newest or max(line) >= plan.steps):
-            yield Violation(Invariant.ONCE, f"epoch {epoch} lacks {len(lost)} samples, {min(lost)} first")
+            yield Violation(Invariant.SAMPLES_ONCE, f"epoch {epoch} lacks {len(lost)} samples, {min(lost)} first")
 
 
 def _done(records: Sequence[Record]) -> list[Record]:
@@ -209,16 +213,18 @@ def _check_end(runner_records: Sequence[Record], done: Sequence[Record], plan: J
     the ranks that completed the job. runner_records: of the runner.
     """
     for over in (record for record in runner_records if record.event == "over" and record.code):
-        yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")
+        yield Violation(Invariant.END, f"the job was over with {over.code}: {over.why}")
     if not done or any(record.step != plan.steps for record in done):
         at = sorted({record.step for record in done})
-        yield Violation(Invariant.ENDED, f"it was to end after step {plan.steps}, and did after {at or 'none'}")
+        yield Violation(Invariant.END, f"it was to end after step {plan.steps}, and did after {at or 'none'}")
 
 
 def _check_model(done: Sequence[Record], plan: JobPlan) -> Iterator[Violation]:
-    """Yield a violation if the final model differs from that of an undisturbed run by more than RTOL.
+    """Yield a violation for each final model with a weight that differs from that of the undisturbed run by more than
+    the relative tolerance RTOL (and by more than TINY), or with another number of weights.
 
-    Skipped if plan.model is empty. done: records of the ranks that completed the job.
+    Equal models of several ranks count once. Nothing if plan.model is empty. done: records of the ranks that completed
+    the job.
     """
     for model in {record.model for record in done if record.model} if plan.model else ():
         close = len(model) == len(plan.model) and all(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
+from hack.chaos.fault_schedule import HARMLESS, Fault, FaultEvent
 from hack.chaos.history import JobPlan, Record, read
 from hack.chaos.invariants import Violation, find_violations
 from hack.chaos.testbed.fault_injectors import FaultInjectors
@@ -24,18 +24,18 @@ _QUIET = 3  # steps of one round: then it trains again
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one job. took_s: from its submission to its end."""
+class ChaosOutcome:
+    """The outcome of one job."""
 
     records: tuple[Record, ...]
     violations: tuple[Violation, ...]
-    took_s: float
+    took_s: float  # from its submission to its end
 
 
-async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
+async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutcome:
     """Run the job under a schedule of faults. home: must not exist; history and logs stay there.
 
-    Returns the outcome, with violations of invariants. A job that makes no progress within PATIENCE_S is one of them.
+    Returns the outcome, with violations of invariants. No progress within PATIENCE_S counts as a violation.
     Raises ChildFailed if a program does not start. events: the faults, in order.
     """
     began_s = time.monotonic()
@@ -51,9 +51,9 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
             await injectors.stop()
         model = await alone
         records = tuple(found.records)
-    harmless = frozenset(fault.name for fault in UNNOTICED)
+    harmless = frozenset(fault.name for fault in HARMLESS)
     job_plan = JobPlan(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
-    return Outcome(records, find_violations(records, job_plan), time.monotonic() - began_s)
+    return ChaosOutcome(records, find_violations(records, job_plan), time.monotonic() - began_s)
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
@@ -83,7 +83,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
     record: of the fault. After a fault that hit nothing or ends no process, any round counts. Faults that last are
     waited for first. Raises NoProgress after PATIENCE_S.
     """
-    newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
+    newer_than = -1 if not record.who or Fault[record.kind] in {*HARMLESS, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
         await injectors.settle()
         record = Record("", time.monotonic(), kind=Fault.API.name)

@@ -15,43 +15,46 @@ _HELD, _VIOLATED = "held", "VIOLATED"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An invariant that was looked at. violations: one line each, with the numbers that show it; () if it held."""
+    """An invariant that was looked at."""
 
     invariant: str
-    violations: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()  # one line each, with the numbers that show it; () if it held
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """The faults of one kind under one seed. times: how often the fault really happened. detail: its size, in words."""
+    """The faults of one kind under one seed."""
 
     kind: Kind
     seed: int
-    times: int
+    times: int  # how often the fault really happened
     checks: tuple[Check, ...] = ()
-    detail: str = ""
+    detail: str = ""  # size of the fault, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: an invariant of a kind over all seeds. verdict: held, VIOLATED, or why there is none."""
+    """One line of the table: an invariant of a kind over all seeds."""
 
     kind: Kind
     seeds: int
     struck: int
     invariant: str
-    verdict: str
+    verdict: str  # held, VIOLATED, or why there is none
 
 
 def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
-    """List a row for each invariant of each kind that was asked for, in the order of the kinds' numbers."""
+    """Return a row for each invariant of each kind in `asked`, in the order of the kinds' numbers.
+
+    A kind without a check has one row without an invariant. strikes: of all seeds, in any order.
+    """
     return tuple(row for kind in _sorted(asked) for row in _rows_of(kind, strikes))
 
 
 def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
     """Return the rows as lines of text, the heading first, and a line for each violation at the end.
 
-    asked: kinds that get rows even if they did not strike.
+    asked: kinds that get rows, even if they did not strike. strikes: of all seeds.
     """
     wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
     head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
@@ -66,7 +69,7 @@ def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
 
 
 def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
-    """Return a line for every violation, with its kind and seed."""
+    """Return a line for every violation in `strikes`, with its kind and seed."""
     return tuple(
         f"{_VIOLATED}: {TITLES[strike.kind]}, seed {strike.seed}: {check.invariant}: {what}"
         for strike in strikes
@@ -76,13 +79,13 @@ def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
 
 
 def never_struck(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
-    """List the kinds that were asked for and did not happen, or after which nothing was checked."""
+    """Return the kinds in `asked` that did not happen, or after which nothing was checked, by number."""
     struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
     return tuple(kind for kind in _sorted(asked) if kind not in struck)
 
 
 def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
-    """Return the exit code: 1 if an invariant was violated or a kind that was asked for never struck, else 0."""
+    """Return the exit code: 1 if an invariant was violated or a kind in `asked` never struck, else 0."""
     return 1 if violations(strikes) or never_struck(asked, strikes) else 0
 
 

@@ -27,12 +27,15 @@ from turnout.launcher.elastic.steps import Steps
 
 DISK_EVERY, KEPT = 20, 5
 UNPAUSED_STEPS = 3  # first steps of a round without a pause, so that the time of a recovery shows
-MOST_PAUSE_S = 1.0
+MAX_PAUSE_S = 1.0
 _LOOK_S = 0.02
 
 
 class HistoryWriter:
-    """The history of one process."""
+    """Appends events of one process to its file of the history.
+
+    The file is WORKER.ROUND.RANK.jsonl; launcher's variables in the environment name all three.
+    """
 
     def __init__(self, folder: Path) -> None:
         env = os.environ
@@ -52,7 +55,7 @@ class HistoryWriter:
         self._file = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, event: str, **more: Any) -> None:
-        """Append one line."""
+        """Append one event, with the time and what identifies the process. more: further fields of the event."""
         line = json.dumps({"event": event, "at_s": time.clock_gettime(time.CLOCK_MONOTONIC)} | self._head | more)
         os.write(self._file, line.encode() + b"\n")
 
@@ -90,14 +93,14 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.sampler.load_state_dict(state["sampler"])
 
-    def step(self, number: int, diary: HistoryWriter) -> None:
+    def step(self, number: int, history: HistoryWriter) -> None:
         """Train on one global batch, and record the samples and the loss. number: of the step, from 1."""
         sampler = self.sampler
         if not sampler.left:
             sampler.next_epoch()
         plan = sampler.plan(self.batch, world=self.world, rank=self.rank)
         part, ids = next(iter(plan.over(plan)))
-        diary.note("took", step=number, epoch=sampler.epoch, samples=ids if part.samples else [])
+        history.note("took", step=number, epoch=sampler.epoch, samples=ids if part.samples else [])
         with synced(self.model, part.sync):
             right = nn.functional.binary_cross_entropy_with_logits(self.model(self.points[ids]), self.sides[ids])
             loss = right * part.weight
@@ -107,7 +110,7 @@ class Training:
         sampler.done(part.global_samples)
         trained = ids if part.samples else []
         told = {"samples": trained, "loss": float(loss.detach()), "cursor": sampler.cursor}
-        diary.note("stepped", step=number, epoch=sampler.epoch, **told)
+        history.note("stepped", step=number, epoch=sampler.epoch, **told)
 
     def pause_before_step(self, number: int) -> None:
         """Sleep before a step, longer the nearer the end is, unless the file "finish" exists. So each fault meets a job
@@ -115,7 +118,7 @@ class Training:
 
         number: of the step.
         """
-        pause_s = min(MOST_PAUSE_S, self.plan["pace_s"] * self.total / (self.total - number + 1))
+        pause_s = min(MAX_PAUSE_S, self.plan["pace_s"] * self.total / (self.total - number + 1))
         end_s = time.monotonic() + pause_s
         while time.monotonic() < end_s and not (self.home / "finish").exists():
             time.sleep(min(_LOOK_S, pause_s))
@@ -124,20 +127,20 @@ class Training:
         return [float(value) for each in self.model.parameters() for value in each.detach().flatten()]
 
 
-def undisturbed(home: Path, diary: HistoryWriter) -> None:
+def undisturbed(home: Path, history: HistoryWriter) -> None:
     """Train in one process without saves, and record the final model, which every other run has to reach."""
     training = Training(home)
     for step in range(1, training.total + 1):
-        training.step(step, diary)
-    diary.note("ended", step=training.total, why="done", model=training.weights())
+        training.step(step, history)
+    history.note("ended", step=training.total, why="done", model=training.weights())
 
 
-def train(home: Path, diary: HistoryWriter) -> None:
+def train(home: Path, history: HistoryWriter) -> None:
     """Train as one rank under turnout-run, from the newest checkpoint to the end of the plan, or to the step at which
-    the job is drained. Each step is recorded in the history.
+    the job is drained. Each step is recorded in `history`.
 
-    torch.distributed is initialised before. home: a folder with plan.json; checkpoints go to home/storage/run. diary:
-    this rank's part of the history.
+    torch.distributed has to be initialised, and the variables of turnout-run to be set. home: a folder with plan.json;
+    checkpoints go to home/storage/run.
     """
     training = Training(home)
     checkpoints, steps = Checkpointer(home / "storage" / "run", replicated=True, keep=KEPT), Steps()
@@ -146,21 +149,21 @@ def train(home: Path, diary: HistoryWriter) -> None:
     if loaded:
         training.take(loaded.state)
     place = {"epoch": training.sampler.epoch, "cursor": training.sampler.cursor, "pid": os.getpid()}
-    diary.note("begun", step=start, source=checkpoints.stats().source or "fresh", **place)
+    history.note("begun", step=start, source=checkpoints.stats().source or "fresh", **place)
     checkpoints.prepare(training.state())
     for step in steps.count(start + 1):
         if step > training.total:
-            diary.note("ended", step=step - 1, why="done", model=training.weights())
+            history.note("ended", step=step - 1, why="done", model=training.weights())
             break
         if step > start + UNPAUSED_STEPS:
             training.pause_before_step(step)
-        training.step(step, diary)
+        training.step(step, history)
         last = steps.done(step)
         disk = last or step % DISK_EVERY == 0 or step == training.total
         checkpoints.save(step, training.state(), disk=disk)
-        diary.note("saved", step=step, disk=disk)
+        history.note("saved", step=step, disk=disk)
         if last:
-            diary.note("ended", step=step, why="stop")
+            history.note("ended", step=step, why="stop")
             break
 
 

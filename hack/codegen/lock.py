@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Resolve and write all lock files with uv. Return 0.
 
     --keep: only add and drop packages. Versions in dev.txt apply to the others too. anchors-nvrx.txt is for another
-    Python, and is maintained by hand.
+    Python, and is maintained by hand. argv: None for that of this process.
     """
     parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
     parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")

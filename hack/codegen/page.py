@@ -35,7 +35,7 @@ def bundle_digest() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Check that the bundle of the page is built from the present sources; with --write build it by npm first.
 
-    Returns 1 if it is stale, else 0.
+    Returns 1 if it is stale, else 0. argv: None for that of this process.
     """
     if "--write" in (sys.argv[1:] if argv is None else argv):
         for command in (["npm", "ci", "--no-audit", "--no-fund"], ["npm", "run", "check"], ["npm", "run", "build"]):

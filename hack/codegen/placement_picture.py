@@ -90,7 +90,10 @@ def _others(play: Scene, placed: Placed, gang: DemoGang) -> frozenset[str]:
 
 
 def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
-    """Return the gang of whole nodes that fits under one leaf and saves the most crossings."""
+    """Return the gang of whole nodes that we placed under one leaf and that saves the most crossings.
+
+    Raises ValueError if there is no such gang.
+    """
     candidates = [each for each in placements if each.gang.gpus == 8 and each.our_score.leaves == 1]
     return max(candidates, key=lambda each: (each.their_score.crossings - each.our_score.crossings, each.gang.letter))
 
@@ -169,7 +172,7 @@ def _half(
 
 
 def _corners(places: Sequence[DemoNode], left: int) -> dict[str, tuple[int, int]]:
-    """Return the upper left corner of each node, in pixels."""
+    """Return the upper left corner of each node as (x, y) in pixels, by its name. left: of the whole picture."""
     corners: dict[str, tuple[int, int]] = {}
     spines = sorted({place.spine for place in places})
     for number, spine in enumerate(spines):

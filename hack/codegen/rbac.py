@@ -47,7 +47,7 @@ Object = dict[str, Any]
 
 
 def files() -> dict[str, str]:
-    """Return the text of each file, by its path in FOLDER: roles, bindings and policies as templates of the chart."""
+    """Return the templates of roles, bindings and policies: their text by path relative to FOLDER."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
         "autoscaler/roles.yaml": (

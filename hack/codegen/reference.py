@@ -49,13 +49,13 @@ def pages() -> Mapping[str, str]:
     """Return the text of each page by its file name. Raises Undocumented for the first thing without a text."""
     writers: Mapping[str, Callable[[], str]] = {
         "README.md": _index,
-        "flags.md": flags,
-        "commands.md": commands,
-        "values.md": lambda: values(VALUES.read_text()),
-        "metrics.md": metrics,
-        "reasons.md": reasons,
+        "flags.md": flags_page,
+        "commands.md": commands_page,
+        "values.md": lambda: values_page(VALUES.read_text()),
+        "metrics.md": metrics_page,
+        "reasons.md": reasons_page,
         "annotations.md": lambda: labels_page((ROOT / "kube/labels.py").read_text()),
-        "exit-codes.md": exits,
+        "exit-codes.md": exits_page,
     }
     return {name: f"{HEADER}\n\n{write().rstrip()}\n" for name, write in writers.items()}
 
@@ -78,7 +78,7 @@ def _index() -> str:
 # -- flags
 
 
-def flags() -> str:
+def flags_page() -> str:
     """Return the page of the services' flags. Raises Undocumented for a flag without help."""
     services = (extender.parser(), nominator.parser(), autoscaler.parser(), controllers.parser())
     parts = ["# Flags of the services", "Made from the parsers of the programs."]
@@ -87,7 +87,7 @@ def flags() -> str:
     return "\n\n".join(parts)
 
 
-def commands() -> str:
+def commands_page() -> str:
     """Return the page of the commands of `turnout`. Raises Undocumented for a command or an option without help."""
     parts = ["# Commands of turnout", "Made from the parsers of the commands. [How to use them](../cli.md)."]
     for name, about, each in _commands_below(cli_parser()):
@@ -165,7 +165,7 @@ def _default(action: argparse.Action) -> str:
 # -- values
 
 
-def values(text: str) -> str:
+def values_page(text: str) -> str:
     """Return the page of the chart's values, a section for each top-level key. text: of values.yaml."""
     parts = ["# Values of the chart", "Made from the comments of `deploy/charts/turnout/values.yaml`."]
     sections: dict[str, list[tuple[str, str, str]]] = {"of all programs": []}
@@ -209,7 +209,7 @@ def _launcher_registry() -> CollectorRegistry:
     return registry
 
 
-def metrics() -> str:
+def metrics_page() -> str:
     """Return the page of metrics as Markdown, a section for each program. Raises Undocumented for one without help."""
     parts = [
         "# Metrics",
@@ -238,7 +238,7 @@ def families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str
 # -- reasons, annotations, exit codes
 
 
-def reasons() -> str:
+def reasons_page() -> str:
     """Return the page of reasons, with one heading, and so one anchor, for each reason word."""
     parts = [
         "# Reasons",
@@ -304,7 +304,7 @@ def labels_page(text: str) -> str:
     return "\n\n".join([*parts, *section()])
 
 
-def exits() -> str:
+def exits_page() -> str:
     """Return the page of exit codes, a section for each program."""
     table = [(f"`{code.value}`", _sentence(exit_codes.MEANS[code])) for code in exit_codes.ExitCode]
     run = [(f"`{code.value}`", _sentence(text)) for code, text in EXITS.items()]
@@ -342,7 +342,8 @@ def _sentence(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the pages with the code, or with --write rewrite the stale ones.
 
-    Return 1 if something is undocumented, or if a page is stale and was not written; else 0.
+    Return 1 if something is undocumented, or if a page is stale and was not written; else 0. argv: None for that of
+    this process.
     """
     parser = argparse.ArgumentParser(prog="reference", description="Make docs/reference from the code.")
     parser.add_argument("--write", action="store_true", help="write the pages")

@@ -27,7 +27,7 @@ class NoSource(Exception):
 
 
 def digest(text: str) -> str:
-    """Return twelve hex digits of the words of a page."""
+    """Return twelve hex digits of the words of the page `text`. Comments and white space do not count."""
     words = " ".join(re.sub(r"<!--.*?-->", "", text, flags=re.S).split())
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 
@@ -62,14 +62,15 @@ def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
 def translated(page: str, text: str, read: Callable[[str], str]) -> str:
     """Return the text of a Chinese page with the present digests of its English pages, and without a notice.
 
-    Raises NoSource if the first line of the page names no English page.
+    Raises NoSource if the first line of the page names no English page. page: its path. text: its content. read:
+    returns the content of the page at a path.
     """
     now = ", ".join(f"{path} {digest(read(path))}" for path in sources(page, text))
     return noticed(page, _SOURCES.sub(f"<!-- translated from {now} -->\n", text), read)
 
 
 def read(path: str) -> str:
-    """Return the text of a page of this repository."""
+    """Return the text of a page of this repository. path: relative to the repository."""
     return (ROOT / path).read_text()
 
 
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare the notices on Chinese pages with the English pages; with --write write them.
 
     --translated: record that these pages are up to date. Returns 1 if a notice is wrong and was not written, else 0.
+    argv: None for that of this process.
     """
     parser = argparse.ArgumentParser(prog="translations", description="Notices on Chinese pages that are old.")
     parser.add_argument("--write", action="store_true", help="write the notices")

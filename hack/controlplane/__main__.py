@@ -16,7 +16,10 @@ from hack.controlplane.tools import build, cache, parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command: build, path or up. Return 0; 1 for a ControlPlaneError, which is printed without a traceback."""
+    """Run one command: build, path or up. Return 0; 1 for a ControlPlaneError, which is printed without a traceback.
+
+    argv: None for that of this process.
+    """
     arguments = _parser().parse_args(argv)
     try:
         match arguments.command:

@@ -67,7 +67,7 @@ class Api:
         return json.loads(text) if text.startswith(("{", "[")) else text
 
     async def get(self, path: str) -> Any:
-        """Read one object or a list."""
+        """Return the object or the list at `path`. Raises as `call` does."""
         return await self.call("GET", path)
 
     async def create(self, body: Object, namespace: str = "default", query: str = "") -> Any:
@@ -96,11 +96,11 @@ class Api:
         return await self.call("PATCH", path, body, APPLY)
 
     async def patch(self, path: str, body: Object) -> Any:
-        """Change one object by merge patch."""
+        """Change the object at `path` by the merge patch `body`; return the new object. Raises as `call` does."""
         return await self.call("PATCH", path, body, MERGE)
 
     async def delete(self, path: str) -> Any:
-        """Delete one object, or a collection."""
+        """Delete the object or the collection at `path`; return the answer. Raises as `call` does."""
         return await self.call("DELETE", path)
 
     async def pods(self, namespace: str = "default", selector: str = "") -> list[Object]:

@@ -68,7 +68,7 @@ class Authority:
         """Create a key and sign a certificate for it; return their files.
 
         file: name without its ending. name, groups: of the subject. use: the extended key usage. hosts: names and
-        addresses.
+        addresses. ends: as in `server`.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
@@ -111,7 +111,7 @@ class Authority:
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write a private key as PEM, without a password, into a file that only its owner can read."""
+    """Write a private key as PEM, without a password, into the file `path`. Only the owner can read a new file."""
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(

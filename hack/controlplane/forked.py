@@ -78,7 +78,10 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the process has ended, and return its exit status. Raises subprocess.TimeoutExpired."""
+        """Wait until the process has ended, and return its exit status.
+
+        Raises subprocess.TimeoutExpired after `timeout` seconds; None waits without an end.
+        """
         until_s = time.monotonic() + (float("inf") if timeout is None else timeout)
         while (code := self.poll()) is None:
             if time.monotonic() > until_s:
@@ -87,7 +90,7 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if the process still runs."""
+        """Send the signal `number` if the process still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 

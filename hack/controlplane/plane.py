@@ -332,12 +332,12 @@ class ControlPlane:
         raise NotReady(name, f"was not ready within {within_s:.0f} s ({said})", self._tail(name))
 
     def _ended(self, name: str) -> NotReady | None:
-        """Return an error with the program's last lines of log if it has ended, else None."""
+        """Return an error with the last lines of the log of the program `name` if it has ended, else None."""
         exit_status = self._children.state(name)[1]
         return None if exit_status is None else NotReady(name, f"ended with status {exit_status}", self._tail(name))
 
     def _check_alive(self, name: str) -> None:
-        """Raise NotReady if the program has ended."""
+        """Raise NotReady if the program `name` has ended. Does nothing if it was never started."""
         if ended := self._ended(name):
             raise ended
 
@@ -381,7 +381,7 @@ class ControlPlane:
         return start(*self._ports(count))
 
     def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
-        """Write a kubeconfig that only its owner can read, and return its file. user: the credentials."""
+        """Write NAME.kubeconfig, which only its owner can read, and return its path. user: the credentials."""
         path = self.folder / f"{name}.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(programs.kubeconfig(self.url, self.ca, user))

@@ -23,7 +23,8 @@ SITE = ROOT / "build" / "docs"
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the site: lay out the pages, run the generator, and check that the pages load nothing from other hosts.
 
-    Returns 0, the generator's exit code if it fails, 1 if a page loads from another host.
+    Returns 0, the generator's exit code if it fails, 1 if a page loads from another host. argv: None for that of this
+    process.
     """
     parser = argparse.ArgumentParser(prog="docs", description="Build the docs site into build/docs.")
     parser.add_argument("generator", help="the path of zensical")

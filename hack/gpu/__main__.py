@@ -55,7 +55,7 @@ STAGES = (
 def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
     """Run the chosen stages one after another, and write their results to the folder --out.
 
-    Returns 0; 1 if a stage did not end well, 2 for an unknown stage.
+    Returns 0; 1 if a stage did not end well, 2 for an unknown stage. argv: None for that of this process.
     """
     args = _parser().parse_args(argv)
     names = [stage.name for stage in stages]

@@ -12,7 +12,7 @@ from hack.images.python_wheels import fetched
 
 ROOT = Path(__file__).parents[2]
 USUAL_PYTHON = "3.12"  # of the machines with a GPU that this was written for
-MOST_BYTES = 30 << 20  # so that the wheels travel with a checkout
+MAX_BYTES = 30 << 20  # so that the wheels travel with a checkout
 _FROM = {
     "launcher.txt": ("fsspec", "msgspec", "networkx", "numpy", "prometheus-client", "py-spy", "pyyaml", "safetensors",
                      "typing-extensions", "xxhash"),
@@ -38,7 +38,7 @@ def pins(lock: str, names: tuple[str, ...]) -> Iterator[str]:
 
 def main() -> int:
     """Download the wheels for the Python version in the first argument. Return 0; 1 if they are larger than
-    MOST_BYTES.
+    MAX_BYTES.
     """
     python = sys.argv[1]
     folder = folder_for(python)
@@ -51,8 +51,8 @@ def main() -> int:
         other.unlink()
     size = sum(wheel.stat().st_size for wheel in wheels)
     print(f"{folder.relative_to(ROOT)}: {len(wheels)} wheels for Python {python}, {size / 2**20:.1f} MiB")
-    if size > MOST_BYTES:
-        print(f"more than {MOST_BYTES >> 20} MiB: leave out what the stages do not need", file=sys.stderr)
+    if size > MAX_BYTES:
+        print(f"more than {MAX_BYTES >> 20} MiB: leave out what the stages do not need", file=sys.stderr)
         return 1
     return 0
 

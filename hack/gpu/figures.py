@@ -28,10 +28,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class StageEnd:
-    """How a stage ended. status: ok, failed, timed out, or not run."""
+    """How a stage ended."""
 
     stage: str
-    status: str
+    status: str  # "ok", "failed", "timed out" or "not run"
     took_s: float
     detail: str = ""
 
@@ -92,13 +92,13 @@ def arguments(argv: Sequence[str] | None = None) -> StageArguments:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target of the check on a GPU. maximum: True if the value must not be above the limit, else not below it."""
+    """A target of the check on a GPU."""
 
     words: str
     stage: str
     name: str
     limit: float
-    maximum: bool = True
+    maximum: bool = True  # True if the value must not be above the limit, else not below it
 
     def met(self, value: Number) -> bool:
         """Return True if the value meets the target."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 
-class HistoryWriter:
+class EventLog:
     """Appends one line per event; lines of several processes do not mix."""
 
     def __init__(self, path: str) -> None:
@@ -38,23 +38,23 @@ def _life() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def adds(device: str, diary: HistoryWriter) -> None:
+def adds(device: str, log: EventLog) -> None:
     """Add numbers on the device, in a process that was forked from a parent that has imported torch; record the sum."""
     total = torch.arange(1_000, device=device).sum().item()
-    diary.note("added", total=total, forked="turnout.launcher.workers.forkserver.child_main" in sys.modules)
+    log.note("added", total=total, forked="turnout.launcher.workers.forkserver.child_main" in sys.modules)
 
 
-def reduces(device: str, diary: HistoryWriter, backend: str = "gloo") -> None:
+def reduces(device: str, log: EventLog, backend: str = "gloo") -> None:
     """Add ones over all ranks on the device, and record the sum. backend: of torch.distributed."""
     dist.init_process_group(backend)
     ones = torch.ones(4, device=device)
     dist.all_reduce(ones)
-    diary.note("reduced", total=ones.sum().item(), world=dist.get_world_size())
+    log.note("reduced", total=ones.sum().item(), world=dist.get_world_size())
     dist.destroy_process_group()
 
 
-def trains(device: str, diary: HistoryWriter, steps: str = "400") -> None:
-    """Train from the newest save up to step `steps`, and record each step."""
+def trains(device: str, log: EventLog, steps: str = "400") -> None:
+    """Train on the device from the newest save up to step `steps`, and record each step. steps: a number, as text."""
     from turnout import Checkpointer, Steps
 
     torch.manual_seed(1)
@@ -63,7 +63,7 @@ def trains(device: str, diary: HistoryWriter, steps: str = "400") -> None:
     checkpoints, progress = Checkpointer(os.environ["GPU_CHECK_FOLDER"]), Steps()
     loaded = checkpoints.load(into={"model": model})
     start = loaded.step if loaded else 0
-    diary.note("started", step=start, life=_life())
+    log.note("started", step=start, life=_life())
     for step in progress.count(start):
         if step > int(steps):
             break
@@ -72,21 +72,21 @@ def trains(device: str, diary: HistoryWriter, steps: str = "400") -> None:
         optimizer.zero_grad()
         checkpoints.save(step, {"model": model}, disk=False, overlap=optimizer)
         progress.done(step)
-        diary.note("step", step=step, life=_life())
+        log.note("step", step=step, life=_life())
         time.sleep(0.02)
 
 
-def spins(device: str, diary: HistoryWriter) -> None:
+def spins(device: str, log: EventLog) -> None:
     """Start a long kernel and kill this process, in its first life; in the second life, use the device and end."""
     if _life() == 0:
         _long_kernel(device, 60)
-        diary.note("spinning", life=0)
+        log.note("spinning", life=0)
         os.kill(os.getpid(), signal.SIGKILL)
     total = torch.ones(8, device=device).sum().item()
-    diary.note("back", total=total, life=_life())
+    log.note("back", total=total, life=_life())
 
 
-def hangs(device: str, diary: HistoryWriter) -> None:
+def hangs(device: str, log: EventLog) -> None:
     """Step ten times; then rank 1 waits for a kernel that does not end, in its first life."""
     from turnout import Steps
 
@@ -94,12 +94,12 @@ def hangs(device: str, diary: HistoryWriter) -> None:
     steps = Steps()
     for step in range(1, 21):
         if step == 11 and _rank() == 1 and _life() == 0:
-            diary.note("hangs", step=step)
+            log.note("hangs", step=step)
             _long_kernel(device, 600)
             torch.ones(1, device=device).item()
         dist.all_reduce(torch.ones(4))
         steps.done(step)
-        diary.note("step", step=step, life=_life())
+        log.note("step", step=step, life=_life())
         time.sleep(0.05)
     dist.destroy_process_group()
 
@@ -117,7 +117,7 @@ def _long_kernel(device: str, seconds: float) -> None:
         torch.cuda._sleep(1_500_000_000)  # cycles: about a second each
 
 
-def restores(device: str, diary: HistoryWriter, size: str) -> None:
+def restores(device: str, log: EventLog, size: str) -> None:
     """Save a large state in the first process, which kills itself; load it from memory in the second process.
 
     device: of the training. size: key of SIZES.
@@ -132,7 +132,7 @@ def restores(device: str, diary: HistoryWriter, size: str) -> None:
         training.step()
         checkpoints.save(1, training.state(), disk=False)
         checkpoints.wait()
-        diary.note("saved")
+        log.note("saved")
         os.kill(os.getpid(), signal.SIGKILL)
     synchronize(training.device)
     began_s = time.monotonic()
@@ -145,7 +145,7 @@ def restores(device: str, diary: HistoryWriter, size: str) -> None:
     synchronize(training.device)
     restore_s = time.monotonic() - began_s
     facts = {"source": checkpoints.stats().source, "state_bytes": training.state_bytes()}
-    diary.note("restored", step=loaded.step, read_s=read_s, restore_s=restore_s, **facts)
+    log.note("restored", step=loaded.step, read_s=read_s, restore_s=restore_s, **facts)
 
 
 SCRIPTS: dict[str, Callable[..., None]] = {
@@ -160,4 +160,4 @@ SCRIPTS: dict[str, Callable[..., None]] = {
 
 if __name__ == "__main__":
     name, where, file, *more = sys.argv[1:]
-    SCRIPTS[name](where, HistoryWriter(file), *more)
+    SCRIPTS[name](where, EventLog(file), *more)

@@ -28,7 +28,7 @@ OUT = ROOT / "build" / "images"
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the named images, write the lock, or run a program in an image. Return the exit code.
 
-    It is 1 if a package is not available, and that of the program for `run`.
+    It is 1 if a package is not available, and that of the program for `run`. argv: None for that of this process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"] and len(words) > 2:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = parser.parse_args(words).names
     if unknown := sorted(set(words) - set(IMAGES)):
         parser.error(f"{', '.join(unknown)}: one of {', '.join(IMAGES)} is needed")
-    sources = Sources(metadata.version("turnout"), revision(), python_wheels.cache_folder())
+    sources = Sources(metadata.version("turnout"), clean_commit(), python_wheels.cache_folder())
     try:
         for name in words or USUAL:
             image = IMAGES[name](sources)
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def revision() -> str:
-    """Return the commit of this tree; "" if files differ from it."""
+def clean_commit() -> str:
+    """Return the commit of this tree; "" if there are uncommitted changes, untracked files included, or no git tree."""
     git = ["git", "-C", str(ROOT)]
     changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
     if changed.returncode or changed.stdout.strip():

@@ -39,12 +39,12 @@ class NoPackage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Deb:
-    """One package. path: below a mirror, as debian/pool/… or debian-security/pool/…."""
+    """One package."""
 
     name: str
     version: str
     sha256: str
-    path: str
+    path: str  # below a mirror, as debian/pool/… or debian-security/pool/…
 
 
 def lock() -> tuple[Deb, ...]:

@@ -17,12 +17,12 @@ EPOCH_S = 1_767_225_600  # 2026-01-01: the time of every file in a wheel and in 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, a link or a folder of an image. link: the target of a link. folder: True for a folder without content."""
+    """A file, a link or a folder of an image."""
 
     data: bytes = b""
     mode: int = 0o644
-    link: str = ""
-    folder: bool = False
+    link: str = ""  # the target of a link
+    folder: bool = False  # True for a folder without content
 
 
 Files = Mapping[str, Entry]  # by path without the leading slash

@@ -22,11 +22,11 @@ _TYPE = "application/vnd.oci.image"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: its gzipped tar and the digest of the tar. created_by: what the image's history says of it."""
+    """One layer: its gzipped tar and the digest of the tar."""
 
     gzipped: bytes
     diff_id: str
-    created_by: str
+    created_by: str  # its line in the image's history
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ _OPT = "opt/turnout"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The inputs of a build besides the locks. cache: where packages are kept between builds."""
+    """The inputs of a build besides the locks."""
 
     version: str
     revision: str  # the commit; "" if it is unknown, or if the tree has uncommitted changes
-    cache: Path
+    cache: Path  # folder of packages, kept between builds
 
 
 def controllers(sources: Sources) -> Image:
@@ -127,7 +127,7 @@ def _wheels(lock: str, python: str, sources: Sources) -> list[Path]:
 
 
 def _wheel_files(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return the files that all wheels install. Arguments as of `python_wheels.files`."""
+    """Return the files that all wheels install, by path in the image. Arguments as of `python_wheels.files`."""
     found: dict[str, Entry] = {}
     for wheel in wheels:
         found |= python_wheels.files(wheel, site, bin_, python)
@@ -153,7 +153,8 @@ def _own_files(sources: Sources, source: str, site: str, bin_: str, python: str)
 def _with_bytecode(files: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the files with the bytecode of every module, because a read-only root cannot get it later.
 
-    Needs a Python of the image's version. Bytecode has the hash of its source in place of a time, and is not checked.
+    Raises WrongPython unless this Python has the image's version. A module that does not compile has no bytecode.
+    Bytecode has the hash of its source in place of a time, and is not checked.
     """
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
         raise WrongPython(f"the image has Python {PYTHON}; bytecode for it is made by one of that version")

@@ -102,7 +102,7 @@ IO_MODULES = (
     "simulator.replay.trace_files",
     "cli.check.command",
     "cli.check.facts",
-    "cli.commands",
+    "cli.verb_support",
     "cli.demo.driver",
     "cli.demo.lending.driver",
     "cli.demo.lending.screen",
@@ -127,7 +127,7 @@ IO_MODULES = (
     "cli.verbs",
 )
 
-MOST_LINES, MOST_FUNCTION_LINES = 600, 40
+MAX_LINES, MAX_FUNCTION_LINES = 600, 40
 
 # What a pure module may not import: the clock, random numbers, disk, network, threads, environment, logs and metrics.
 # fmt: off
@@ -271,15 +271,15 @@ def _needs(module: Module, names: Collection[str]) -> set[str]:
 
 
 def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Yield a fault for each module above 600 lines and each function above 40 without its docstring."""
+    """Yield a fault for each module above 600 lines and each function above 40 lines, its docstring not counted."""
     for module in modules:
-        if module.lines > MOST_LINES:
-            yield Fault("size", module.path, 1, f"{module.lines} lines, at most {MOST_LINES}")
+        if module.lines > MAX_LINES:
+            yield Fault("size", module.path, 1, f"{module.lines} lines, at most {MAX_LINES}")
         for node in statements(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = _line_count(node) - _docstring_lines(node)
-                if lines > MOST_FUNCTION_LINES:
-                    text = f"{node.name} has {lines} lines, at most {MOST_FUNCTION_LINES}"
+                if lines > MAX_FUNCTION_LINES:
+                    text = f"{node.name} has {lines} lines, at most {MAX_FUNCTION_LINES}"
                     yield Fault("size", module.path, node.lineno, text)
 
 

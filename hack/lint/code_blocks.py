@@ -186,7 +186,7 @@ def _imports(path: str) -> Mapping[str, tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print every block and its fault. Return 1 if there is a fault, else 0."""
+    """Print every block and its fault. Return 1 if there is a fault, else 0. argv: None for that of this process."""
     parser = argparse.ArgumentParser(prog="code_blocks", description="List the code blocks of the docs.")
     parser.add_argument("--faults", action="store_true", help="only those whose comment is wrong")
     args = parser.parse_args(argv)

@@ -218,7 +218,7 @@ def read(root: Path = ROOT) -> tuple[tuple[Row, ...], list[Showing]]:
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Print the table by state, unless --check; with --write write the page docs/contract.md.
 
-    Returns 1 if the page is stale, or if table and tests differ, else 0.
+    Returns 1 if the page is stale, or if table and tests differ, else 0. argv: None for that of this process.
     """
     parser = argparse.ArgumentParser(prog="python -m hack.lint.contract", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")

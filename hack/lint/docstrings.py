@@ -102,7 +102,11 @@ def _names_of_class(owner: ast.ClassDef) -> frozenset[str]:
 
 
 def main(root: Path = ROOT) -> int:
-    """Print every such name in the product and in hack. Return 1 if there is one."""
+    """Print every unknown argument that a docstring of the product or of hack explains. Return 1 if there is one, else
+    0.
+
+    root: of the repository.
+    """
     unknown = [
         each
         for package in (*LAYERS, "hack")

@@ -164,7 +164,10 @@ def save_questions() -> Iterator[Question]:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
-    """Serve a checkpoint daemon in a thread while the block runs, and set the environment variables that lead to it."""
+    """Serve a checkpoint daemon in a thread while the block runs, and set the environment variables that lead to it.
+
+    The variables are restored afterwards. folder: for the socket and the memory.
+    """
     from turnout.launcher import env
     from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 
@@ -218,7 +221,10 @@ def flows(kind: str) -> list[CallStats]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line for each request; with --modules also the modules that it runs. Return 0."""
+    """Print one line for each request; with --modules also the modules that it runs. Return 0.
+
+    argv: None for that of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m hack.lint.flow", description="Trace what one question passes.")
     parser.add_argument("kind", choices=QUESTIONS, nargs="+")
     parser.add_argument("--modules", action="store_true", help="name the modules")

@@ -86,7 +86,10 @@ def _is_large(node: ast.ClassDef) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the figures of the named checkouts; of several also the ratio of the last to the first. Return 0."""
+    """Print the figures of the named checkouts; of several also the ratio of the last to the first. Return 0.
+
+    argv: None for that of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m hack.lint.measures", description="Measure how readable a tree is.")
     parser.add_argument("root", nargs="*", type=Path, default=[Path()], help="checkouts; two are compared (default: .)")
     roots = parser.parse_args(argv).root

@@ -30,9 +30,9 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file. name: dotted, a package's `__init__` goes by the package's name."""
+    """One Python file."""
 
-    name: str
+    name: str  # dotted; that of the package for its `__init__`
     path: str  # from the tree's root, with slashes
     tree: ast.Module
     lines: int

@@ -54,7 +54,7 @@ nobody none owed placed said seen sought spared stands standing stood such taken
 tried waits walked wanted went whole whom whose wished within written
 """
 BARE_WORDS = frozenset(_BARE.split())
-MOST_TEST_NAME = 70  # characters: a rule that is longer than this wants to be said more plainly
+MAX_TEST_NAME = 70  # characters: a rule that is longer than this wants to be said more plainly
 NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/crds/", "deploy/crds/")
 
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -114,7 +114,10 @@ def _forbidden_words_in(name: str) -> tuple[str, ...]:
 
 
 def _headings(path: str, text: str) -> Iterator[Fault]:
-    """Yield a fault for each forbidden word in a heading of a Markdown page. Code blocks are skipped."""
+    """Yield a fault for each forbidden word in a heading of a Markdown page. Code is skipped.
+
+    path: of the page, for the faults. text: its content.
+    """
     fenced = False
     for line, each in enumerate(text.splitlines(), 1):
         fenced ^= each.startswith("```")
@@ -125,14 +128,17 @@ def _headings(path: str, text: str) -> Iterator[Fault]:
 
 
 def _names(path: str, tree: ast.AST) -> Iterator[Fault]:
-    """Yield a fault for each forbidden word in a name that the module binds."""
+    """Yield a fault for each forbidden word in a name that the module binds. path: of the module, for the faults."""
     for node in ast.walk(tree):
         for name in _bound_names(node):
             yield from (Fault(path, getattr(node, "lineno", 1), f"name: {why}") for why in _forbidden_words_in(name))
 
 
 def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
-    """Yield a fault for each defined name that is only an adjective, participle or the like (BARE_WORDS)."""
+    """Yield a fault for each defined name that is only an adjective, participle or the like (BARE_WORDS).
+
+    path: of the module, for the faults.
+    """
     for node in ast.walk(tree):
         for name in definitions(node):
             if name.strip("_") in BARE_WORDS:
@@ -154,12 +160,15 @@ def definitions(node: ast.AST) -> Iterator[str]:
 
 
 def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
-    """Yield a fault for each test name above MOST_TEST_NAME characters. inside: the statements of the module."""
+    """Yield a fault for each test name above MAX_TEST_NAME characters.
+
+    path: of the module, for the faults. inside: the statements of the module.
+    """
     for node in inside:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
-                if len(name) > MOST_TEST_NAME:
-                    yield Fault(path, node.lineno, f"name: {len(name)} characters, {MOST_TEST_NAME} at most: {name}")
+                if len(name) > MAX_TEST_NAME:
+                    yield Fault(path, node.lineno, f"name: {len(name)} characters, {MAX_TEST_NAME} at most: {name}")
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
@@ -176,14 +185,17 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
 
 
 def _cited(path: str, text: str, inside: Iterable[ast.AST], files: Collection[str]) -> Iterator[Fault]:
-    """Yield a fault for each path in a comment or a docstring that does not exist in the repository."""
+    """Yield a fault for each path in a comment or a docstring that does not exist in the repository.
+
+    path, text, inside: of the module: its path, its content and its statements. files: all paths of the repository.
+    """
     for line, words in (*_comments(text, files), *_string_statements(inside)):
         for at, found in _missing_paths(words, files):
             yield Fault(path, line + words.count("\n", 0, at), f"path: {found} is not here")
 
 
 def _missing_paths(words: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield (position in the text, path) for each path in a text that does not exist."""
+    """Yield (position in `words`, path) for each path in the text `words` that is not in `files`."""
     for found in _PATH.finditer(words):
         if found[0].removesuffix("/") not in files:
             yield found.start(), found[0]
@@ -201,7 +213,7 @@ def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
 
 
 def _string_statements(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yield (first line, text) of the strings that are statements, such as docstrings."""
+    """Yield (first line, text) of the strings that are statements, such as docstrings. inside: those of a module."""
     for node in inside:
         match node:
             case ast.Expr(value=ast.Constant(value=str(words))):
@@ -209,7 +221,10 @@ def _string_statements(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def tracked(root: Path) -> list[str]:
-    """List the files of a checkout that git knows, or would add."""
+    """Return the paths, relative to `root`, of the files of a checkout that git knows or would add, without links.
+
+    Raises CalledProcessError if `root` is no checkout.
+    """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
     return [path for path in listed if (root / path).is_file() and not (root / path).is_symlink()]

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hack.images import debian, python_wheels
-from hack.images.__main__ import revision
+from hack.images.__main__ import clean_commit
 from hack.images.bill import bill
 from hack.images.layer import Entry, packed
 from hack.images.oci import write
@@ -53,7 +53,8 @@ Part = Callable[[Release], dict[str, str]]  # writes its files; gives digests of
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available.
 
-    A tree with uncommitted changes is released with a warning.
+    A tree with uncommitted changes is released with a warning, and provenance names no commit (`clean_commit`).
+    argv: None for that of this process.
     """
     parser = argparse.ArgumentParser(prog="python -m hack.release", description="Make what a release publishes.")
     parser.add_argument("what", nargs="?", choices=("release", "chart"), default="release")
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         made = chart.write(args.into / "chart")
         print(f"sha256:{_sha256(made)} {made}")
         return 0
-    sources = Sources(metadata.version("turnout"), revision(), python_wheels.cache_folder())
+    sources = Sources(metadata.version("turnout"), clean_commit(), python_wheels.cache_folder())
     if not sources.revision:
         print("hack.release: the tree has uncommitted changes, so provenance names no commit", file=sys.stderr)
     try:

@@ -15,7 +15,10 @@ LOCKS = Path(__file__).parents[1] / "locks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the bill of materials of the named locks. Return 0; 1 if a package in a lock has no hash."""
+    """Print the bill of materials of the named locks. Return 0; 1 if a package in a lock has no hash.
+
+    argv: None for that of this process.
+    """
     known = sorted(path.name for path in LOCKS.glob("*.txt"))
     parser = argparse.ArgumentParser(prog="python -m hack.sbom", description="Print a CycloneDX bill of materials.")
     parser.add_argument("locks", nargs="*", metavar="LOCK", help=f"of {', '.join(known)} (dev.txt and launcher.txt)")

@@ -22,12 +22,12 @@ class BadLock(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One pinned package. locks: the names of the files that pin it. hashes: SHA-256 of each of its archives."""
+    """One pinned package."""
 
     name: str
     version: str
-    locks: tuple[str, ...]
-    hashes: tuple[str, ...]
+    locks: tuple[str, ...]  # the names of the files that pin it
+    hashes: tuple[str, ...]  # SHA-256 of each of its archives
 
 
 def packages(locks: Mapping[str, str]) -> list[Package]:
@@ -48,7 +48,7 @@ def packages(locks: Mapping[str, str]) -> list[Package]:
 
 
 def document(name: str, version: str, found: Iterable[Package], licences: Mapping[str, str]) -> dict[str, Any]:
-    """Return the bill of materials of a program. found: the packages that it has.
+    """Return the bill of materials of a program. name, version: of the program. found: the packages that it has.
 
     licences: SPDX expressions by package, of those that are known.
     """

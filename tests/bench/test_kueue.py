@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from hack.bench.placement import streams
-from hack.bench.scheduler import kueue, kueue_beside, kueue_words
+from hack.bench.scheduler import kueue, kueue_beside, kueue_objects
 from hack.bench.scheduler.kueue import KueueRelease, MissingKueue
 from hack.bench.scheduler.stream import StreamCell, StreamResult
 from tests.kit.not_run import PREFIX
@@ -81,7 +81,7 @@ def test_without_turnout_peers_one_line_says_not_run():
 
 
 def test_of_a_release_only_what_a_manager_outside_needs_is_installed():
-    found = kueue_words.installed(RELEASE, 12_345)
+    found = kueue_objects.installed(RELEASE, 12_345)
     assert [(each["kind"], each["metadata"]["name"]) for each in found] == [
         ("Namespace", "kueue-system"),
         ("Secret", "kueue-webhook-server-cert"),
@@ -93,7 +93,7 @@ def test_of_a_release_only_what_a_manager_outside_needs_is_installed():
 
 
 def test_every_webhook_is_asked_at_the_port_of_the_manager():
-    found = {each["metadata"]["name"]: each for each in kueue_words.installed(RELEASE, 12_345)}
+    found = {each["metadata"]["name"]: each for each in kueue_objects.installed(RELEASE, 12_345)}
     crd, hooks = found["workloads.kueue.x-k8s.io"], found["kueue-mutating-webhook-configuration"]
     asked = [crd["spec"]["conversion"]["webhook"], *hooks["webhooks"]]
     assert [each["clientConfig"]["service"]["port"] for each in asked] == [12_345, 12_345]
@@ -103,7 +103,7 @@ def test_every_webhook_is_asked_at_the_port_of_the_manager():
 
 
 def test_settings_are_those_shipped_but_for_where_the_manager_runs():
-    found = kueue_words.settings(RELEASE, "127.96.0.7", 12_345, "127.0.0.1:8081", "/certificates")
+    found = kueue_objects.settings(RELEASE, "127.96.0.7", 12_345, "127.0.0.1:8081", "/certificates")
     assert found["controller"] == SHIPPED["controller"]
     assert found["webhook"] == {"host": "127.96.0.7", "port": 12_345, "certDir": "/certificates"}
     assert found["integrations"] == {"frameworks": ["pod"]}
@@ -111,7 +111,7 @@ def test_settings_are_those_shipped_but_for_where_the_manager_runs():
 
 
 def test_a_gang_of_kueue_is_a_pod_group_that_prefers_one_rack():
-    found = kueue_words.member("gang-3", 5, 8)
+    found = kueue_objects.member("gang-3", 5, 8)
     assert found["metadata"]["name"] == "gang-3-5"
     assert found["metadata"]["labels"] == {
         "gang": "gang-3",
@@ -129,10 +129,10 @@ def test_a_gang_of_kueue_is_a_pod_group_that_prefers_one_rack():
 
 def test_every_host_carries_its_spine_and_leaf_and_the_label_of_the_flavor():
     tree = streams.fabric()
-    told = [kueue_words.node_labels(tree, host) for host in tree.hosts]
+    told = [kueue_objects.node_labels(tree, host) for host in tree.hosts]
     racks = {(each["example.com/block"], each["example.com/rack"]) for each in told}
     assert len(racks) == 16
-    (flavor,) = (made["spec"] for _, made in kueue_words.queues(8) if made["kind"] == "ResourceFlavor")
+    (flavor,) = (made["spec"] for _, made in kueue_objects.queues(8) if made["kind"] == "ResourceFlavor")
     assert all(each.items() >= flavor["nodeLabels"].items() for each in told)
 
 
@@ -144,7 +144,7 @@ def test_every_host_carries_its_spine_and_leaf_and_the_label_of_the_flavor():
     ],
 )
 def test_patches_by_which_the_benchmark_ends_pods_are_counted_out(events, pods):
-    assert kueue_words.pods_gone(events) == pods
+    assert kueue_objects.pods_gone(events) == pods
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ import pytest
 from hack.bench.recovery import jobs, restarts
 from hack.bench.recovery.acts import RecoveryEvent, RecoveryMeasurement, RecoveryTrial, may_begin, measure_recovery
 from hack.bench.recovery.events import OURS, QUICK, outcome
-from hack.bench.recovery.phase_times import LOST, WORDS, KillResult, PhaseMark, fault, middle, stepped
+from hack.bench.recovery.phase_times import (
+    LOST,
+    MARKED_PHASES,
+    KillResult,
+    PhaseMark,
+    first_steps,
+    kill_result,
+    median_phase_ends,
+)
 from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.chaos.history import Record
 from hack.chaos.testbed.manifests import ROOT
@@ -163,7 +171,7 @@ def test_the_quick_run_tells_every_row(tmp_path):
         assert done.stdout.count(act.what) >= len(QUICK)
 
 
-def marks(pid, rank, restart, began_s, words=WORDS):
+def marks(pid, rank, restart, began_s, words=MARKED_PHASES):
     return [PhaseMark(pid, rank, restart, word, began_s + at) for at, word in enumerate(words)]
 
 
@@ -182,31 +190,34 @@ def test_a_mark_is_read_as_it_was_written():
         pytest.param(marks(3, 0, 1, 20), None, None, id="one is not all"),
         pytest.param([*marks(3, 0, 1, 20), *marks(4, 1, 1, 21)], 15, 1, id="the last one counts"),
         pytest.param(
-            [*marks(3, 0, 1, 20, WORDS[:2]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 30)], 24, 2, id="a start that fails"
+            [*marks(3, 0, 1, 20, MARKED_PHASES[:2]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 30)],
+            24,
+            2,
+            id="a start that fails",
         ),
         pytest.param([*marks(3, 0, 1, 20), *marks(4, 1, 2, 25)], 19, 2, id="agents that count for themselves"),
     ],
 )
 def test_what_a_kill_cost(after, stepped_s, burned):
-    found = fault([*MARKS, *after], {1, 2}, 2, 10.0, {"detected": 10.5})
-    assert (found and found.took_s, found and found.burned) == (stepped_s, burned)
+    found = kill_result([*MARKS, *after], {1, 2}, 2, 10.0, {"detected": 10.5})
+    assert (found and found.took_s, found and found.restarts_used) == (stepped_s, burned)
     assert found is None or found.after_s["detected"] == 0.5
 
 
 def test_phases_are_those_of_the_processes_that_went_on():
-    after = [*marks(3, 0, 1, 20, WORDS[:3]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 31)]
-    found = fault([*MARKS, *after], {1, 2}, 2, 10.0, {})
-    assert [found.after_s[word] for word in WORDS] == [21, 22, 23, 24, 25]
+    after = [*marks(3, 0, 1, 20, MARKED_PHASES[:3]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 31)]
+    found = kill_result([*MARKS, *after], {1, 2}, 2, 10.0, {})
+    assert [found.after_s[word] for word in MARKED_PHASES] == [21, 22, 23, 24, 25]
 
 
 def test_of_each_rank_the_newest_process_counts():
-    assert {rank: mark.pid for rank, mark in stepped([*marks(4, 1, 1, 9), *MARKS], ()).items()} == {0: 1, 1: 4}
+    assert {rank: mark.pid for rank, mark in first_steps([*marks(4, 1, 1, 9), *MARKS], ()).items()} == {0: 1, 1: 4}
 
 
 def test_medians_are_those_of_the_jobs_that_survived():
     faults = [LOST, *(KillResult({"stopped": math.nan, "stepped": took_s}, 1) for took_s in (1.0, 2.0, 9.0))]
-    assert middle(faults)["stepped"] == 2.0
-    assert math.isnan(middle(faults)["stopped"])
+    assert median_phase_ends(faults)["stepped"] == 2.0
+    assert math.isnan(median_phase_ends(faults)["stopped"])
     row = restarts.outcome({"torchrun": faults}).tables[0].rows[0]
     assert row[:4] == ("torchrun", 4, 1, 1)
 
@@ -220,16 +231,16 @@ def test_restarts_are_held_against_torchrun_at_its_best():
 
 def test_a_job_that_never_starts_is_lost(tmp_path):
     ends = jobs.Launcher("ends", lambda port, folder: [[sys.executable, "-c", "raise SystemExit(3)"]])
-    assert jobs.faults(ends, NameSource.MACHINE, tmp_path, 2, 5.0) == [LOST, LOST]
+    assert jobs.kill_results(ends, NameSource.MACHINE, tmp_path, 2, 5.0) == [LOST, LOST]
 
 
 @pytest.mark.long
 def test_a_killed_process_of_ours_costs_one_restart(tmp_path):
-    found = jobs.faults(jobs.OURS, NameSource.MACHINE, tmp_path, 2, 30.0)
-    assert [each.burned for each in found] == [1, 1]
-    assert [[*each.after_s] for each in found] == [["detected", "stopped", *WORDS]] * 2
+    found = jobs.kill_results(jobs.OURS, NameSource.MACHINE, tmp_path, 2, 30.0)
+    assert [each.restarts_used for each in found] == [1, 1]
+    assert [[*each.after_s] for each in found] == [["detected", "stopped", *MARKED_PHASES]] * 2
 
 
 @pytest.mark.long
 def test_the_loss_of_an_agent_of_ours_leaves_a_world_of_one(tmp_path):
-    assert jobs.lost_agent(jobs.OURS_SHRINKS, NameSource.MACHINE, tmp_path, 60.0).took_s < 60
+    assert jobs.kill_agent_result(jobs.OURS_SHRINKS, NameSource.MACHINE, tmp_path, 60.0).took_s < 60

@@ -100,38 +100,42 @@ def later(records, which, by_s):
 PLANTED = [
     pytest.param(
         later(whole().records, of("stepped", round=1, step=2), 99.0),
-        Invariant.APART,
+        Invariant.NO_OVERLAP,
         id="the last step of a round comes after the first of the next",
     ),
     pytest.param(
-        changed(of("begun", round=3), world=4), Invariant.SIZES, id="a world of four where three are the most"
+        changed(of("begun", round=3), world=4), Invariant.WORLD_SIZE, id="a world of four where three are the most"
     ),
-    pytest.param(changed(of("took", round=2, rank=1), world=3), Invariant.ONE_EACH, id="a round with two world sizes"),
+    pytest.param(
+        changed(of("took", round=2, rank=1), world=3), Invariant.RANKS_UNIQUE, id="a round with two world sizes"
+    ),
     pytest.param(
         [*whole().records, next(filter(of("begun", round=2), whole().records))],
-        Invariant.ONE_EACH,
+        Invariant.RANKS_UNIQUE,
         id="a rank begins twice in one round",
     ),
     pytest.param(
-        changed(of("begun", round=2, rank=1), step=1), Invariant.ALIKE, id="two ranks go on from different steps"
+        changed(of("begun", round=2, rank=1), step=1), Invariant.SAME_START, id="two ranks go on from different steps"
     ),
     pytest.param(
-        changed(of("begun", round=1), step=7), Invariant.ALIKE, id="a round goes on from a step that nobody made"
+        changed(of("begun", round=1), step=7), Invariant.SAME_START, id="a round goes on from a step that nobody made"
     ),
-    pytest.param(without(of("took", round=2, step=3)), Invariant.ALIKE, id="a step is left out"),
+    pytest.param(without(of("took", round=2, step=3)), Invariant.SAME_START, id="a step is left out"),
     pytest.param(
         changed(of("took", round=3, step=5), samples=(0,)),
-        Invariant.ONCE,
+        Invariant.SAMPLES_ONCE,
         id="a sample comes twice in an epoch, others never",
     ),
-    pytest.param(without(of("took", round=3, step=6, rank=2)), Invariant.ONCE, id="what a rank trained on is not told"),
+    pytest.param(
+        without(of("took", round=3, step=6, rank=2)), Invariant.SAMPLES_ONCE, id="what a rank trained on is not told"
+    ),
     pytest.param(
         without(of("stepped", round=3, step=5)),
-        Invariant.ONCE,
+        Invariant.SAMPLES_ONCE,
         id="a step that was never made lies in the line of those that count",
     ),
-    pytest.param(without(of("ended")), Invariant.ENDED, id="nobody came to the end"),
-    pytest.param(changed(of("over"), code=1), Invariant.ENDED, id="the job has failed"),
+    pytest.param(without(of("ended")), Invariant.END, id="nobody came to the end"),
+    pytest.param(changed(of("over"), code=1), Invariant.END, id="the job has failed"),
     pytest.param(
         changed(of("ended", rank=0), model=(0.25, -1.5 * (1 + 2e-9))),
         Invariant.MODEL,
@@ -140,7 +144,7 @@ PLANTED = [
     pytest.param(changed(of("ended", rank=0), model=(0.25,)), Invariant.MODEL, id="a weight is missing"),
     pytest.param(
         changed(of("begun", round=3), source="storage"),
-        Invariant.MEMORY,
+        Invariant.MEMORY_KEPT,
         id="storage was read while a worker kept its memory",
     ),
 ]
@@ -165,12 +169,16 @@ def lost(start, saved=True, faults=1, kept=True, committed=0):
     ("records", "laws"),
     [
         pytest.param(lost(4), set(), id="all that was saved is there"),
-        pytest.param(lost(3), {Invariant.MEMORY}, id="the newest save is lost, and one of the two kept its memory"),
+        pytest.param(
+            lost(3), {Invariant.MEMORY_KEPT}, id="the newest save is lost, and one of the two kept its memory"
+        ),
         pytest.param(lost(3, kept=False), set(), id="both have lost their memory"),
         pytest.param(lost(3, faults=2), set(), id="a second fault fell before the next round had begun"),
-        pytest.param(lost(2, kept=False, committed=3), {Invariant.COMMITTED}, id="an older step than storage had"),
+        pytest.param(lost(2, kept=False, committed=3), {Invariant.COMMITTED_KEPT}, id="an older step than storage had"),
         pytest.param(lost(3, kept=False, committed=3), set(), id="the step that storage had"),
-        pytest.param(lost(0, kept=False, committed=2), {Invariant.COMMITTED}, id="begun afresh beside a checkpoint"),
+        pytest.param(
+            lost(0, kept=False, committed=2), {Invariant.COMMITTED_KEPT}, id="begun afresh beside a checkpoint"
+        ),
     ],
 )
 def test_what_may_be_lost(records, laws):
@@ -180,7 +188,7 @@ def test_what_may_be_lost(records, laws):
 def test_a_fault_that_takes_nobody_excuses_no_loss():
     records = lost(3)
     first = next(filter(of("fault"), records))
-    assert found([*records, replace(first, kind="API")]) == {Invariant.MEMORY}
+    assert found([*records, replace(first, kind="API")]) == {Invariant.MEMORY_KEPT}
 
 
 @st.composite
@@ -211,7 +219,7 @@ def test_no_sample_can_be_taken_away_unseen(records, data):
     newest = {record.step: record for record in records if record.event == "took"}  # in the last round that made it
     hit = data.draw(st.sampled_from([record for record in newest.values() if record.samples]))
     shorter = replace(hit, samples=hit.samples[1:])
-    assert Invariant.ONCE in found([shorter if record is hit else record for record in records])
+    assert Invariant.SAMPLES_ONCE in found([shorter if record is hit else record for record in records])
 
 
 @given(stories(), st.data())
@@ -222,6 +230,6 @@ def test_whatever_line_a_kill_cuts_the_rest_is_read(records, data):
 
 
 def test_a_breach_reads_as_a_sentence():
-    assert str(Violation(Invariant.SIZES, "round 3 has 4 ranks, 1 to 3 are allowed")) == (
+    assert str(Violation(Invariant.WORLD_SIZE, "round 3 has 4 ranks, 1 to 3 are allowed")) == (
         "a world is never smaller than min nor larger than max: round 3 has 4 ranks, 1 to 3 are allowed"
     )

@@ -75,10 +75,10 @@ def fault(kind, who):
 
 def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
     records = [fault(Fault.POD, "a"), fault(Fault.AGENT, "b"), fault(Fault.FULL, ""), fault(Fault.AUTOSCALER, "7")]
-    found = job_strikes.strikes(3, records, [Violation(Invariant.APART, "round 1 and 2")])
+    found = job_strikes.strikes(3, records, [Violation(Invariant.NO_OVERLAP, "round 1 and 2")])
     assert [(each.kind, each.seed, each.times) for each in found] == [(Kind.WORKER, 3, 2)]
     assert {check.invariant: check.violations for check in found[0].checks} == {
-        law.value: ("round 1 and 2",) if law is Invariant.APART else () for law in Invariant
+        law.value: ("round 1 and 2",) if law is Invariant.NO_OVERLAP else () for law in Invariant
     }
     assert job_strikes.never_hit([Fault.POD, Fault.FULL], records) == (Fault.FULL,)
 

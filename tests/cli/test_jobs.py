@@ -11,7 +11,17 @@ import yaml
 
 from tests.controllers.jobs import NOW_S, job, merged, role
 from turnout.cli.__main__ import main
-from turnout.cli.jobs import BadSubmission, JobRequest, age, describe_job, listing, rows, state, submission, suspension
+from turnout.cli.jobs import (
+    BadSubmission,
+    JobRequest,
+    age,
+    describe_job,
+    listing,
+    rows,
+    state,
+    submission,
+    suspend_patch,
+)
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import ControlledJob
@@ -98,8 +108,8 @@ def test_what_is_submitted_can_be_obeyed_and_suspended(kind):
     view = KINDS[kind].read(raw)
     assert isinstance(view, ControlledJob), view
     assert not view.policy.suspended
-    assert KINDS[kind].read(merged(raw, suspension(kind, on=True))).policy.suspended
-    again = merged(merged(raw, suspension(kind, on=True)), suspension(kind, on=False))
+    assert KINDS[kind].read(merged(raw, suspend_patch(kind, on=True))).policy.suspended
+    again = merged(merged(raw, suspend_patch(kind, on=True)), suspend_patch(kind, on=False))
     assert not KINDS[kind].read(again).policy.suspended
 
 

@@ -17,7 +17,7 @@ from turnout.autoscaler import rbac_rules
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import VIEWER
+from turnout.cli.verb_support.listing import VIEWER
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock

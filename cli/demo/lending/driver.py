@@ -12,18 +12,18 @@ from pathlib import Path
 
 from turnout.autoscaler.model import Reason
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.child_programs import (
-    AutoscalerProcess,
-    autoscaler_command,
-    extender_command,
-    running_autoscaler,
-)
-from turnout.cli.commands.child_programs import running_extender as extending
 from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, missing_parts, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import GPUS, PLAYERS, A, B, C, D, LendingTestbed, StoryFailed
 from turnout.cli.demo.page import DemoPage, in_browser
 from turnout.cli.demo.scenario import MAP_NAME, MAP_NAMESPACE
+from turnout.cli.verb_support.child_programs import (
+    AutoscalerProcess,
+    autoscaler_command,
+    extender_command,
+    running_autoscaler,
+)
+from turnout.cli.verb_support.child_programs import running_extender as extending
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings

@@ -90,7 +90,7 @@ class Story:
         return next(player for player in self.players if player.letter == letter)
 
     def first(self, kind: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
-        """Return the first moment of this kind about a job at or after a time; None if there is none.
+        """Return the first moment of this kind about the job `letter` at or after a time; None if there is none.
 
         after_s: in seconds since the start of the story.
         """
@@ -104,21 +104,21 @@ class Story:
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
     def last_decision(self, letter: str) -> LoggedDecision | None:
-        """Return the autoscaler's last decision about a job; None before the first."""
+        """Return the autoscaler's last decision about the job `letter`; None before the first."""
         return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[StoryMoment]:
-        """Return the moments in which a size was written; of one job, or of all."""
+        """Return the moments in which a size was written, in order. letter: of one job; "" for all."""
         return [m for m in self.moments if m.decision and m.decision.is_written and letter in ("", m.decision.letter)]
 
 
 def held_gpus(seats: Seats, letter: str) -> int:
-    """Return the number of GPUs that a job holds, starting and leaving workers included."""
+    """Return the number of GPUs that the job `letter` holds, starting and leaving workers included."""
     return sum(seat.letter == letter for seat in seats)
 
 
 def running_gpus(seats: Seats, letter: str) -> int:
-    """Return the number of a job's workers that run and are not leaving."""
+    """Return the number of workers of the job `letter` that run and are not leaving."""
     return sum(seat.letter == letter and seat.runs for seat in seats)
 
 
@@ -127,17 +127,17 @@ class JobWait:
     """The waiting time of a job for which workers of another job left, in four consecutive parts."""
 
     letter: str  # of the waiting job
-    since: StoryMoment  # when the waiting time began, see `turn`
+    since: StoryMoment  # when the waiting time began, see `wait_start`
     giver: str  # letter of the job that shrank
     given: int  # workers that left
-    away_s: float  # until the pods of a job that ended were deleted; 0 if no job ended
-    told_s: float  # then until the giver's new size was written
-    gone_s: float  # then until the giver's workers were deleted
-    start_s: float  # then until the waiting job ran
+    until_deleted_s: float  # until the pods of a job that ended were deleted; 0 if no job ended
+    until_shrink_written_s: float  # then until the giver's new size was written
+    until_workers_gone_s: float  # then until the giver's workers were deleted
+    until_running_s: float  # then until the waiting job ran
 
     @property
     def whole_s(self) -> float:
-        return self.away_s + self.told_s + self.gone_s + self.start_s
+        return self.until_deleted_s + self.until_shrink_written_s + self.until_workers_gone_s + self.until_running_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +181,17 @@ def sum_up(story: Story) -> LendingSums:
 
 
 def wait_of(story: Story, letter: str) -> JobWait | None:
-    """Return the waiting time of a job for which workers of another job left, in its parts.
+    """Return the waiting time of the job `letter` for which workers of another job left, in its parts.
 
-    None if no workers left for it, or if it does not run yet.
+    Only the first shrink for it counts. None if there is none, if its reason is not MAKES_ROOM, or if the job does not
+    run yet.
     """
     runs = story.first(MomentKind.RUNS, letter)
     change = next((m for m in story.changes() if m.decision and m.decision.receiver == letter), None)
     if runs is None or change is None or change.decision is None or change.decision.reason is not Reason.MAKES_ROOM:
         return None
     decision = change.decision
-    since = turn(story, letter, change.at_s)
+    since = wait_start(story, letter, change.at_s)
     left = since.letter if since.kind is MomentKind.LEAVES else ""
     away = _when_few(story, since, left, 0) if left else since
     away = min(away or change, change, key=lambda moment: moment.at_s)
@@ -208,14 +209,15 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
 
 
 def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryMoment | None:
-    """Return the first moment, from `since` on, in which a job holds at most `few` GPUs; None without such a moment."""
+    """Return the first moment, from `since` on, in which the job `letter` holds at most `few` GPUs; None for none."""
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
-def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """Return the moment from which a job's waiting time counts. Raises StopIteration if the job has not arrived.
+def wait_start(story: Story, letter: str, before_s: float) -> StoryMoment:
+    """Return the moment from which the waiting time of the job `letter` counts.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
+    Raises StopIteration if the job has not arrived by then.
     """
     arrivals = [
         m
@@ -231,17 +233,18 @@ def wait_text(wait: JobWait) -> str:
     to it.
     """
     cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
-    parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
+    parts = [f"{wait.until_deleted_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.until_deleted_s else []
     parts += [
-        f"{wait.told_s:.2f} s until {wait.giver} was told",
-        f"{wait.gone_s:.2f} s until {wait.given} of its workers had gone",
-        f"{wait.start_s:.2f} s to start",
+        f"{wait.until_shrink_written_s:.2f} s until {wait.giver} was told",
+        f"{wait.until_workers_gone_s:.2f} s until {wait.given} of its workers had gone",
+        f"{wait.until_running_s:.2f} s to start",
     ]
     return f"{wait.whole_s:.2f} s after {cause}: {', '.join(parts)}"
 
 
 def sentence(story: Story, sums: LendingSums) -> str:
-    """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, how long each lender waited.
+    """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, and how long each job waited
+    for what it had lent.
 
     Says "Nothing was lent." if no job ever had more workers than its minimum.
     """
@@ -261,7 +264,11 @@ _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 
 
 def missing_parts(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
-    """Return a sentence for each part of the story that did not happen. The arguments are letters of jobs."""
+    """Return a sentence for each part of the story that did not happen; () if all did.
+
+    The arguments are letters of jobs. lends: grows into idle GPUs and gives them back. served: gets them. too_large:
+    first needs more than others could give, then gets it. refused: elastic, but must not be resized.
+    """
     claims = (
         _grew(story, lends),
         _check_gave_enough(story, served),
@@ -332,7 +339,8 @@ def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
 
 
 def _grew_again(story: Story, letter: str) -> Iterator[str]:
-    """Yield a fault unless the job grew to its maximum again after its last shrink, and kept its cooldown.
+    """Yield a fault unless the job `letter` grew to its maximum again after its last shrink, and one if it grew within
+    its cooldown.
 
     Yields nothing for a job that never shrank.
     """
@@ -345,7 +353,7 @@ def _grew_again(story: Story, letter: str) -> Iterator[str]:
 
 
 def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
-    """Yield a sentence if a paused job was resized, got no reason, or if no GPU was idle beside it."""
+    """Yield a fault if the job `letter` was not refused with a sentence, was resized, or had no idle GPU beside it."""
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"
@@ -375,17 +383,17 @@ def _check_bounds(story: Story) -> Iterator[str]:
 
 
 def _shrinks(story: Story, letter: str) -> list[StoryMoment]:
-    """Return the moments in which a smaller size of the job was written."""
+    """Return the moments in which a smaller size of the job `letter` was written, in order."""
     return [m for m in story.changes(letter) if m.decision and m.decision.workers < m.decision.workers_before]
 
 
 def _left(story: Story, letter: str, now: StoryMoment) -> bool:
-    """Return True if the job's owner had deleted it at that moment."""
+    """Return True if the owner of the job `letter` had deleted it at that moment or before."""
     left = story.first(MomentKind.LEAVES, letter)
     return left is not None and left.at_s <= now.at_s
 
 
 def _decision_moment(story: Story, letter: str, reason: Reason) -> StoryMoment | None:
-    """Return the first moment in which the autoscaler gave a job this reason; None if it never did."""
+    """Return the first moment in which the autoscaler gave the job `letter` this reason; None if it never did."""
     words = (m for m in story.moments if m.decision and m.decision.letter == letter)
     return next((m for m in words if m.decision and m.decision.reason is reason), None)

@@ -40,7 +40,7 @@ from turnout.simulator.cluster.kubelet import Pace
 _CHART_COLUMNS = 72
 _SIGNS = 2  # a GPU of a bar is this wide
 _WHY = 14
-_LEAST_WIDTH = 20
+_MIN_WIDTH = 20
 
 
 class LendingScreen:
@@ -61,8 +61,8 @@ class LendingScreen:
         self._console.print(Text("Turnout: the right size", style="bold"))
         self._console.print(
             f"A queue of {GPUS} GPUs under {LEAVES} leaf switches. A job says how many workers it needs at least and "
-            "can use at most, a GPU each. What it has above its least is lent: GPUs that nobody else needs now, and "
-            "that go back as soon as another job does. The real autoscaler decides, "
+            "can use at most, a GPU each. GPUs above its min are lent: nobody else needs them now, and they go back "
+            "as soon as another job needs them. The real autoscaler decides, "
             f"`turnout-autoscaler {' '.join(flags)}`, which knows only what the Kubernetes API shows; the extender "
             f"places. Pods take {pace.pull_s:g} s to start here and {pace.stop_s:g} s to stop."
         )
@@ -80,7 +80,11 @@ class LendingScreen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep the bars of the jobs at the bottom of the screen until the block ends."""
+        """Print the heading of the rows, and keep the bars of the jobs at the bottom of the screen until the block
+        ends.
+
+        Without a terminal no bars are shown.
+        """
         self._console.print()
         leaves = [Text(f"leaf-{number}", style="bold") for number in range(1, LEAVES + 1)]
         self._row("at s", leaves, "why", Text("what happens", style="bold"))
@@ -95,7 +99,7 @@ class LendingScreen:
         """Print a moment of the story, unless it has no caption, and redraw the board. story: up to this moment."""
         text = line(story, moment)
         if text:
-            found = [self._strip(story, moment.seats, leaf) for leaf in self._leaves]
+            found = [self._gpu_text(story, moment.seats, leaf) for leaf in self._leaves]
             why = moment.decision.reason.value if moment.decision else ""
             what = Text(text, style="" if moment.decision else "bold")
             self._row(f"{moment.at_s:.1f}", found, why, what)
@@ -106,7 +110,7 @@ class LendingScreen:
         row = _row(at, leaves, why, what, self._console.width)
         self._console.print(row, no_wrap=True, overflow="crop", soft_wrap=False)
 
-    def _strip(self, story: Story, seats: Seats, leaf: Sequence[str]) -> Text:
+    def _gpu_text(self, story: Story, seats: Seats, leaf: Sequence[str]) -> Text:
         return _coloured(gpu_signs(seats, story.players, leaf, GPUS_PER_NODE))
 
     def close(self, story: Story) -> None:
@@ -143,7 +147,7 @@ def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> T
         row.append(" " * (NODES_PER_LEAF * GPUS_PER_NODE - len(leaf) + 2))
     row.append(f"{why:<{_WHY}}  ", style="bold")
     indent = len(row)
-    for number, part in enumerate(wrap(what.plain, max(_LEAST_WIDTH, width - indent))):
+    for number, part in enumerate(wrap(what.plain, max(_MIN_WIDTH, width - indent))):
         row.append("\n" + " " * indent if number else "")
         row.append(part, style=what.style)
     return row
@@ -296,13 +300,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """GPUs over time. rows: from the top, one character per column.
+    """GPUs over time."""
 
-    marks: arrivals (+) and departures (-), below them.
-    """
-
-    rows: tuple[str, ...]
-    marks: str
+    rows: tuple[str, ...]  # from the top, one character per column
+    marks: str  # arrivals (+) and departures (-), below them
     column_s: float
 
 
@@ -323,7 +324,7 @@ def gpu_signs(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpu
 
 
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
-    """Return a bar for each player, in their order: the GPUs that its job holds."""
+    """Return a bar for each player, in the order of `players`: the GPUs that its job holds, also none."""
     amounts = [(player, held_gpus(seats, player.letter)) for player in players]
     return [Bar(player.letter, min(has, player.minimum), max(0, has - player.minimum)) for player, has in amounts]
 

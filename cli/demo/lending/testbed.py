@@ -35,7 +35,7 @@ def places() -> list[NodeSpec]:
 
 
 def topology_map(where: Sequence[NodeSpec]) -> Raw:
-    """Return the topology ConfigMap."""
+    """Return the topology ConfigMap. where: nodes with their switches."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(where)}}
 
 
@@ -171,7 +171,7 @@ class LendingTestbed:
             raise StoryFailed(f"this was not so within {self._patience_s:g} s: {what}") from error
 
     async def _watch(self) -> None:
-        """Watch the pods of the story until cancelled, and note which GPUs they hold."""
+        """Watch the pods of the story until cancelled, and note each change of the GPUs that they hold as MOVES."""
         async for word, now in self._cluster.api.changes(_PODS):
             if word == "SYNCED":
                 continue
@@ -193,7 +193,10 @@ _DECIDED, _RESIZED = "decided", "resized"
 
 
 def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
-    """Return the decision on a player's job in a line of the autoscaler's log; None for any other line."""
+    """Return the decision on a player's job in a line of the autoscaler's log; None for any other line.
+
+    Raises KeyError or ValueError for a decision without its fields. line: in JSON. players: whose jobs count.
+    """
     try:
         fields = json.loads(line)
     except ValueError:

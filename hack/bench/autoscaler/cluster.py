@@ -66,10 +66,10 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
 
 
 def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
-    """Return (minimum, GPUs of a worker, node number of each worker) of every job that got a worker.
+    """Return (minimum, GPUs of a worker, number of each worker's node) of every job that got a worker.
 
     Each of `jobs` jobs gets up to two workers; then they grow while there is room, as in a cluster that lends idle
-    GPUs. rng: draws the minimum and the GPUs.
+    GPUs. nodes: their number. rng: draws the minimum and the GPUs.
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
@@ -93,7 +93,7 @@ class _Room:
         self._by_free[PER_NODE].extend(range(nodes))
 
     def take(self, gpus: int) -> int | None:
-        """Take GPUs of the fullest node that has this many free. Return its number; None if no node has."""
+        """Take `gpus` GPUs of the fullest node that has so many free. Return its number; None if no node has."""
         for free in range(gpus, PER_NODE + 1):
             if self._by_free[free]:
                 number = self._by_free[free].popleft()
@@ -110,7 +110,7 @@ def node(number: int, beat: int = 0) -> Raw:
 
 
 def quota(namespace: str, gpus: int) -> Raw:
-    """Return the ResourceQuota of one team, for `gpus` GPUs."""
+    """Return the ResourceQuota of one team, for `gpus` GPUs. namespace: of the team."""
     return {"metadata": _meta("gpus", namespace, f"q-{namespace}"), "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
 
 

@@ -63,7 +63,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _ms(times_s: Sequence[float]) -> tuple[float, float]:
-    """Return the median and the 99th percentile in milliseconds."""
+    """Return (median, 99th percentile) of the times in milliseconds. times_s: at least one, in seconds."""
     return statistics.median(times_s) * 1e3, interpolated(times_s, 0.99) * 1e3
 
 

@@ -135,10 +135,10 @@ class TimedCache(Cache):
 
 
 class TimedController(AutoscalerController):
-    """A controller that records the CPU seconds of each whole look. looked: set after the first."""
+    """A controller that records the CPU seconds of each whole look."""
 
-    took_s: list[float]
-    looked: asyncio.Event
+    took_s: list[float]  # CPU seconds of each look so far
+    looked: asyncio.Event  # set after the first look
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
         """Run the controller's decision loop once, and append its CPU seconds in this thread to `took_s`.

@@ -26,12 +26,12 @@ FORMS = ("pods", "Pending", "Inqueue")
 
 @dataclass(frozen=True, slots=True)
 class ReactionPlan:
-    """How many gangs come of each form: one by one, and in bursts of so many. baselines: times of each baseline."""
+    """How many gangs come of each form."""
 
-    singles: int
+    singles: int  # gangs that come one by one
     bursts: int
-    baselines: int
-    together: int = 10
+    baselines: int  # repetitions of each baseline
+    together: int = 10  # gangs of a burst
 
 
 FULL, QUICK, LARGE_PLAN = ReactionPlan(100, 10, 100), ReactionPlan(20, 2, 40), ReactionPlan(30, 3, 0)
@@ -40,14 +40,15 @@ SMALLEST = ClusterSize(jobs=12, workers=3, gpus=2, others=4), ReactionPlan(singl
 
 @dataclass(frozen=True, slots=True)
 class ReactionResults:
-    """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: its memory now and at most."""
+    """The measurements of the autoscaler on one cluster."""
 
+    # Seconds by what was timed: "floor", "trivial", each form of gang, and "FORM, bursts".
     times_s: dict[str, list[float]]
-    start_s: float
-    decide_s: float
-    looks: int
-    mib: float
-    peak_mib: float
+    start_s: float  # from the autoscaler's start until it has listed everything and leads
+    decide_s: float  # mean time of a decision
+    looks: int  # number of decisions
+    mib: float  # memory at the end
+    peak_mib: float  # most memory so far
 
 
 def measure(scale: Scale) -> Outcome:

@@ -18,15 +18,12 @@ PER_NODE = 8
 
 @dataclass(frozen=True, slots=True)
 class ClusterSize:
-    """jobs: elastic, of `workers` pods of `gpus` each, of which one is the min; others: pods that are nobody's job's.
+    """How large the cluster is. A gang asks for just what one job has lent, so that each causes one shrink."""
 
-    A gang asks for just what one job has lent, so that each brings about one shrink.
-    """
-
-    jobs: int
-    workers: int
-    gpus: int
-    others: int = 0
+    jobs: int  # elastic ones, with a min of one worker
+    workers: int  # pods of each job
+    gpus: int  # of each pod
+    others: int = 0  # pods that belong to no job
 
     @property
     def nodes(self) -> int:
@@ -81,7 +78,9 @@ def gang(name: str, size: ClusterSize) -> list[Raw]:
 
 
 def group(name: str, size: ClusterSize, phase: str) -> Raw:
-    """Return a PodGroup of Volcano in this phase, without pods, and with an owner that would create them."""
+    """Return a PodGroup of Volcano in this phase, for a gang of `size.asked` pods, with an owner that would create
+    them.
+    """
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
@@ -94,7 +93,7 @@ def group(name: str, size: ClusterSize, phase: str) -> Raw:
 
 
 def members(name: str, size: ClusterSize, places: list[str]) -> list[Raw]:
-    """Return the pods of a PodGroup, on their nodes."""
+    """Return the pods of the PodGroup `name`, one for each of `places`: its node, "" for a pending pod."""
     notes = {labels.VOLCANO_GROUP: name}
     return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
 

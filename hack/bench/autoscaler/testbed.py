@@ -53,17 +53,14 @@ _event = msgspec.json.Decoder(_Event)
 
 @dataclass(slots=True)
 class WatchRecord:
-    """What the watches have shown, and when.
+    """What the watches have shown, and when."""
 
-    first_s: when each pod and PodGroup was first seen, by name, monotonic seconds. shrunk: (job, new size, time).
-    """
-
-    first_s: dict[str, float] = field(default_factory=dict)
-    shrunk: asyncio.Queue[tuple[str, int, float]] = field(default_factory=asyncio.Queue)
-    sizes: dict[str, int] = field(default_factory=dict)
-    anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
-    on_pod: Callable[[str], None] = lambda _: None
-    marker: str = ""
+    first_s: dict[str, float] = field(default_factory=dict)  # by pod and PodGroup: when it was first seen, monotonic
+    shrunk: asyncio.Queue[tuple[str, int, float]] = field(default_factory=asyncio.Queue)  # (job, new size, time)
+    sizes: dict[str, int] = field(default_factory=dict)  # by job: its size that was seen last
+    anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)  # when the annotation MARKER was changed
+    on_pod: Callable[[str], None] = lambda _: None  # called with the name of each new pod and PodGroup
+    marker: str = ""  # value of MARKER that was seen last
 
     def note(self, event: _Event, now_s: float) -> None:
         """Record an event of the watch of pods or PodGroups: an object that was not seen before.
@@ -122,7 +119,7 @@ class Testbed:
         return 0.0
 
     def memory_mib(self, field: str = "VmRSS") -> float:
-        """Measure its memory in MiB; VmHWM is the most that it ever held."""
+        """Return the memory of the autoscaler in MiB. field: VmRSS for now, VmHWM for the most so far."""
         return memory_mib(self._plane.pid("autoscaler"), field)
 
     # What is timed, in seconds.

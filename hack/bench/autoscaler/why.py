@@ -27,7 +27,7 @@ from hack.controlplane.plane import ControlPlane
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.settings import Settings
 from turnout.cli.__main__ import COMMANDS
-from turnout.cli.commands.autoscaler_view import AutoscalerView, look
+from turnout.cli.verb_support.autoscaler_view import AutoscalerView, look
 from turnout.cli.verbs.why import explanation_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey

@@ -13,43 +13,38 @@ from hack.bench.checkpoint.state import ModelSize
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """One run. firsts, steady, loops, persists, loads, sockets: how often each is done.
+    """The states of one run, and how often each measurement is repeated."""
 
-    size: of the state whose saves are timed. small: of the one that is saved beside training. wide: of the one that is
-    loaded by others, in worlds: pairs of world sizes, who saved and who loads. loop_s: the least that a training loop
-    is timed. sent_bytes: over a socket.
-    """
-
-    size: ModelSize
-    small: ModelSize
-    wide: ModelSize
-    firsts: int
-    steady: int
-    loops: int
-    loop_s: float
-    persists: int
-    worlds: Sequence[tuple[int, int]]
-    loads: int
-    sent_bytes: int
-    sockets: int
+    size: ModelSize  # of the state whose saves are timed
+    small: ModelSize  # of the state that is saved beside training
+    wide: ModelSize  # of the state that other worlds load
+    firsts: int  # first saves of each saver
+    steady: int  # further saves of each saver
+    loops: int  # training loops of each kind
+    loop_s: float  # shortest time for which a training loop is timed
+    persists: int  # saves to disk of each saver
+    worlds: Sequence[tuple[int, int]]  # (size of the world that saved, size of the world that loads)
+    loads: int  # loads of each saver, for each of `worlds`
+    sent_bytes: int  # of one transfer over a socket
+    sockets: int  # transfers of each kind
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkFolders:
-    """memory: a folder in tmpfs; disk: one on a disk. Both are empty at first and removed at last."""
+    """The folders of a run, empty at first and removed at the end."""
 
-    memory: Path
-    disk: Path
+    memory: Path  # in tmpfs
+    disk: Path  # on a disk
 
 
 @dataclass(slots=True)
 class SceneResult:
-    """The results of one scene. times_s: by name; figures: all but times; faults: what broke, by name."""
+    """The results of one scene."""
 
-    state_bytes: int = 0
-    times_s: dict[str, list[float]] = field(default_factory=dict)
-    figures: dict[str, float] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
+    state_bytes: int = 0  # of the saved state
+    times_s: dict[str, list[float]] = field(default_factory=dict)  # by name, such as that of a saver
+    figures: dict[str, float] = field(default_factory=dict)  # by name; all but times
+    faults: dict[str, str] = field(default_factory=dict)  # by name of a saver: its exception, as text
 
     def timed(self, name: str, call: Callable[[], object]) -> None:
         """Call `call`, and store its time under `name`, such as that of a saver."""

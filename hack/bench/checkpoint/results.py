@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.scenes.background_copy import ALONE, BARE, BESIDE, BLOCKING, BUSY
 from hack.bench.checkpoint.scenes.overlap import ASKED, PERSIST, PLAIN, TAKEN
-from hack.bench.checkpoint.scenes.reshard import DCP, MOST_RANKS, NOTHING, OTHERS, OWN, pair
+from hack.bench.checkpoint.scenes.reshard import DCP, MAX_RANKS, NOTHING, OTHERS, OWN, pair
 from hack.bench.checkpoint.scenes.sockets import LOOPBACK, PACED, REPLICA, UNPACED
 from hack.bench.checkpoint.scenes.stalls import (
     BASELINES,
@@ -153,7 +153,7 @@ class CheckpointResults:
     def _pairs(self) -> list[tuple[int, int]]:
         """List the measured pairs (ranks that saved, ranks that load)."""
         names = self.scenes["worlds"].times_s
-        sizes = range(1, MOST_RANKS + 1)
+        sizes = range(1, MAX_RANKS + 1)
         return [(one, other) for one in sizes for other in sizes if pair(floor(1), one, other) in names]
 
     def _equal_in_other_worlds(self) -> float:

@@ -15,11 +15,11 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A small GPT. words: of its vocabulary."""
+    """A small GPT."""
 
     width: int
     layers: int
-    words: int
+    words: int  # of the vocabulary
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each parameter, by name."""
@@ -37,7 +37,7 @@ class ModelSize:
 def make(size: ModelSize, seed: int = 7) -> dict[str, Any]:
     """Return a state of model, optimizer, scheduler and random numbers, with different values everywhere.
 
-    All memory is written, so that no save pays for page faults.
+    All memory is written, so that no save pays for page faults. seed: of the values.
     """
     import torch
 
@@ -73,7 +73,11 @@ def bytes_of(state: Mapping[str, Any]) -> int:
 
 
 def differ(one: object, other: object, path: str = "") -> str:
-    """Return the path at which two states differ in a bit, a key or a type; "" if they are equal."""
+    """Return the path of the first difference of two states in a bit, a key or its order, or a type; "" if they are
+    equal.
+
+    path: of the two within the whole state.
+    """
     import torch
 
     if isinstance(one, Mapping) and isinstance(other, Mapping):

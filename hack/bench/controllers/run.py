@@ -17,7 +17,14 @@ from hack.bench.controllers.audit import Audit
 from hack.bench.controllers.results import ControllerResults
 from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, WorkloadSize
 from hack.bench.controllers.sides import Controller
-from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement, deletions, open_cluster, rest, trial
+from hack.bench.controllers.trials import (
+    ControllerTrial,
+    IdleMeasurement,
+    measure_idle,
+    open_cluster,
+    run_trial,
+    time_deletions,
+)
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
@@ -48,10 +55,10 @@ async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> Con
         for again in range(size.times):
             turns: list[tuple[Controller, list[ControllerTrial]]] = [(their_side, theirs), (our_side, ours)]
             for side, found in turns if again % 2 == 0 else reversed(turns):
-                found.append(await trial(side, api, audit, size, random.Random(again)))
+                found.append(await run_trial(side, api, audit, size, random.Random(again)))
                 _progress(side, found[-1])
         deleted = [await _both_deleted(api, (their_side, our_side), size, again) for again in range(size.turns)]
-        at_rest = await rest(our_side, their_side, api, audit, size)
+        at_rest = await measure_idle(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
     return ControllerResults(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
@@ -66,7 +73,7 @@ async def _both_deleted(
     """
     found = {}
     for side in sides if again % 2 == 0 else reversed(sides):
-        found[side.name] = median(await deletions(side, api, size))
+        found[side.name] = median(await time_deletions(side, api, size))
         progress(f"{side.name}: a deleted job's children gone after {found[side.name] * 1e3:.0f} ms")
     theirs, ours = (found[side.name] for side in sides)
     return theirs, ours

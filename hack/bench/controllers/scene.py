@@ -19,19 +19,18 @@ OF_JOB = "training.kubeflow.org/job-name"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSize:
-    """How much one run does. jobs: of `workers` pods each. lost: pods that are lost, one after the other.
-
-    steady: jobs of one worker each, which then rest for `steady_s` seconds. times: how often each controller is run.
-    """
+    """How much one run of the benchmark does."""
 
     jobs: int
-    workers: int
-    lost: int
+    workers: int  # pods of each of these jobs
+    lost: int  # pods that are deleted one after the other; all pods if there are fewer
     deleted: int  # jobs that are deleted one after the other, in each of `turns`
-    steady: int
-    steady_s: float
-    times: int = 1
-    turns: int = 5  # of both controllers: a few ms between two sides are the garbage collector's, not theirs
+    steady: int  # jobs of one worker each, which need no changes once they run
+    steady_s: float  # for which each controller is measured beside these jobs
+    times: int = 1  # runs of each controller in `run_trial`
+    # Alternating runs of both controllers in `time_deletions`, so that differences of a few ms by the garbage collector
+    # average out.
+    turns: int = 5
 
     @property
     def pods(self) -> int:

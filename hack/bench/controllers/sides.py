@@ -23,10 +23,10 @@ READY_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ControllerUsage:
-    """cpu_s: user and system time so far. peak_mib: the most memory that the process has had."""
+    """What a controller's process has used so far."""
 
-    cpu_s: float
-    peak_mib: float
+    cpu_s: float  # user and system time
+    peak_mib: float  # most memory so far
 
 
 class Controller:

@@ -34,7 +34,7 @@ class ControllerTrial:
     used: ControllerUsage  # CPU time from the start until the controller sent nothing more; peak memory
     requests: Counter[str] = field(default_factory=Counter)  # by verb and resource, in the same time
     lost_s: Sequence[float] = ()  # for each deleted pod, until its replacement was seen
-    all_deleted_s: float = 0.0  # from the deletion of all jobs at once until their pods and Services were gone
+    all_deleted_s: float = 0.0  # from the deletion of all jobs at once until all jobs, pods and Services were gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,13 @@ async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Training
         yield api, theirs, ours
 
 
-async def trial(side: Controller, api: Api, audit: Audit, size: WorkloadSize, rng: random.Random) -> ControllerTrial:
-    """Start one controller, run it through all measurements, and stop it: create the jobs, lose pods, delete the jobs.
+async def run_trial(
+    side: Controller, api: Api, audit: Audit, size: WorkloadSize, rng: random.Random
+) -> ControllerTrial:
+    """Start one controller, create the jobs, delete some pods and all jobs, and stop the controller; time each part.
 
-    Returns the measurements. No job, pod or Service is left. rng: chooses the lost pods and the pauses. audit: counts
-    the controller's requests.
+    No job, pod or Service is left. Raises TimeoutError if a step takes longer than GIVE_UP_S; the controller is stopped
+    then, too, and objects are left. rng: chooses the pods and the pauses. audit: counts the controller's requests.
     """
     await side.start()
     try:
@@ -88,10 +90,11 @@ async def trial(side: Controller, api: Api, audit: Audit, size: WorkloadSize, rn
     return ControllerTrial(running_s, used, requests, lost_s, all_deleted_s)
 
 
-async def deletions(side: Controller, api: Api, size: WorkloadSize) -> list[float]:
+async def time_deletions(side: Controller, api: Api, size: WorkloadSize) -> list[float]:
     """Run one controller over `size.deleted` jobs and delete them, one after the other.
 
-    Returns, for each job, the seconds from its deletion until its pods and Services were gone.
+    Returns, for each job, the seconds from its deletion until its pods and Services were gone. Raises TimeoutError if
+    a step takes longer than GIVE_UP_S.
     """
     await side.start()
     try:
@@ -101,7 +104,7 @@ async def deletions(side: Controller, api: Api, size: WorkloadSize) -> list[floa
         await side.stop()
 
 
-async def rest(
+async def measure_idle(
     side: Controller, other: Controller, api: Api, audit: Audit, size: WorkloadSize
 ) -> tuple[IdleMeasurement, IdleMeasurement]:
     """Measure `side` while its jobs need no changes, and after a restart; then start `other` on the same jobs.
@@ -131,10 +134,9 @@ async def rest(
 
 
 async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
-    """Create jobs and wait until all run. Return the seconds. workers: of each job. Raises TimeoutError after
-    GIVE_UP_S.
+    """Create jobs and wait until all run with all workers. Return the seconds from the first creation.
 
-    wanted: the jobs.
+    Raises TimeoutError if they do not within GIVE_UP_S. wanted: the jobs. workers: of each job.
     """
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -159,9 +161,11 @@ async def _wait_until_quiet(audit: Audit, side: Controller) -> None:
 
 
 async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -> list[float]:
-    """Delete `size.lost` pods, one after the other, without grace.
+    """Delete `size.lost` random pods, all of them if there are fewer, one after the other and without grace.
 
-    Returns, for each pod, the seconds until another pod with its name was seen.
+    Returns, for each in the order of deletion, the seconds until another pod with its name was seen. Raises
+    TimeoutError if one of them is not replaced within GIVE_UP_S. size: of the run, whose pods all exist. rng: chooses
+    the pods and the pause before each.
     """
     took = []
     async with watched_pods(api, size.pods) as pods:
@@ -176,7 +180,7 @@ async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -
 
 
 async def _time_deletion(api: Api, job: str) -> float:
-    """Delete one job. Return the seconds until its pods and Services are gone."""
+    """Delete one job. Return the seconds until its pods and Services are gone. Raises TimeoutError after GIVE_UP_S."""
     began_s = time.monotonic()
     await api.delete(f"{JOBS}/{job}?propagationPolicy=Background")
     async with asyncio.timeout(GIVE_UP_S):
@@ -187,7 +191,10 @@ async def _time_deletion(api: Api, job: str) -> float:
 
 
 async def _time_deletion_of_all(api: Api) -> float:
-    """Delete all jobs at once. Return the seconds until all jobs, pods and Services are gone."""
+    """Delete all jobs at once. Return the seconds until all jobs, pods and Services are gone.
+
+    Raises TimeoutError after GIVE_UP_S.
+    """
     began_s = time.monotonic()
     await api.delete(f"{JOBS}?propagationPolicy=Background")
     async with asyncio.timeout(GIVE_UP_S):

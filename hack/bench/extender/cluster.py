@@ -21,12 +21,12 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One job of the stream: pods with so many GPUs each. tier: the required switch tier, 0 for a preference."""
+    """One job of the stream."""
 
     name: str
     pods: int
-    gpus: int
-    tier: int = 0
+    gpus: int  # of each pod
+    tier: int = 0  # the required switch tier, 0 for a preference
 
 
 def node_name(number: int) -> str:

@@ -45,7 +45,8 @@ def run(scale: Scale) -> Outcome:
 def _ms(one: SizeResult, who: str, end: str, share: float) -> float:
     """Return the median, over the runs, of a percentile of one server's times in ms; NaN without times.
 
-    who: field of the run, "ours" or "noop". end: where the time was taken. share: the percentile, 0 to 1.
+    who: field of the run, "ours" or "noop". end: where the time was taken: "loopback", "handler" or "first of gang".
+    share: the percentile, 0 to 1.
     """
     timed = [getattr(run, who) for run in one.runs]
     if end == "first of gang":

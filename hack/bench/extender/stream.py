@@ -18,7 +18,7 @@ from hack.bench.extender import cluster
 from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
 from hack.bench.extender.cluster import Gang, Raw
 from hack.bench.support.measure import memory_mib
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 LIVING = 12  # gangs at a time; the oldest leaves when another comes
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"
@@ -38,11 +38,11 @@ class StreamSize:
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Seconds, one per request in order. first: which requests were the first of their gang, plan included."""
+    """Seconds, one per request in order."""
 
     loopback_s: list[float] = field(default_factory=list)
     handler_s: list[float] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)  # indices of the first request of each gang, which makes its plan
 
 
 @dataclass(slots=True)
@@ -57,13 +57,13 @@ class StreamRun:
 
 @dataclass(slots=True)
 class SizeResult:
-    """Everything of one size. start_s: from the extender's start to ready."""
+    """The measurements of the extender on one size of cluster."""
 
     size: StreamSize
     runs: list[StreamRun]
-    rss_mib: float
-    peak_mib: float
-    start_s: float
+    rss_mib: float  # memory at the end
+    peak_mib: float  # most memory so far
+    start_s: float  # from the extender's start to ready
 
 
 def measure(size: StreamSize) -> SizeResult:
@@ -99,7 +99,7 @@ def _processes(
     """Start the API, the extender, and the no-op; end them with the block.
 
     Yields callers of (the API, the extender, the no-op, the extender's pages), the extender's process, and the seconds
-    of its start.
+    of its start. folder: for the files of all three.
     """
     with ExitStack() as stack:
 

@@ -18,11 +18,11 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DlroverVerdict:
-    """The nodes that DLRover's check calls faulty and slow. rounds: the groups of each round."""
+    """The nodes that DLRover's check calls faulty and slow."""
 
     bad: Numbers
     slow: Numbers
-    rounds: tuple[tuple[Numbers, ...], ...]
+    rounds: tuple[tuple[Numbers, ...], ...]  # the groups of each round
 
 
 def blamed(cluster: SimulatedNodes) -> DlroverVerdict:

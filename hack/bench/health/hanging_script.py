@@ -37,7 +37,8 @@ PLACES = {"fetch": fetch, "compute": compute, "write": write}
 def main(folder: Path, count: int, hangs: int, where: str) -> None:
     """Train `count` steps, then let rank `hangs` hang in the place `where`; -1 for no hang.
 
-    Rank 0 writes when each step and phase ended to the file `record`.
+    Rank 0 writes when each step ended, or minus when each phase did, to FOLDER/record, as doubles. where: key of
+    PLACES.
     """
     dist.init_process_group("gloo")
     rank, steps = dist.get_rank(), Steps()

@@ -70,7 +70,7 @@ class HangingWorld:
             self._taken.set()
 
     def told(self, what: str) -> list[float]:
-        """Return the times at which the monitor reported this event, monotonic seconds."""
+        """Return the times at which the monitor reported the event `what`, monotonic seconds."""
         return [at_s for at_s, said in self.said if said == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:

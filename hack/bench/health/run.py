@@ -24,12 +24,12 @@ COLUMNS |= {"extra groups, mean": ".3g", "most extra groups": "d"}
 
 @dataclass(frozen=True, slots=True)
 class NodeCheckResults:
-    """The results of one scene. ours, theirs: of each trial."""
+    """The results of one scene."""
 
     scene: Scene
     trials: Sequence[NodeCheckTrial]
-    ours: Sequence[NodeFindings]
-    theirs: Sequence[NodeFindings]
+    ours: Sequence[NodeFindings]  # of our rule, by trial
+    theirs: Sequence[NodeFindings]  # of DLRover's, by trial
 
     def exact(self, findings: Sequence[NodeFindings]) -> int:
         """Count the trials in which all faults are reported, and nothing else."""

@@ -17,24 +17,19 @@ NOWHERE: frozenset[tuple[int, int]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNodes:
-    """Nodes n0, n1, ... by number, neighbours next to one another.
+    """Nodes n0, n1, ... by number, neighbours next to one another."""
 
-    dead: whose network fails; broken: whose own computation fails; cut: links that fail, thin: that are slow; tired:
-    whose computation is slow, far: whose network is. factor: so many times slower. compute_s, collective_s: of a
-    healthy node, and of a pair.
-    """
-
-    nodes: int
-    dead: frozenset[int] = NOBODY
-    broken: frozenset[int] = NOBODY
-    cut: frozenset[tuple[int, int]] = NOWHERE
-    thin: frozenset[tuple[int, int]] = NOWHERE
-    tired: frozenset[int] = NOBODY
-    far: frozenset[int] = NOBODY
-    factor: float = 3.0
-    seed: int = 0
-    compute_s: float = 1.0
-    collective_s: float = 1.0
+    nodes: int  # number of nodes
+    dead: frozenset[int] = NOBODY  # nodes whose network fails
+    broken: frozenset[int] = NOBODY  # nodes whose own computation fails
+    cut: frozenset[tuple[int, int]] = NOWHERE  # links that fail
+    thin: frozenset[tuple[int, int]] = NOWHERE  # links that are slow
+    tired: frozenset[int] = NOBODY  # nodes whose computation is slow
+    far: frozenset[int] = NOBODY  # nodes whose network is slow
+    factor: float = 3.0  # time of a slow node or link / time of a healthy one
+    seed: int = 0  # of the noise
+    compute_s: float = 1.0  # computation of a healthy node
+    collective_s: float = 1.0  # collective of a healthy pair
 
     @property
     def names(self) -> Group:

@@ -28,7 +28,7 @@ class Scene:
     cut: int = 0  # links that fail
 
     def draw_cluster(self, seed: int) -> SimulatedNodes:
-        """Return a cluster with faults at random places; no node has two faults."""
+        """Return a cluster with faults at random places, chosen by `seed`; no node has two faults."""
         rng = Random(f"{self.name} {seed}")
         links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
@@ -47,13 +47,13 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheckTrial:
-    """One cluster, checked by both. decided_s: what the decisions of ours took."""
+    """One cluster, checked by our rule and by DLRover's."""
 
     cluster: SimulatedNodes
-    verdict: Verdict
-    rounds: tuple[Groups, ...]
+    verdict: Verdict  # of our rule
+    rounds: tuple[Groups, ...]  # groups of each round of our rule
     theirs: DlroverVerdict
-    decided_s: float
+    decided_s: float  # time of all decisions of our rule
 
     @property
     def extra(self) -> Groups:
@@ -135,12 +135,12 @@ def theirs(trial: NodeCheckTrial) -> NodeFindings:
 
 
 def innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:
-    """Count the healthy nodes that are blamed in any of these trials."""
+    """Return the number of healthy nodes that are blamed, summed over the trials. findings: of the trials, in order."""
     return sum(each.wrong(trial.cluster) for each, trial in zip(findings, trials, strict=True))
 
 
 def extra_groups(trials: Sequence[NodeCheckTrial]) -> tuple[list[int], list[int]]:
-    """Return the number of groups after the first round of each trial: (by our rule, by DLRover's)."""
+    """Return the numbers of groups after the first round, by trial: (of our rule, of DLRover's)."""
     return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
 
 

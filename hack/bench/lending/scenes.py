@@ -24,20 +24,18 @@ DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GP
 
 @dataclass(frozen=True, slots=True)
 class LendingScene:
-    """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. hpa: the
-    HPA decides. oracle: replay it with free restarts and instant eviction, too.
-    """
+    """One way to replay a trace."""
 
     name: str
-    elastic: float = 1.0
-    factor: int = 4
-    measured: bool = False
-    restart_s: float = 60.0
-    headroom: float = 0.0
-    backfill: bool = False
-    hosts: bool = False
-    hpa: bool = False
-    oracle: bool = False
+    elastic: float = 1.0  # share of jobs that are elastic
+    factor: int = 4  # max of an elastic job / its min
+    measured: bool = False  # jobs speed up as in measured tables
+    restart_s: float = 60.0  # that a resize costs a job
+    headroom: float = 0.0  # share of GPUs that are kept free
+    backfill: bool = False  # a later job may start before an older one that does not fit
+    hosts: bool = False  # nodes of 8 GPUs; False: one pool
+    hpa: bool = False  # the HPA decides, not our autoscaler
+    oracle: bool = False  # the trace is also replayed with free restarts and instant eviction
 
     @property
     def is_random(self) -> bool:
@@ -58,35 +56,32 @@ SCENES = (ALL, SLOW, HALF, MEASURED, HEADROOM, HOSTS, BACKFILL, HPA)
 
 @dataclass(frozen=True, slots=True)
 class ReplayTask:
-    """One scene on one cluster. jobs: the first so many; 0: all."""
+    """One scene on one cluster."""
 
     cluster: str
     scene: LendingScene
     seed: int
-    jobs: int
+    jobs: int  # number of jobs, the first of the trace; 0: all
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The results of one task. late: jobs that started later than they may; worst_s: the latest of them all.
-
-    worse: the share of jobs that ended more than a minute later.
-    """
+    """The results of one task."""
 
     task: ReplayTask
-    jobs: int
-    busy_before: float
-    busy: float
-    faster: float
-    capture: float | None
-    late: int
-    worst_s: float
-    p99_ratio: float
-    undisturbed: float
-    harm: float
-    worse: float
-    restarts: float
-    looks_per_s: float
+    jobs: int  # number of replayed jobs
+    busy_before: float  # share of GPU time in use without lending
+    busy: float  # the same with lending
+    faster: float  # Compared.faster
+    capture: float | None  # Compared.capture of the oracle; None without an oracle
+    late: int  # jobs that started later than they may
+    worst_s: float  # longest delay of a job's start
+    p99_ratio: float  # p99 of the wait with lending / without it; the latter is at least Compared.patience_s
+    undisturbed: float  # Compared.undisturbed
+    harm: float  # Compared.harm
+    worse: float  # share of jobs that ended more than a minute later
+    restarts: float  # Tape.restarts with lending
+    looks_per_s: float  # decisions of the autoscaler in each second of CPU time
 
 
 def clusters() -> list[str]:

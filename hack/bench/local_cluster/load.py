@@ -27,18 +27,15 @@ _LONGEST_S = 400.0
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """One run. run_s: from the first creation until the last pod was seen to run. behind_s: of the slowest watcher.
+    """The measurements of one run."""
 
-    mib, extender_mib: the most memory that the local cluster's process had, and its extender's.
-    """
-
-    created_s: float
-    run_s: float
-    behind_s: float
-    cut_off: int
-    seen_mib: float
-    mib: float
-    extender_mib: float
+    created_s: float  # until all pods were created
+    run_s: float  # from the first creation until the last pod was seen to run
+    behind_s: float  # by which the slowest watcher was later than the first
+    cut_off: int  # watchers that did not see all pods run
+    seen_mib: float  # bytes that one watcher received
+    mib: float  # most memory of the local cluster's process
+    extender_mib: float  # most memory of its extender; 0 without one
 
 
 @contextmanager

@@ -49,7 +49,10 @@ class Watcher(asyncio.Protocol):
 
 
 async def watch(url: str, how_many: int, pods: int) -> None:
-    """Run `how_many` watches until each has seen `pods` running pods or was closed; print the times as JSON."""
+    """Run `how_many` watches until each has seen `pods` running pods or was closed; print the times as JSON.
+
+    url: of the collection of pods. Prints "ready" when all watches have begun.
+    """
     loop = asyncio.get_running_loop()
     watchers, parts = [], urlsplit(url)
     address = parts.hostname or "", parts.port or 0

@@ -67,8 +67,8 @@ def run(scale: Scale) -> Outcome:
 async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: float) -> Outcome:
     """Start the page's server with a synthetic cluster, and measure it with viewers and in Chromium.
 
-    changes: number of changed jobs that the browser waits for. viewers: their number. seconds: for which they follow
-    the stream.
+    nodes, jobs: of the cluster. changes: number of changed jobs that the browser waits for. viewers: their number.
+    seconds: for which they follow the stream.
     """
     async with _server(nodes, jobs) as (address, pid):
         sizes = await _sizes(address)
@@ -174,7 +174,7 @@ def _resident_mib(pid: int) -> float:
 async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
     """Open the page in Chromium and return (name, value) of each figure; [] if Chromium is not installed.
 
-    changes: number of new jobs to wait for.
+    address: of the page. changes: number of new jobs to wait for.
     """
     if (chromium := shutil.which("chromium")) is None:
         return []

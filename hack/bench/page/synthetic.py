@@ -36,11 +36,11 @@ class SyntheticSource:
         self.state, self.changed, self.past = state, asyncio.Event(), PastSizes()
         self.has_synced = True
 
-    def waits_for(self) -> list[str]:
+    def unsynced_kinds(self) -> list[str]:
         """Return nothing: everything is there."""
         return []
 
-    def silent_s(self) -> float:
+    def watch_interrupted_s(self) -> float:
         """Return 0: all is live."""
         return 0.0
 
@@ -48,7 +48,7 @@ class SyntheticSource:
         """Return no error."""
         return ""
 
-    def why(self, job: str) -> tuple[tuple[str, str], ...]:
+    def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
         """Return one row."""
         return (("queue", f"{job} is synthetic"),)
 

@@ -23,7 +23,7 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """Return the host of each rank by best fit on every tier: the tightest switch that holds the gang, down to the
     host.
 
-    Returns None if the gang does not fit.
+    Returns None if the gang does not fit. room: pods that each host holds, by host ID. pods: of the gang.
     """
     sums = RoomByTier(fabric, room)
     for tier in range(fabric.tiers + 1):

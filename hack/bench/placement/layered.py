@@ -29,7 +29,7 @@ def measure(count: int, repeats: int) -> Outcome:
     paid: list[tuple[int, int]] = []
     missed = 0
     for seed in range(count):
-        fabric, room, pods, layers = draw(seed)
+        fabric, room, pods, layers = draw_instance(seed)
         minimum = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
         found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
         if isinstance(found, Placement):
@@ -54,10 +54,12 @@ def measure(count: int, repeats: int) -> Outcome:
     )
 
 
-def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
-    """Draw a fabric of spines and leaves under cores, its room, and a gang: (fabric, room, pods, layers).
+def draw_instance(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
+    """Draw (fabric, room, pods, layers): a fabric of cores, spines and leaves, the pods that each host holds, by host
+    ID, and the pods of a gang, which may not fit.
 
-    Each layer is (tier, size): the number of the gang's pods under each switch of the tier is a multiple of the size.
+    layers: (tier, size) of the spines, then of the leaves: the number of the gang's pods under each switch of the tier
+    is a multiple of the size. The same seed gives the same instance.
     """
     rng = random.Random(seed)
     paths = [

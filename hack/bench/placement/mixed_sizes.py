@@ -179,7 +179,7 @@ class _Cluster:
 
 
 def _mean(figures: Sequence[PolicyFigures]) -> tuple[float, float, float]:
-    """Return the means of whole nodes, rejected pods and used share."""
+    """Return (whole free nodes, rejected pods, used share), each as the mean of `figures`, at least one."""
     count = len(figures)
     return (
         sum(each.whole_nodes for each in figures) / count,

@@ -28,13 +28,13 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 def measure(count: int) -> Outcome:
     """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
-    shapes = [spread(seed) for seed in range(count)]
-    prices = [preempted(seed) for seed in range(count)]
+    shapes = [is_spread(seed) for seed in range(count)]
+    prices = [preemption_cost(seed) for seed in range(count)]
     known = [(paid, minimum) for paid, minimum in prices if minimum]
     both = [(paid, minimum) for paid, minimum in known if paid is not None]
     paid, minimum = (sum(column) for column in zip(*both, strict=True))
-    in_multiples = [preempted(seed, multiple) for seed in range(count // 4 + 1) for multiple in (2, 4)]
-    in_slices = [preempted_in_slices(seed) for seed in range(count // 4 + 1)]
+    in_multiples = [preemption_cost(seed, multiple) for seed in range(count // 4 + 1) for multiple in (2, 4)]
+    in_slices = [preemption_cost_in_slices(seed) for seed in range(count // 4 + 1)]
     able = [each for each in shapes if each is not None]
     more: dict[str, float] = {"two shapes, clusters where one leaf holds all": len(able), "preemptions": len(both)}
     more["preemption, worst to the optimum's"] = max(one / other for one, other in both)
@@ -58,15 +58,19 @@ def measure(count: int) -> Outcome:
 
 
 def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
-    """Return what was paid to the least price, in sum. A refusal counts as ten times its least price."""
+    """Return the sum of what was paid / the sum of the least prices; a sum of 0 counts as 1.
+
+    prices: (paid price, None for a refusal, least price). A refusal counts as _NEVER times its least price.
+    """
     paid = sum(_NEVER * minimum if price is None else price for price, minimum in prices)
     return paid / max(sum(minimum for _, minimum in prices), 1)
 
 
-def spread(seed: int) -> bool | None:
-    """Place a gang with two shapes of pods. Return True if it is spread over several leaves or not placed whole.
+def is_spread(seed: int) -> bool | None:
+    """Place a gang with two shapes of pods. Return True if its pods are on several leaves, or only some are placed.
 
-    None if no leaf can hold it. seed: of the cluster and the gang.
+    False if all are on one leaf, and also if none is placed. None if no leaf can hold the gang. seed: of the cluster
+    and the gang.
     """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 5) for _ in range(rng.randint(2, 5))]))
@@ -102,7 +106,7 @@ def _places(
             cluster.show({**each, "spec": {**each["spec"], "nodeName": node}})
 
 
-def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
+def preemption_cost(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     """Return the GPU-seconds that our preemption loses (None if refused), and the least possible number.
 
     (0, 0) if no preemption is needed, or if none would make room. seed: of the cluster, its running pods and the gang.
@@ -112,29 +116,32 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
     lost = _running(cluster, rng, free)
-    need, wants = rng.randint(1, 3), rng.choice((8, 8, 4))  # multiples, and the GPUs of each
-    pods, notes = need * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
-    gang = [pod(f"high-{at}", wants // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
+    multiples, gpus = rng.randint(1, 3), rng.choice((8, 8, 4))  # GPUs of each multiple together
+    pods, notes = multiples * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
+    gang = [pod(f"high-{at}", gpus // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
     for each in gang:
         cluster.show(each)
-    minimum = min((_least(free, lost, dict.fromkeys(hosts, 0), hosts, need, wants) for hosts in _by_leaf(cluster)),
-                key=_or_never)  # fmt: skip
+    in_leaf = [_least_loss(free, lost, {}, hosts, multiples, gpus) for hosts in _by_leaf(cluster)]
+    minimum = min(in_leaf, key=_or_never)
     if not minimum:
         return 0, 0
-    cache_ = cluster.extender.plans
-    cache_.sync(0.0)
-    view = cache_.view
+    plans = cluster.extender.plans
+    plans.sync(0.0)
+    view = plans.view
     member = view.pods["high-0"]
-    plan = plan_with_preemption(cache_, view.gangs[member.membership.key], member, _NOW_S)
+    plan = plan_with_preemption(plans, view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
         return None, minimum
     by_host = Counter(view.fabric.hosts[host] for host in plan.hosts.values())
     chosen = {host: count // multiple for host, count in by_host.items()}
-    return _least(free, lost, chosen, list(chosen), need, wants), minimum
+    return _least_loss(free, lost, chosen, list(chosen), multiples, gpus), minimum
 
 
-def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
-    """Return what `preempted` returns, for a gang of whole nodes in slices of `size` pods under one leaf each."""
+def preemption_cost_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
+    """Return what `preemption_cost` returns, for a gang of whole nodes in slices of `size` pods under one leaf each.
+
+    The whole gang lies under one leaf if that can be. seed: of the cluster, its running pods and the gang.
+    """
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
@@ -145,9 +152,9 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
     for at in range(pods):
         cluster.show(pod(f"high-{at}", GPUS, "high", pods, priority=100, notes=notes))
     by_leaf = _by_leaf(cluster)
-    in_leaf = [_least_in_slices(free, lost, [hosts], slices, size) for hosts in by_leaf]
+    in_leaf = [_least_loss_in_slices(free, lost, [hosts], slices, size) for hosts in by_leaf]
     known = [price for price in in_leaf if price is not None]
-    minimum = min(known) if known else _least_in_slices(free, lost, by_leaf, slices, size)
+    minimum = min(known) if known else _least_loss_in_slices(free, lost, by_leaf, slices, size)
     if not minimum:
         return 0, 0
     plans = cluster.extender.plans
@@ -157,10 +164,10 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
     if plan.refusal is not None:
         return None, minimum
     chosen = Counter(plans.view.fabric.hosts[host] for host in plan.hosts.values())
-    return _least(free, lost, chosen, list(chosen), pods, GPUS), minimum
+    return _least_loss(free, lost, chosen, list(chosen), pods, GPUS), minimum
 
 
-def _least_in_slices(
+def _least_loss_in_slices(
     free: Mapping[str, int], lost: Lost, by_leaf: Sequence[Sequence[str]], slices: int, size: int
 ) -> int | None:
     """Return the least GPU-seconds to lose for this many slices of whole nodes under the leaves; None if impossible.
@@ -198,18 +205,23 @@ def _or_never(price: int | None) -> float:
     return float("inf") if price is None else price
 
 
-def _least(
-    free: Mapping[str, int], lost: Lost, each_holds: Mapping[str, int], hosts: Sequence[str], need: int, wants: int
+def _least_loss(
+    free: Mapping[str, int],
+    lost: Lost,
+    min_pods_by_host: Mapping[str, int],
+    hosts: Sequence[str],
+    pods: int,
+    gpus_per_pod: int,
 ) -> int | None:
     """Return the least GPU-seconds to lose so that the hosts hold the gang; None if no choice of victims does.
 
-    free: free GPUs by host. lost: by gang. each_holds: pods that each of these hosts has to hold. need: pods in total.
-    wants: GPUs of a pod.
+    free: free GPUs by host. lost: what each gang loses. min_pods_by_host: pods that a host has to hold at least. hosts:
+    that may be used. pods: of the gang. gpus_per_pod: of each of its pods.
     """
 
     def holds(freed: Mapping[str, int]) -> bool:
-        room = {host: (free[host] + freed[host]) // wants for host in hosts}
-        return sum(room.values()) >= need and all(room[host] >= pods for host, pods in each_holds.items())
+        room = {host: (free[host] + freed[host]) // gpus_per_pod for host in hosts}
+        return sum(room.values()) >= pods and all(room[host] >= count for host, count in min_pods_by_host.items())
 
     return min((price for price, freed in _choices(lost, hosts) if holds(freed)), default=None)
 
@@ -233,11 +245,11 @@ def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:
 
 
 def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
-    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way.
+    """Return True if hosts with these numbers of free GPUs can hold all pods together, by trying every distribution.
 
-    counts: {GPUs of a pod: pods}, the larger size first.
+    counts: number of pods by GPUs of a pod; exactly two entries, the larger first.
     """
-    (large, many), (small, few) = counts.items()
+    (large, large_count), (small, small_count) = counts.items()
 
     @cache
     def most_small(at: int, left: int) -> int:
@@ -251,4 +263,4 @@ def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
         ways = range(min(left, free[at] // large) + 1)
         return max((free[at] - each * large) // small + most_small(at + 1, left - each) for each in ways)
 
-    return most_small(0, many) >= few
+    return most_small(0, large_count) >= small_count

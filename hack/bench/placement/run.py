@@ -90,7 +90,10 @@ def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
 
 
 def ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    """Return our host of each rank; None if the gang does not fit. Raises RuntimeError if a second plan differs."""
+    """Return our host of each rank; None if the gang does not fit. pods: of the gang.
+
+    Raises RuntimeError if a second plan differs.
+    """
     shape_request = PlacementRequest(pods, pods, pods)
     answer = plan(fabric, room, shape_request)
     if plan(fabric, room, shape_request) != answer:
@@ -126,7 +129,11 @@ class _Single:
 
 
 def _single(count: int) -> _Single:
-    """Place one gang on each of `count` drawn instances by three policies, and compare with the proved optimum."""
+    """Place one gang on each of `count` drawn instances by three policies, and compare with the proved optimum.
+
+    Instances without a proof within _CLOSES_S are counted and not compared. Raises RuntimeError if an answer costs less
+    than the optimum, or is illegal.
+    """
     costs: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     leaves: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     worse = 0

@@ -38,7 +38,10 @@ class SimulatedClock(RealClock):
 
 
 def leaves(hosts_of_leaf: Sequence[int]) -> Fabric:
-    """Return a fabric of leaves with so many hosts each. Hosts are named LEAF-HOST."""
+    """Return a fabric of leaves. hosts_of_leaf: number of hosts of each leaf.
+
+    Leaves are named leafN, and their hosts N-HOST, both numbered from 0.
+    """
     names = [(f"{leaf}-{at}", f"leaf{leaf}") for leaf, size in enumerate(hosts_of_leaf) for at in range(size)]
     return build(MapEntry(name, (leaf,), at + 1) for at, (name, leaf) in enumerate(names))
 

@@ -34,14 +34,11 @@ Policy = Callable[[Fabric, Room, int], Hosts | None]
 
 @dataclass(frozen=True, slots=True)
 class StreamCost:
-    """The cost of one policy over one stream: ring crossings of each gang, those of leaves alone.
+    """The cost of one policy over one stream."""
 
-    full: mean share of nodes taken after an arrival.
-    """
-
-    total: tuple[int, ...]
-    leaf: tuple[int, ...]
-    full: float
+    total: tuple[int, ...]  # ring crossings of each gang, over all tiers
+    leaf: tuple[int, ...]  # ring crossings of leaves, of each gang
+    full: float  # mean share of nodes taken after an arrival
 
 
 def fabric() -> Fabric:

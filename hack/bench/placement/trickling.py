@@ -32,8 +32,8 @@ class TrickleCost:
 def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> list[TrickleCost]:
     """Replay the committed streams with all pods of a gang at once, and with pods that come one by one.
 
-    together: policy that places all pods of a gang at once, on the hosts that are free then. gangs: number of first
-    gangs of each stream.
+    seeds: of the streams. together: policy that places all pods of a gang at once, on the hosts that are free then.
+    gangs: number of first gangs of each stream.
     """
     tree, kept, found = streams.fabric(), streams.committed(), []
     for seed in seeds:

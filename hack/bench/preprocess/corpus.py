@@ -24,7 +24,7 @@ class Corpus:
     processes: int = 2
 
     def lines(self, size_bytes: int, first_block: int = 0) -> Path:
-        """Return a file of about so many bytes in documents of about 8 kB. Make the file unless it exists.
+        """Return a file of about `size_bytes` bytes in documents of about 8 kB. Make the file unless it exists.
 
         first_block: number of its first block; other numbers give other text.
         """
@@ -34,7 +34,11 @@ class Corpus:
         return path
 
     def halves(self, path: Path) -> tuple[Path, Path]:
-        """Return the first and the second half of a file's lines, by bytes, as two files."""
+        """Write the first and the second half of the file `path`, by bytes and in whole lines, into two files beside
+        it.
+
+        Returns their paths in this order. Existing files are replaced.
+        """
         content = path.read_bytes()
         middle = content.index(b"\n", len(content) // 2) + 1
         parts = path.with_suffix(".first.jsonl"), path.with_suffix(".second.jsonl")
@@ -102,7 +106,10 @@ def _lines_from(first_block: int) -> Iterator[bytes]:
 
 
 def _until(lines: Iterator[bytes], size_bytes: int) -> Iterator[bytes]:
-    """Take lines until they have so many bytes. The line that reaches the size is the last one."""
+    """Yield lines until they have `size_bytes` bytes together. The line that reaches the size is the last one.
+
+    Raises RuntimeError if `lines` has too few.
+    """
     taken = 0
     while taken < size_bytes:
         line = next(lines)

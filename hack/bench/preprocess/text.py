@@ -49,11 +49,11 @@ _HANZI = [chr(0x4E00 + 7 * step) for step in range(2_900)]
 
 @dataclass(frozen=True, slots=True)
 class WritingSystem:
-    """A way to write words. share: of the documents. spaced: True where a space stands between two words."""
+    """A way to write words."""
 
     syllables: Sequence[str]
-    share: float
-    spaced: bool = True
+    share: float  # of the documents
+    spaced: bool = True  # True where a space stands between two words
 
 
 SCRIPTS = (

@@ -80,7 +80,8 @@ def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: 
 
 
 def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
-    """Return where the workers of round `number` got their state from: memory, buddy, storage.
+    """Return where the workers of round `number` got their state from, each place once: "storage", "memory" or "buddy",
+    or "fresh" without a checkpoint.
 
     A worker that was in no earlier round has nothing in its own memory: its "memory" is another worker's ("buddy").
     """
@@ -97,7 +98,7 @@ def may_begin(records: Sequence[Record], act: RecoveryEvent, every: int) -> bool
     """Return True if a world of the act's size has trained for QUIET steps, and is in the middle of two checkpoints on
     disk.
 
-    every: steps between two of them.
+    records: of the job so far. every: steps between two of them.
     """
     rounds = rounds_of(records)
     if not rounds:
@@ -129,10 +130,10 @@ Begin = Callable[[int], AbstractAsyncContextManager[TrainingJob]]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTrial:
-    """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
+    """One act."""
 
-    back: RecoveryMeasurement | None
-    why: str = ""
+    back: RecoveryMeasurement | None  # None if the job did not recover in time
+    why: str = ""  # the reason if the act never began, else ""
 
 
 async def run_acts(begin: Begin, acts: Sequence[RecoveryEvent], limit_s: float) -> dict[RecoveryEvent, RecoveryTrial]:

@@ -20,10 +20,10 @@ from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
-from turnout.cli.commands.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import ended_by_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
-MOST_AGAIN = 1  # the step that was in flight
+MAX_AGAIN = 1  # the step that was in flight
 KEEP_ALIVE = 3  # of torch's: so many of its intervals are a silence
 TORCH_SHORT = (
     f"last_call_timeout={SHORT.last_call_s:g},keep_alive_interval={SHORT.silence_s / KEEP_ALIVE:g},"
@@ -79,7 +79,7 @@ def outcome(trials: Trials) -> Outcome:
         ],
         [
             Target(
-                "steps that ours made again after any event, at most", max(again, default=math.nan), "<=", MOST_AGAIN
+                "steps that ours made again after any event, at most", max(again, default=math.nan), "<=", MAX_AGAIN
             ),
             Target("events after which ours read its state from disk", len(disk) if of_ours else math.nan, "<=", 0),
         ],

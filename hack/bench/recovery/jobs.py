@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import Self
 
 from hack.bench.recovery import worker
-from hack.bench.recovery.phase_times import LOST, KillResult, PhaseMark, fault, stepped
+from hack.bench.recovery.phase_times import LOST, KillResult, PhaseMark, first_steps, kill_result
 from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.mount_namespace import NameSource
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 RANKS = 2
 RESTARTS = 3
@@ -142,44 +142,48 @@ class BenchmarkJob:
         names = [path.name.split("-") for path in self._memory.glob("marks-*")]
         return {int(pid): began for _, pid, began in names}
 
-    def going(self) -> dict[int, int]:
-        """Return the pid of each rank whose process is alive and has made a step, by rank."""
+    def stepping_pids(self) -> dict[int, int]:
+        """Return the pid of each rank whose newest process is alive and has made a step, by rank."""
         began = self._born()
-        last = stepped(self.marks(), ())
+        last = first_steps(self.marks(), ())
         return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
 
-    def runs(self, limit_s: float = START_S) -> bool:
+    def wait_until_stepping(self, limit_s: float = START_S) -> bool:
         """Wait until every rank is alive and has made a step. Return False after `limit_s` seconds, or if an agent
         ends.
         """
         give_up_s = time.monotonic() + limit_s
-        while len(self.going()) < RANKS:
+        while len(self.stepping_pids()) < RANKS:
             if time.monotonic() > give_up_s or any(agent.poll() is not None for agent in self._agents):
                 return False
             time.sleep(LOOK_S)
         return True
 
     def kill_process(self, rank: int, limit_s: float) -> KillResult:
-        """Kill the process of a rank with SIGKILL, and measure the recovery. limit_s: timeout of it."""
-        return self._killed([self.going()[rank]], RANKS, limit_s)
+        """Kill the process of a rank with SIGKILL, and return what it cost; LOST if no step follows within `limit_s`
+        seconds.
+
+        Raises KeyError if the rank's process is not alive or has made no step.
+        """
+        return self._kill_and_measure([self.stepping_pids()[rank]], RANKS, limit_s)
 
     def kill_agent(self, limit_s: float) -> KillResult:
-        """Kill the last agent and all its processes at once, as a lost node; measure how the others recover.
+        """Kill the last agent and all its processes at once, as a lost node; return what it cost.
 
-        limit_s: timeout of the recovery.
+        The other ranks have to make a step; LOST if they do not within `limit_s` seconds, or if all agents end.
         """
         agent = self._agents.pop()
         victims = [agent.pid, *_below(agent.pid)]
-        return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
+        return self._kill_and_measure(victims, RANKS - len({*self.stepping_pids().values()} & {*victims}), limit_s)
 
-    def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> KillResult:
+    def _kill_and_measure(self, victims: Sequence[int], ranks: int, limit_s: float) -> KillResult:
         """Kill processes, and wait until `ranks` ranks have made a step again. Return what it cost.
 
         LOST after `limit_s` seconds, or if all agents have ended. victims: pids.
         """
         with ExitStack() as stack:
             old = self._born().keys()
-            ends = [os.pidfd_open(pid) for pid in self.going().values()]
+            ends = [os.pidfd_open(pid) for pid in self.stepping_pids().values()]
             for end in ends:
                 stack.callback(os.close, end)
             printed, killed_s = len(self._printed_s), time.monotonic()
@@ -191,7 +195,7 @@ class BenchmarkJob:
                     ended_s["stopped"] = time.monotonic()
                 if "detected" not in ended_s and len(self._printed_s) > printed:
                     ended_s["detected"] = self._printed_s[printed]
-                if found := fault(self.marks(), old, ranks, killed_s, ended_s):
+                if found := kill_result(self.marks(), old, ranks, killed_s, ended_s):
                     return found
                 if all(agent.poll() is not None for agent in self._agents):
                     return LOST
@@ -209,7 +213,7 @@ class BenchmarkJob:
                 file.write(line)
 
 
-def faults(launcher: Launcher, names: NameSource, folder: Path, times: int, limit_s: float) -> list[KillResult]:
+def kill_results(launcher: Launcher, names: NameSource, folder: Path, times: int, limit_s: float) -> list[KillResult]:
     """Kill one process `times` times, in as many jobs as the restart budgets need; return what each kill cost.
 
     A kill after which the job is lost counts as LOST. If a job does not start, all remaining kills count as LOST.
@@ -219,21 +223,24 @@ def faults(launcher: Launcher, names: NameSource, folder: Path, times: int, limi
     found: list[KillResult] = []
     while len(found) < times:
         with BenchmarkJob(launcher, names, folder) as job:
-            if not job.runs():
+            if not job.wait_until_stepping():
                 return [*found, *[LOST] * (times - len(found))]
             left = RESTARTS
             while left > 0 and len(found) < times:
                 found.append(job.kill_process(RANKS - 1, limit_s))
-                left -= max(1, found[-1].burned)
+                left -= max(1, found[-1].restarts_used)
                 if found[-1] is LOST:
                     break
     return found
 
 
-def lost_agent(launcher: Launcher, names: NameSource, folder: Path, limit_s: float) -> KillResult:
-    """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover."""
+def kill_agent_result(launcher: Launcher, names: NameSource, folder: Path, limit_s: float) -> KillResult:
+    """Kill one agent of two with its process, and return what it cost; LOST if the job does not start or recover.
+
+    For the arguments see `kill_results`.
+    """
     with BenchmarkJob(launcher, names, folder) as job:
-        return job.kill_agent(limit_s) if job.runs() else LOST
+        return job.kill_agent(limit_s) if job.wait_until_stepping() else LOST
 
 
 def _end(agent: subprocess.Popen[str]) -> None:

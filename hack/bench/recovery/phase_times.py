@@ -10,23 +10,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-WORDS = ("started", "imported", "met", "loaded", "stepped")
-PHASES = ("detected", "stopped", *WORDS)
+MARKED_PHASES = ("started", "imported", "met", "loaded", "stepped")
+PHASES = ("detected", "stopped", *MARKED_PHASES)
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseMark:
-    """A process came to the end of a phase. restart: its RESTART_COUNT."""
+    """A process came to the end of a phase."""
 
     pid: int
     rank: int
-    restart: int
-    word: str
+    restart: int  # RESTART_COUNT of the process
+    word: str  # one of MARKED_PHASES
     at_s: float
 
     @classmethod
     def read(cls, line: str) -> PhaseMark:
-        """Parse a line that `written` returned."""
+        """Parse a line that `written` returned. Raises ValueError for another line."""
         pid, rank, restart, word, at_s = line.split()
         return cls(int(pid), int(rank), int(restart), word, float(at_s))
 
@@ -37,13 +37,12 @@ class PhaseMark:
 
 @dataclass(frozen=True, slots=True)
 class KillResult:
-    """One kill. after_s: from it to the end of each phase, in every process that went on; nan where nobody could tell.
+    """The cost of one kill."""
 
-    burned: how many restarts it cost.
-    """
-
+    # Seconds from the kill until every surviving or restarted process had ended the phase, by phase. Phases that nobody
+    # recorded are left out; empty if the job was lost.
     after_s: Mapping[str, float]
-    burned: int
+    restarts_used: int  # of the job's restart budget
 
     @property
     def took_s(self) -> float:
@@ -54,7 +53,7 @@ class KillResult:
 LOST = KillResult({}, 0)
 
 
-def stepped(marks: Iterable[PhaseMark], old: Collection[int]) -> dict[int, PhaseMark]:
+def first_steps(marks: Iterable[PhaseMark], old: Collection[int]) -> dict[int, PhaseMark]:
     """Return, by rank, the first step in a process that did not exist before. Of several processes the newest counts.
 
     old: pids of the processes before. marks: of all processes so far.
@@ -63,32 +62,32 @@ def stepped(marks: Iterable[PhaseMark], old: Collection[int]) -> dict[int, Phase
     return {mark.rank: mark for mark in new}
 
 
-def fault(
+def kill_result(
     marks: Sequence[PhaseMark], old: Collection[int], ranks: int, killed_s: float, ended_s: Mapping[str, float]
 ) -> KillResult | None:
-    """Return what a kill cost; None until `ranks` ranks have made a step again.
+    """Return what a kill cost; None until processes that are newer than the kill have made a step as `ranks` ranks.
 
-    old: pids before the kill. killed_s: its time. ended_s: when phases ended that no process records, by phase. marks:
-    of all processes so far.
+    marks: of all processes so far. old: pids before the kill. killed_s: its time. ended_s: when phases ended that no
+    process records, by phase.
     """
-    last = stepped(marks, old)
+    last = first_steps(marks, old)
     if len(last) < ranks:
         return None
     going = {mark.pid for mark in last.values()}
     after = {name: at_s - killed_s for name, at_s in ended_s.items()}
-    for word in WORDS:
+    for word in MARKED_PHASES:
         after[word] = max(mark.at_s for mark in marks if mark.pid in going and mark.word == word) - killed_s
     before = max((mark.restart for mark in marks if mark.pid in old), default=0)
     return KillResult(after, max(mark.restart for mark in last.values()) - before)
 
 
-def middle(faults: Sequence[KillResult]) -> dict[str, float]:
-    """Return the median end of each phase, over the faults that the jobs survived, in seconds; NaN if nobody
-    recorded it.
+def median_phase_ends(kills: Sequence[KillResult]) -> dict[str, float]:
+    """Return the median seconds from a kill to the end of each phase, by phase, over the kills that the jobs survived.
+
+    NaN for a phase that was recorded after none of them.
     """
-    lived = [fault for fault in faults if fault.after_s]
+    lived = [kill for kill in kills if kill.after_s]
     times_of = {
-        phase: [each for fault in lived if not math.isnan(each := fault.after_s.get(phase, math.nan))]
-        for phase in PHASES
+        phase: [each for kill in lived if not math.isnan(each := kill.after_s.get(phase, math.nan))] for phase in PHASES
     }
     return {phase: median(times) if times else math.nan for phase, times in times_of.items()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hack.bench.recovery import jobs
-from hack.bench.recovery.phase_times import PHASES, KillResult, middle
+from hack.bench.recovery.phase_times import PHASES, KillResult, median_phase_ends
 from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.bench.support.measure import middle as median
@@ -37,7 +37,7 @@ def measure(scale: Scale) -> Outcome:
         names = NameSource.MACHINE if mount_namespace.permitted(NameSource.QUIET, scratch) else NameSource.QUIET
         killed = _killed(scale.pick(FULL, QUICK, SMALLEST), names, scratch)
         for launcher in scale.pick((jobs.OURS_SHRINKS, jobs.TORCH_SHRINKS), (), ()):
-            lost = jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S)
+            lost = jobs.kill_agent_result(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S)
             killed[f"{launcher.name}: an agent"] = [lost]
     return outcome(killed)
 
@@ -47,13 +47,13 @@ def _killed(
 ) -> dict[str, Sequence[KillResult]]:
     """Run jobs of the launchers in turn until each launcher's processes have been killed as often as the plan says.
 
-    plan: (launcher, number of kills). names: see `mount_namespace`. scratch: folder for the jobs. Returns the faults by
-    the name of the launcher.
+    Returns what each kill cost, by the name of the launcher. plan: (launcher, number of kills). names: see
+    `mount_namespace`. scratch: folder for the jobs.
     """
     found: dict[str, list[KillResult]] = {launcher.name: [] for launcher, _ in plan}
     while due := [(launcher, left) for launcher, kills in plan if (left := kills - len(found[launcher.name]))]:
         for launcher, left in due:
-            found[launcher.name] += jobs.faults(launcher, names, scratch, min(left, jobs.RESTARTS), LIMIT_S)
+            found[launcher.name] += jobs.kill_results(launcher, names, scratch, min(left, jobs.RESTARTS), LIMIT_S)
     return dict(found)
 
 
@@ -80,8 +80,8 @@ def _row(name: str, faults: Sequence[KillResult]) -> tuple[object, ...]:
 
     faults: what each of its kills cost.
     """
-    after_s = middle(faults)
+    after_s = median_phase_ends(faults)
     lost = sum(not fault.after_s for fault in faults)
-    burned = max((fault.burned for fault in faults), default=0)
+    burned = max((fault.restarts_used for fault in faults), default=0)
     p95_s = nearest_rank([fault.took_s for fault in faults], 0.95)
     return (name, len(faults), lost, burned, *(after_s[phase] for phase in PHASES), p95_s)

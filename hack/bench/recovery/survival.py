@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.agents import WORKERS, Job, apart, until
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 AT_ONCE = 2
 LIMIT_S = 30.0
@@ -31,13 +31,13 @@ class KilledProcess(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SurvivalResult:
-    """The result of one job. back_s: from the death until the next world had begun; charged: restarts."""
+    """The result of one job."""
 
-    finished: bool
-    split: bool
-    charged: int
-    back_s: float
-    why: str = ""
+    finished: bool  # the job recovered and came to its end without a violation
+    split: bool  # two worlds trained at once
+    charged: int  # restarts that were charged to the job; -1 if it did not recover in time
+    back_s: float  # from the death until the next world had begun; LIMIT_S if it did not in time
+    why: str = ""  # violations, or what did not come in time
 
 
 COLUMNS = {"what happens": "", "jobs": "d", "lost": "d", "split": "d", "restarts charged": "", "back median s": ".2f"}

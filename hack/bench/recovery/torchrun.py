@@ -20,7 +20,7 @@ from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
 from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
 from hack.chaos.testbed.pod_processes import of_pods
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
 _LOOK_S = 0.02

@@ -21,18 +21,18 @@ def main() -> None:
     home = Path(sys.argv[1])
     dist.init_process_group("gloo")
     os.environ["TURNOUT_ROUND"] = str(_round(home / "history"))
-    training, diary = Training(home), HistoryWriter(home / "history")
+    training, history = Training(home), HistoryWriter(home / "history")
     kept, start = home / "checkpoint.pt", 0
     if kept.exists():
         found = torch.load(kept, weights_only=True)
         start = found.pop("step")
         training.take(found)
     place = {"epoch": training.sampler.epoch, "cursor": training.sampler.cursor, "pid": os.getpid()}
-    diary.note("begun", step=start, source="disk" if start else "fresh", **place)
+    history.note("begun", step=start, source="disk" if start else "fresh", **place)
     for step in range(start + 1, training.total + 1):
         if step > start + UNPAUSED_STEPS:
             training.pause_before_step(step)
-        training.step(step, diary)
+        training.step(step, history)
         if training.rank == 0 and step % DISK_EVERY == 0:
             part = kept.with_suffix(".part")
             torch.save({**training.state(), "step": step}, part)

@@ -50,20 +50,15 @@ class RendezvousKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorldTimes:
-    """The times of one rendezvous.
-
-    took_s: from the start signal until the last agent has its rank. ready_s: from the start of the processes until all
-    agents are ready. noticed_s: from the death of one of them until the coordinator knew; renewed_s: from there until
-    the last of the others held the next world. Infinite where it was not done within its limit. why: what broke, "" for
-    nothing.
-    """
+    """The times of one rendezvous. A time is infinite if the limit passed before."""
 
     agents: int
-    took_s: float = math.inf
-    ready_s: float = math.inf
-    noticed_s: float = math.inf
+    took_s: float = math.inf  # from the start signal until the last agent has its rank
+    ready_s: float = math.inf  # from the start of the processes until all agents are ready
+    noticed_s: float = math.inf  # from the death of one of them until the coordinator knew
+    # From that moment until the last of the others held the next world.
     renewed_s: float = math.inf
-    why: str = ""
+    why: str = ""  # what broke, "" for nothing
 
 
 class _Broke(Exception):
@@ -139,7 +134,11 @@ class _Agents:
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
-        """Return when the last agent got its rank. Raises _Broke if some agents did not."""
+        """Return when the last of `agents` agents got its rank, monotonic seconds. Raises _Broke if some agents did
+        not.
+
+        lines: to the processes of the agents.
+        """
         times: list[float] = [each for share in _receive_all(lines, self._give_up_s) for each in share]
         if len(times) != agents:
             raise _Broke(f"{len(times)} of {agents} agents told their rank")
@@ -184,7 +183,7 @@ def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
 
 
 def _run_server(line: Connection, kind: RendezvousKind, agents: int) -> None:
-    """Serve the rendezvous in this process; what the server reports goes through `line`."""
+    """Serve the rendezvous in this process; what the server reports goes through `line`. agents: their number."""
     _run_and_report(line, lambda: kind.serve(agents, line.send))
 
 

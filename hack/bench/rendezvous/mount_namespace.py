@@ -60,7 +60,7 @@ def command(words: Sequence[str], names: NameSource, folder: Path) -> list[str]:
 
 
 def permitted(names: NameSource, folder: Path) -> str:
-    """Return "" if this user may run commands in such a namespace, else the reason."""
+    """Return "" if this user may run commands in such a namespace, else the reason. For the arguments see `command`."""
     try:
         tried = subprocess.run(
             command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False

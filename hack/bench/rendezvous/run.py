@@ -35,7 +35,7 @@ KINDS = {
     "nvrx": "baseline: NVRx barrier, connected before",
     "c10d": "baseline: c10d of torch, connected before",
 }
-MOST_GROWTH, MOST_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name server
+MAX_GROWTH, MAX_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name server
 COLUMNS = {"from the word to the last agent, s": "", "times": "d", "best": ".3f", "median": ".3f", "ready in": ".3f"}
 COLUMNS |= {"": ""}
 
@@ -81,7 +81,7 @@ class RendezvousResults:
     crowds: WorldSizes = FULL_SIZES
 
     def best_s(self, kind: str, agents: int) -> float:
-        """Return the shortest rendezvous; NaN if there was none."""
+        """Return the time of the shortest rendezvous, in seconds, as `best_s` of this module. kind: key of KINDS."""
         return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
@@ -98,11 +98,11 @@ class RendezvousResults:
         return [
             Target(f"{standard:,} agents meet, s", ours_s, "<=", 0.35),
             Target(f"{standard:,} agents / NVRx's barrier", ratio(ours_s, nvrx_s), "<=", 0.5),
-            Target(f"{large:,} agents / {standard:,}", ratio(large_s, best_s(self.beside)), "<=", MOST_GROWTH),
+            Target(f"{large:,} agents / {standard:,}", ratio(large_s, best_s(self.beside)), "<=", MAX_GROWTH),
             Target(f"{largest:,} agents meet (1: they do)", done, ">=", 1),
             Target("a death is noticed, s", noticed_s, "<=", 1.5),
             Target("then the others hold a world, s", renewed_s, "<=", 1.0),
-            Target("with a silent name server / without", slowed, "<=", MOST_SLOWED),
+            Target("with a silent name server / without", slowed, "<=", MAX_SLOWED),
         ]
 
     def table(self) -> Table:
@@ -120,14 +120,14 @@ class RendezvousResults:
 
 
 def _times(mets: Sequence[WorldTimes]) -> tuple[int, float, float, float, str]:
-    """Return the cells of a row: number of meetings, best, median, best time until ready, and the first error."""
+    """Return the cells of a row: number of `mets`, best, median, best time until ready, and the first error."""
     why = next((met.why for met in mets if met.why), "")
     ready_s = min((met.ready_s for met in mets), default=math.nan)
     return len(mets), best_s(mets), middle(met.took_s for met in mets), ready_s, why
 
 
 def best_s(mets: Sequence[WorldTimes]) -> float:
-    """Return the shortest time; infinite if none was done, NaN if there was none."""
+    """Return the shortest time of `mets`, in seconds; infinite if none of them was completed, NaN if there are none."""
     return min((met.took_s for met in mets), default=math.nan)
 
 
@@ -180,7 +180,7 @@ def _meetings(
                 gather("floor", plan.crowds.large)
                 beside.append(ours.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
                 gather("ours", plan.crowds.large)
-            if ratio(best_s(meetings["ours", plan.crowds.large]), best_s(beside)) <= MOST_GROWTH:
+            if ratio(best_s(meetings["ours", plan.crowds.large]), best_s(beside)) <= MAX_GROWTH:
                 break
         for kind in ("floor", "ours"):
             gather(kind, plan.crowds.largest)
@@ -206,7 +206,7 @@ def _with_names_and_without(
             for _ in range(plan.named):
                 named.append(files.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
                 unnamed.append(silent.meet("ours", plan.crowds.standard, LIMITS_S["ours"]))
-            if ratio(best_s(unnamed), best_s(named)) <= MOST_SLOWED:
+            if ratio(best_s(unnamed), best_s(named)) <= MAX_SLOWED:
                 break
     notes.append(f"One plain look-up with the silent name server: {answer.why or f'{answer.took_s:.3f} s'}.")
     return named, unnamed

@@ -84,14 +84,17 @@ class _Stores(ABC):
 
     @abstractmethod
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Prepare one agent's rendezvous, which begins at the start signal."""
+        """Prepare the rendezvous of one agent; return the function that runs it, which is called at the start signal.
+
+        agent: its number, from 0. agents: their number. store: a connected TCPStore.
+        """
 
 
 class Connections(_Stores):
     """The connections only: the one result is when the last was ready."""
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
-        """Nothing more."""
+        """Return a function that does nothing: to connect is all that is timed."""
         return lambda: store
 
 

@@ -19,15 +19,12 @@ _BOUND = f"{PODS}?fieldSelector=spec.nodeName!%3D"
 
 @dataclass(frozen=True, slots=True)
 class WaitingGangs:
-    """How much memory the nominator has, and the longest time from freed room to its being bound.
+    """The measurements of a nominator with many waiting gangs."""
 
-    out_of_order: how many gangs went that were not the first by age.
-    """
-
-    pods: int
-    mib: float
-    used_s: float
-    out_of_order: int
+    pods: int  # that waited at first
+    mib: float  # memory of the nominator, the larger of two measurements
+    used_s: float  # longest time from a freed leaf until its GPUs were bound again
+    out_of_order: int  # times that another gang than the oldest was placed
 
 
 async def crowd(gangs: int) -> WaitingGangs:

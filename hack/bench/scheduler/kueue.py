@@ -1,6 +1,6 @@
 """Kueue's own manager on the benchmark's control plane: find it, start it, send it a stream, see each gang bound.
 
-Its words are in kueue_words.py. It runs outside the cluster, as its administrator; the API server reaches its webhooks
+kueue_objects.py has its objects. It runs outside the cluster, as its administrator; the API server reaches its webhooks
 at the address of their Service, which is one of this machine's.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from hack.bench.placement import streams
-from hack.bench.scheduler import kueue_words
+from hack.bench.scheduler import kueue_objects
 from hack.bench.scheduler.cluster import PODS, build, switches_of
 from hack.bench.scheduler.stream import GangFunctions, StreamResult, come, follow, patches
 from hack.controlplane.api import Api
@@ -31,8 +31,8 @@ FOLDER = "TURNOUT_PEERS"
 MANAGER, MANIFESTS = "kueue-manager", "kueue-manifests.yaml"
 _WITHIN_S = 60.0
 _LOOK_EACH_S = 0.1
-_API = f"/apis/{kueue_words.VERSION}"
-_SYSTEM = f"/api/v1/namespaces/{kueue_words.NAMESPACE}"
+_API = f"/apis/{kueue_objects.VERSION}"
+_SYSTEM = f"/api/v1/namespaces/{kueue_objects.NAMESPACE}"
 _SAID = re.compile(r'"gitVersion":\s*"([^"]+)"')  # in the first lines of its log
 
 
@@ -52,8 +52,10 @@ class MissingKueue:
 
 
 def find(environ: Mapping[str, str]) -> KueueRelease | MissingKueue:
-    """Return the paths of Kueue's manager in the folder that the environment names; MissingKueue with the reason if it
+    """Return the paths of Kueue's manager in the folder that $TURNOUT_PEERS names; MissingKueue with the reason if it
     is missing.
+
+    environ: the environment variables.
     """
     folder = environ.get(FOLDER)
     if not folder:
@@ -71,11 +73,11 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
     of a gang's pods.
     """
     tree, rng, found = streams.fabric(), random.Random(seed), StreamResult()
-    words = GangFunctions(kueue_words.member, _leave)
+    words = GangFunctions(kueue_objects.gang_pod, _leave)
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:
-            await build(api, switches_of(tree), lambda host: kueue_words.node_labels(tree, host))
+            await build(api, switches_of(tree), lambda host: kueue_objects.node_labels(tree, host))
             await asyncio.to_thread(plane.start_scheduler)
             await _start(plane, api, peer)
             await _open_queue(api)
@@ -83,7 +85,7 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
             await _leave(api, "warm", 1)
             before = await patches(api)
             await follow(api, events, rng, apart_s, words, found)
-            found.patches = await patches(api) - before - kueue_words.pods_gone(events)
+            found.patches = await patches(api) - before - kueue_objects.pods_gone(events)
             return version(plane.logs(MANAGER)), found
     finally:
         await asyncio.to_thread(plane.stop)
@@ -99,14 +101,14 @@ async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
     """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
-    for each in kueue_words.installed(release, webhook):
+    for each in kueue_objects.installed(release, webhook):
         await api.create(each)
-    service = await api.get(f"{_SYSTEM}/services/{kueue_words.SERVICE}")
+    service = await api.get(f"{_SYSTEM}/services/{kueue_objects.SERVICE}")
     certificates, told = plane.folder / "kueue-certificates", plane.folder / "kueue.yaml"
     certificates.mkdir()
     probes = f"127.0.0.1:{health}"
     host = service["spec"]["clusterIP"]
-    told.write_text(json.dumps(kueue_words.settings(release, host, webhook, probes, str(certificates))))
+    told.write_text(json.dumps(kueue_objects.settings(release, host, webhook, probes, str(certificates))))
     argv = [str(peer.manager), f"--config={told}", f"--kubeconfig={plane.kubeconfig}", "--zap-log-level=info"]
     await asyncio.to_thread(plane.start_program, MANAGER, argv)
     await _mount(plane, api, certificates)
@@ -121,7 +123,7 @@ async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
     """
     until_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < until_s:
-        secret = await api.get(f"{_SYSTEM}/secrets/{kueue_words.SECRET}")
+        secret = await api.get(f"{_SYSTEM}/secrets/{kueue_objects.SECRET}")
         if secret.get("data"):
             for name, content in secret["data"].items():
                 (certificates / name).write_bytes(base64.b64decode(content))
@@ -137,7 +139,7 @@ async def _open_queue(api: Api) -> None:
     have.
     """
     until_s = time.monotonic() + _WITHIN_S
-    for resource, body in kueue_words.queues(streams.NODES * 8):
+    for resource, body in kueue_objects.queues(streams.NODES * 8):
         while True:
             try:
                 await api.call("POST", f"{_API}/{resource}", body)
@@ -151,7 +153,10 @@ async def _open_queue(api: Api) -> None:
 
 
 async def _leave(api: Api, gang: str, size: int) -> None:
-    """Let all pods of a gang succeed, wait until Kueue has released their quota, and delete them."""
+    """Let all `size` pods of a gang succeed, wait until Kueue has released their quota, and delete them.
+
+    Raises TimeoutError if a wait takes longer than _WITHIN_S.
+    """
     pods = [f"{PODS}/{gang}-{at}" for at in range(size)]
     await asyncio.gather(*(api.patch(f"{pod}/status", {"status": {"phase": "Succeeded"}}) for pod in pods))
     workload = f"{_API}/namespaces/default/workloads?fieldSelector=metadata.name%3D{gang}"

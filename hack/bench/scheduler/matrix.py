@@ -43,10 +43,10 @@ AT_ONCE, SIZE = 20, 8  # gangs of whole nodes that come one by one
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One place in the matrix. percentage: of nodes to score; None = the scheduler's own sampling."""
+    """One place in the matrix."""
 
     nodes: int
-    percentage: int | None
+    percentage: int | None  # of nodes to score; None for the scheduler's own sampling
     workload: str
     setup: SchedulerSetup
 

@@ -54,7 +54,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _worst(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Return the largest ratio of our value to the base value."""
+    """Return the largest ratio of our value to the base value. ours, base: in the same order, at least one each."""
     return max(one / other for one, other in zip(ours, base, strict=True))
 
 

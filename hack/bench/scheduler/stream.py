@@ -38,20 +38,16 @@ _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb=
 
 @dataclass(slots=True)
 class StreamResult:
-    """One stream: crossings and hosts by rank of each gang, seconds from its last pod's creation to its last binding.
+    """The results of one stream."""
 
-    failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
-    by whomever. pods: bound ones.
-    """
-
-    crossings: list[int] = field(default_factory=list)
-    hosts: list[list[int]] = field(default_factory=list)
-    bound_s: list[float] = field(default_factory=list)
-    failed: int = 0
-    obeyed: float = 0.0
-    placed: float = 0.0
-    patches: float = 0.0
-    pods: int = 0
+    crossings: list[int] = field(default_factory=list)  # of the ring of each gang that was bound
+    hosts: list[list[int]] = field(default_factory=list)  # host IDs by rank, of each gang that was bound
+    bound_s: list[float] = field(default_factory=list)  # from the creation of a gang's last pod to its last binding
+    failed: int = 0  # gangs that were not bound in time
+    obeyed: float = 0.0  # pods that are on their nominated node
+    placed: float = 0.0  # pods of which the nominator knows whether they are
+    patches: float = 0.0  # of pods, by any client
+    pods: int = 0  # that were bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class StreamCell:
         return mean([each for one in self.sent for each in one.crossings])
 
     def bound_s(self, share: float) -> float:
-        """Return a percentile of the time from a gang's last pod to its last binding."""
+        """Return a percentile of the time from a gang's last pod to its last binding, in seconds. share: 0 to 1."""
         return nearest_rank([each for one in self.sent for each in one.bound_s], share)
 
     @property
@@ -98,7 +94,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def events_of(seed: int, gangs: int) -> list[int]:
-    """Return the first gangs of a committed stream."""
+    """Return the events of the committed stream `seed`, up to its first `gangs` gangs."""
     return streams.first(streams.committed()[seed], gangs)
 
 
@@ -207,8 +203,8 @@ async def come(
 ) -> tuple[dict[str, str], float]:
     """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
-    rng: for the order in which they come; None for the order of ranks. apart_s: seconds between two pods. written: as
-    in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
+    gang: its name. size: its pods. rng: for the order in which they come; None for the order of ranks. apart_s: seconds
+    between two pods. written: as in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
     """
     order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [written(gang, index, size) for index in order]

@@ -12,13 +12,17 @@ from statistics import median
 
 
 def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
-    """Return the memory of a process in MiB. VmHWM: the most that it ever had."""
+    """Return the memory of the process `pid` in MiB.
+
+    field: of /proc/PID/status; VmRSS for now, VmHWM for the most so far. Raises OSError if there is no such process,
+    and StopIteration for a zombie.
+    """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def cpu_s(pid: int | None) -> float:
-    """Return the user and system time of a process so far, in seconds; 0.0 for one that has ended."""
+    """Return the user and system time of the process `pid` so far, in seconds; 0.0 if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

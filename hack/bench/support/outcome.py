@@ -28,11 +28,11 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One promise, stated once, where it is measured. op: "<=" or ">="."""
+    """One promise, stated once, where it is measured."""
 
     name: str
     value: float
-    op: str
+    op: str  # "<=" or ">="
     limit: float
 
     def __post_init__(self) -> None:
@@ -47,17 +47,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Measurements: a table for people, whose numbers are also the figures of the JSON line, as "LABEL: HEADING".
-
-    columns: the format of each column's numbers by its heading; the first column has the labels of the rows.
-    rows: a label and its cells. A text is no figure. NaN is shown as "-", infinity as "never", None as nothing.
-    key: stands before the figures' names where tables have labels in common.
-    """
+    """Measurements: a table for people, whose numbers are also the figures of the JSON line, as "LABEL: HEADING"."""
 
     title: str
+    # The format of each column's numbers by its heading; the first column has the labels of the rows.
     columns: Mapping[str, str]
+    # A label and its cells. A text is no figure. NaN is shown as "-", infinity as "never", None as nothing.
     rows: Sequence[Sequence[object]]
-    key: str = ""
+    key: str = ""  # put before the figures' names, if tables have labels in common
 
     def texts(self) -> list[list[str]]:
         """Return the rows as they are shown."""
@@ -84,18 +81,14 @@ def _text(cell: object, form: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a run.
-
-    more: figures that no table has. notes: lines under the tables that a reader must know. strict: a missed target is a
-    failure, which ends the program with MISSED.
-    """
+    """The results of a run."""
 
     title: str
     tables: Sequence[Table]
     targets: Sequence[Target] = ()
-    notes: Sequence[str] = ()
-    strict: bool = False
-    more: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()  # lines below the tables
+    strict: bool = False  # a missed target is a failure, which ends the program with MISSED
+    more: Mapping[str, float] = field(default_factory=dict)  # figures that no table has
 
     @property
     def figures(self) -> dict[str, float]:
@@ -108,7 +101,10 @@ class Outcome:
 
 
 def combined(title: str, *outcomes: Outcome) -> Outcome:
-    """Return the outcomes of several parts as one."""
+    """Return the outcomes of several parts as one, in their order. Equal notes are kept once.
+
+    title: of the whole. It is strict if one part is. Of equal names in `more` the last part's counts.
+    """
     return Outcome(
         title,
         [table for each in outcomes for table in each.tables],

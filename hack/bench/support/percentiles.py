@@ -9,7 +9,11 @@ import numpy as np
 
 
 def interpolated(values: Sequence[float], share: float) -> float:
-    """Interpolate linearly between the two ranks around (n - 1) x share, as numpy does by default."""
+    """Return a percentile, interpolated linearly between the two ranks around (n - 1) x share, as numpy does by
+    default.
+
+    values: in any order; NaN for none. share: 0 to 1.
+    """
     return float(np.quantile(values, share)) if values else math.nan
 
 

@@ -30,8 +30,9 @@ Raw = dict[str, Any]
 
 @dataclass(slots=True)
 class FloodMeasurements:
-    """wait_s: from an honest job's creation until all its pods were there, each."""
+    """The measurements beside a flood of jobs."""
 
+    # For each honest job: from its creation until all its pods existed.
     wait_s: list[float] = field(default_factory=list)
 
 

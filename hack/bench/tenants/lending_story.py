@@ -47,13 +47,13 @@ class LendingMeasurements:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """One job. minimum: min of the workers. came_s, ends_s: seconds; lasts_s: of a rigid job, 0 for an elastic one."""
+    """One job of the simulation."""
 
     raw: Raw
-    minimum: int
-    came_s: float
-    lasts_s: float = 0.0
-    ends_s: float = 0.0
+    minimum: int  # workers
+    came_s: float  # when it was created, in seconds of the simulation
+    lasts_s: float = 0.0  # running time of a rigid job, 0 for an elastic one
+    ends_s: float = 0.0  # when it ends, in seconds of the simulation
     pods: dict[int, str] = field(default_factory=dict)  # index -> node, "" while it waits
 
     @property
@@ -191,7 +191,7 @@ class LendingStory:
         self._view.unmanaged.put_group(self.groups[-1])
 
     def drop(self, uid: str) -> None:
-        """Delete an ownerless pod; do nothing if it does not exist."""
+        """Delete the ownerless pod `uid`; do nothing if it does not exist."""
         if self.strays.pop(uid, None) is not None:
             self._view.drop_pod(uid)
 
@@ -216,7 +216,9 @@ class LendingStory:
         self._view.drop_job(job.raw["metadata"]["uid"])
 
     def _remove_pod(self, job: SimulatedJob, index: int, on: str) -> None:
-        """Remove a pod from the autoscaler's cache, and free its GPU. on: its node, "" for a pending pod."""
+        """Remove the pod `index` of a job from the autoscaler's cache, and free its GPU. on: its node, "" while it
+        waits.
+        """
         if on:
             self._free[on] += 1
         self._view.drop_pod(f"{job.raw['metadata']['uid']}-{index}")

@@ -17,7 +17,7 @@ def node_name(number: int) -> str:
 
 
 def node(number: int) -> Raw:
-    """Return a ready node of 8 GPUs."""
+    """Return a ready node of GPUS_PER_NODE GPUs. number: for its name."""
     offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(GPUS_PER_NODE)}
     ready = [{"type": "Ready", "status": "True"}]
     return {"metadata": {"name": node_name(number)}, "status": {"allocatable": offers, "conditions": ready}}

@@ -29,7 +29,7 @@ SIZES = {
     Scale.SMALLEST: SimulationSize(nodes=16, seconds=140, every_s=12, at_once=1, quick=True),
 }
 LENDING_S, GAP_S = 2_400, 20
-LEAST_RATIO, MOST_MS = 0.98, 100.0
+MIN_RATIO, MAX_MS = 0.98, 100.0
 # least, together: ratio of the worst-off honest tenant, and of all; each table's title says of which quantity.
 COLUMNS = {"attack": "", "wait s": ".2f", "beside s": ".2f", "as soon": ".3f", "least": ".3f", "together": ".3f"}
 COLUMNS |= {"faults": "d", "fair share says": ""}
@@ -204,7 +204,7 @@ def _ms(seconds: Sequence[float], share: float) -> float:
 
 
 def _http_row(name: str, asked: RequestTimes) -> tuple[object, ...]:
-    """Return the row of one attack over HTTP, in the order of ASKED."""
+    """Return the row of one attack over HTTP, in the order of ASKED. name: of the attack."""
     ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
     return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)
 
@@ -227,10 +227,10 @@ def _targets(
         for row in rows:
             if not row.fair:
                 of = row.total_share if word == "size" else row.worst_share
-                yield Target(f"placed as soon beside {row.name}", row.wait_ratio, ">=", LEAST_RATIO)
-                yield Target(f"{word} beside {row.name}", of, ">=", LEAST_RATIO)
+                yield Target(f"placed as soon beside {row.name}", row.wait_ratio, ">=", MIN_RATIO)
+                yield Target(f"{word} beside {row.name}", of, ">=", MIN_RATIO)
             yield Target(f"answers without opinion, jobs without decision, words lost: {row.name}", row.faults, "<=", 0)
     for name, each in asked.items():
-        yield Target(f"filter p99 ms over HTTP, {name}", _ms(each.filter_s, 0.99), "<=", MOST_MS)
-        yield Target(f"healthz p99 ms, {name}", _ms(each.healthz_s, 0.99), "<=", MOST_MS)
+        yield Target(f"filter p99 ms over HTTP, {name}", _ms(each.filter_s, 0.99), "<=", MAX_MS)
+        yield Target(f"healthz p99 ms, {name}", _ms(each.healthz_s, 0.99), "<=", MAX_MS)
         yield Target(f"probes that healthz did not answer, {name}", each.unanswered, "<=", 0)

@@ -24,7 +24,7 @@ from hack.bench.extender.caller import Caller, appears, child, ready, until, url
 from hack.bench.tenants import objects
 from hack.bench.tenants.attacks import FLIP_S, NAMESPACE, Attack
 from hack.bench.tenants.objects import Raw
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 
 NODES, PODS, EVENTS_PER_S = 1_000, 4_000, 50.0
 PROBE_EACH_S, PAUSE_S = 0.01, 0.002
@@ -35,16 +35,15 @@ _GREEDY = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Seconds of each honest question and of each probe, wall_s: of questions by the wall clock alone.
+    """The measurements of an extender beside an attacker, in seconds."""
 
-    unanswered: probes that were not answered with 200.
-    """
-
-    filter_s: list[float] = field(default_factory=list)
-    wall_s: list[float] = field(default_factory=list)
-    healthz_s: list[float] = field(default_factory=list)
+    filter_s: list[float] = field(
+        default_factory=list
+    )  # of each honest request, less the time of other work on the extender's core
+    wall_s: list[float] = field(default_factory=list)  # of each honest request, by the wall clock
+    healthz_s: list[float] = field(default_factory=list)  # of each probe
     greedy: int = 0  # questions of the attacker that were answered
-    unanswered: int = 0
+    unanswered: int = 0  # probes that were not answered with 200
 
 
 class ServedExtender:

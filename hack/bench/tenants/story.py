@@ -38,16 +38,13 @@ TIDY_S = 5
 
 @dataclass(frozen=True, slots=True)
 class SimulationSize:
-    """How large the simulation is: nodes, seconds, and how many gangs (at_once) come every `every_s` seconds.
-
-    quick: attacks are small.
-    """
+    """How large the simulation is."""
 
     nodes: int
-    seconds: int
-    every_s: int
-    at_once: int
-    quick: bool
+    seconds: int  # its length
+    every_s: int  # seconds between two arrivals
+    at_once: int  # gangs of one arrival
+    quick: bool  # attacks are small
 
 
 @dataclass(slots=True)

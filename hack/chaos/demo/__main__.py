@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.testbed.testbed import NoProgress
-from turnout.cli.commands.child_programs import ChildFailed
-from turnout.cli.commands.terminal import ended_by_sigterm, terminal
+from turnout.cli.verb_support.child_programs import ChildFailed
+from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the demo once. Return the exit code: 1 if a claim was false, otherwise 0."""
+    """Play the demo once. Return the exit code: 0; 1 if a claim was false or the demo failed; 130 if it was
+    interrupted.
+
+    argv: None for that of this process.
+    """
     parser = argparse.ArgumentParser(prog="make demo-train", description="A training job that loses no step.")
     parser.add_argument("--plain", action="store_true", help="no colours, no picture that changes")
     args = parser.parse_args(argv)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
-from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
+from hack.chaos.fault_schedule import HARMLESS, Fault, FaultEvent
 from hack.chaos.history import JobPlan, Record
 from hack.chaos.runner import undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
@@ -45,7 +45,7 @@ async def tell(screen: TrainScreen) -> bool:
                     ticks.cancel()
                     await story.injectors.stop()
                 model = await alone
-            harmless = frozenset(fault.name for fault in UNNOTICED)
+            harmless = frozenset(fault.name for fault in HARMLESS)
             job_plan = JobPlan(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
             story.claims += check_end(found.records, job_plan)
             screen.close(found, story.claims)

@@ -47,7 +47,10 @@ class TrainScreen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Show the current loss at the bottom of the terminal while the block runs."""
+        """Print the heading of the rows, and show the current loss at the bottom of the terminal while the block runs.
+
+        Without a terminal only the heading is printed.
+        """
         self._console.print(Text(f"{'at s':>5}  leaf-1 leaf-2  step  what happens", style="bold"))
         if not self._console.is_terminal:
             yield
@@ -99,7 +102,7 @@ class TrainScreen:
         self._console.print(Text(f"{true} of {len(claims)} claims are true, in {took_s:.0f} s.", style=style))
 
     def _signs(self, stage: Testbed, nodes: Sequence[str]) -> Text:
-        """Return one character for each node: A (our job), R (the rigid job), free, or lost."""
+        """Return one character for each of `nodes`: A (our job), R (the rigid job), _GONE (lost) or _FREE."""
         found = Text()
         for node in nodes:
             here = [name for name, pod in stage.pods.items() if _stands(pod, node)]

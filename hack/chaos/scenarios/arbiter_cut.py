@@ -19,7 +19,7 @@ from hack.chaos.scenarios.fault_proxy import Answer, FaultProxy, fault_proxy
 from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER
 from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.agents import WORKERS, Job, apart, until
-from turnout.cli.commands.child_programs import free_port
+from turnout.cli.verb_support.child_programs import free_port
 from turnout.simulator.api.kubeconfig import kubeconfig
 from turnout.simulator.api.server.serve import serve
 from turnout.simulator.cluster.runtime.clients import Direct

@@ -46,7 +46,7 @@ PASS = Answer()
 def refusal(code: int, reason: str, message: str) -> Answer:
     """Return an error answer with a Status object as its body, as API servers send it.
 
-    reason, message: of the Status; they must not need escapes in JSON.
+    code: of HTTP. reason, message: of the Status; they must not need escapes in JSON.
     """
     head = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure"'
     return Answer(code, f'{head},"code":{code},"reason":"{reason}","message":"{message}"}}'.encode())
@@ -135,5 +135,5 @@ async def fault_proxy(target: str, trust: ssl.SSLContext | None = None) -> Async
 
 
 def kubeconfig_with_token(url: str, token_file: str) -> str:
-    """Return a kubeconfig whose user shows the token of a file."""
+    """Return a kubeconfig for the API server at `url`, whose user shows the token in `token_file`."""
     return kubeconfig(url).replace('"user": {}', f'"user": {{"tokenFile": "{token_file}"}}')

@@ -28,7 +28,8 @@ TOGETHER = "once the cut is mended, all train in one world"
 def play(seed: int, folder: Path) -> Strike:
     """Cut one of three workers off the network, then mend the cut. Return the strike with its checks.
 
-    seed: chooses the worker and the direction. All have to train together again within BACK_S.
+    seed: chooses the worker and the direction. folder: for the files of the job. All have to train together again
+    within BACK_S.
     """
     rng = random.Random(f"partition/{seed}")
     at, way = rng.randint(1, WORKERS), WAYS[seed % len(WAYS)]
@@ -95,8 +96,9 @@ def _mend(net: Hosts, at: int, way: str) -> None:
 
 
 def _last(job: Job, at: int, cut_s: float) -> float:
-    """Return how many seconds after the cut the cut-off worker last wrote a record in its old round; 0.0 if it did
-    not.
+    """Return how many seconds after the cut worker `at` last wrote a record in its first round; 0.0 without a record.
+
+    Negative if that was before the cut. cut_s: time of the cut, monotonic.
     """
     records = [record for record in job.records() if record.worker.partition("/")[0] == f"w{at}"]
     old = min((record.round for record in records), default=0)

@@ -15,7 +15,7 @@ from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import NoProgress
 from hack.controlplane.errors import ControlPlaneError
-from turnout.cli.commands.child_programs import ChildFailed
+from turnout.cli.verb_support.child_programs import ChildFailed
 from turnout.simulator.cluster.runtime.clients import ApiError
 
 Play = Callable[[int, Path], Sequence[Strike]]

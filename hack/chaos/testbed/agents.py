@@ -16,7 +16,7 @@ from pathlib import Path
 from hack.chaos.history import Record, read
 from hack.chaos.strike_table import Check
 from hack.chaos.testbed.manifests import ROOT
-from turnout.cli.commands.child_programs import child_environment, die_with_parent
+from turnout.cli.verb_support.child_programs import child_environment, die_with_parent
 
 WORKERS, LEAST = 3, 2
 SILENCE_S, GOES_ON_S = 1.0, 15.0  # without a heartbeat; until those who reach each other train again
@@ -96,7 +96,7 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def _is_ours(self, pid: int) -> bool:
-        """Return True if the job's folder stands in the process's command line; False if the process ended."""
+        """Return True if the job's folder stands in the command line of the process `pid`; False if it has ended."""
         try:
             return os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -120,7 +120,10 @@ def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
 
 
 def apart(records: Iterable[Record]) -> list[str]:
-    """Return a text for each round that made a step after the next round's first step; [] if there is none."""
+    """Return a text for each round that completed a step after the next round's first complete step; [] if none did.
+
+    Only steps that all ranks have recorded count, and only rounds with such a step. records: of all processes.
+    """
     made = sorted(whole_steps(records).items())
     return [
         f"round {before} made a step {max(steps) - min(later):.3f} s after the first of {after}"

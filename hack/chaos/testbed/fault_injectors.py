@@ -156,7 +156,8 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """Record "served" when all pods of the rigid job run or have succeeded, then await its end and delete it.
+        """Record "served" when all pods of the rigid job `name` run or have succeeded, then await its end and delete
+        it.
 
         Raises NoProgress if either takes longer than PATIENCE_S.
         """
@@ -211,7 +212,7 @@ class FaultInjectors:
 
 
 def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
-    """Return the element at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
+    """Return the element of `found` at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
     return found[int(event.aim * len(found))] if found else None
 
 
@@ -225,5 +226,5 @@ def _signal(hit: Process | None, number: signal.Signals) -> str:
 
 
 def _goes_on(hit: Process | None) -> None:
-    """Let a suspended process continue; do nothing for None."""
+    """Let the suspended process `hit` continue; do nothing for None."""
     _signal(hit, signal.SIGCONT)

@@ -11,7 +11,10 @@ _numbers = count()
 
 
 class Hosts:
-    """So many hosts, 10.77.0.1 and on. Needs root and `ip`: mark the test."""
+    """Hosts as network namespaces, numbered from 1, with the addresses 10.77.0.1 and on. Needs root and `ip`.
+
+    size: number of hosts, at most 254.
+    """
 
     def __init__(self, size: int) -> None:
         self.prefix, self.names = f"crew-{os.getpid()}-{next(_numbers)}", list[str]()
@@ -33,23 +36,23 @@ class Hosts:
         return self.names[-1]
 
     def address(self, at: int) -> str:
-        """Return the IP address of a host; the first is 1."""
+        """Return the IP address of host `at`."""
         return f"10.77.0.{at}"
 
     def inside(self, at: int) -> tuple[str, ...]:
-        """Return the words that run a command in this host's network namespace, before the command itself."""
+        """Return the words to put before a command that runs in the network namespace of host `at`."""
         return ("ip", "netns", "exec", f"{self.prefix}-{at}")
 
     def cut(self, at: int) -> None:
-        """Drop all packets to and from this host from now on. Its link stays up."""
+        """Drop all packets to and from host `at` from now on. Its link stays up."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "nomaster")
 
     def join(self, at: int) -> None:
-        """Let this host's packets through again."""
+        """Let the packets of host `at` through again, after `cut`."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "master", "br0")
 
     def part(self, one: int, other: int) -> None:
-        """Drop the packets between these two hosts in both directions; both reach all others."""
+        """Drop the packets between hosts `one` and `other` in both directions; both reach all others."""
         self.drop_packets(one, other)
         self.drop_packets(other, one)
 
@@ -58,7 +61,7 @@ class Hosts:
         self._neighbour(at, "replace", to, "lladdr", _NOBODY, "nud", "permanent")
 
     def hear(self, at: int, to: int) -> None:
-        """Let the packets from host `at` to host `to` through again."""
+        """Let the packets from host `at` to host `to` through again, after `drop_packets`."""
         self._neighbour(at, "del", to)
 
     def _neighbour(self, at: int, verb: str, to: int, *more: str) -> None:

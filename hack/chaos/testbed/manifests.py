@@ -41,12 +41,12 @@ USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # what nobody names
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is trained. pace_s: what a step takes at least at first, while faults are to come; more later."""
+    """How much is trained."""
 
     samples: int = 96
     batch: int = 16
     epochs: int = 150
-    pace_s: float = 0.1
+    pace_s: float = 0.1  # shortest time of a step at first; later steps take longer (train_script.py)
 
     @classmethod
     def of(cls, faults: int) -> Plan:
@@ -120,14 +120,15 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
 
 
 def rival(number: int, workers: int, lasts_s: float) -> Raw:
-    """Return a rigid job whose pods run no process and complete after `lasts_s` seconds. number: of the job, in its
-    name.
+    """Return a rigid job of `workers` workers, whose pods run no process and complete after `lasts_s` seconds.
+
+    number: of the job, in its name.
     """
     return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
 
 
 def idle(name: str, workers: int, notes: Raw) -> Raw:
-    """Return a job whose pods run no process until the job is deleted. notes: annotations of the job."""
+    """Return a job of `workers` workers, whose pods run no process until the job is deleted. notes: its annotations."""
     return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
 
 

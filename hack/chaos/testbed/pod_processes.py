@@ -11,13 +11,11 @@ from hack.chaos.testbed.manifests import MARK
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of a pod. pid: on this machine. inner: in its container, where 1 is the agent; 0 if unknown. home: the
-    UID of its pod.
-    """
+    """A process of a pod."""
 
-    pid: int
-    inner: int
-    home: str
+    pid: int  # on this machine
+    inner: int  # in its container, where 1 is the agent; 0 if unknown
+    home: str  # the UID of its pod
 
 
 def of_pods() -> Iterator[Process]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, MAP_NAME, MAP_NAMESPACE, ROOT
-from turnout.cli.commands.child_programs import ChildFailed, child_environment, die_with_parent, free_port
+from turnout.cli.verb_support.child_programs import ChildFailed, child_environment, die_with_parent, free_port
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 
 _START_S = 40.0

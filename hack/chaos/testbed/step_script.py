@@ -15,7 +15,10 @@ _STEP_S = 0.02
 
 
 def main(folder: Path) -> None:
-    """Train without a model: append one line for each event to a file of this process."""
+    """Train without a model until `folder` has the file "finish".
+
+    Each event becomes a line of a file of this process in FOLDER/history.
+    """
     env = os.environ
     head: dict[str, object] = {
         "round": int(env["TURNOUT_ROUND"]),

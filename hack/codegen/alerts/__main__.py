@@ -55,12 +55,12 @@ _PAGE = f"""<!-- Written {_MADE} -->
 
 def files() -> Mapping[Path, str]:
     """Return the text of each file that is written here."""
-    rules = _HEAD + "".join(line + "\n" for group in GROUPS for line in _group(group))
+    rules = _HEAD + "".join(line + "\n" for group in GROUPS for line in _group_lines(group))
     return {RULES: rules, RUNBOOKS: _PAGE + "".join(_runbook(each) for group in GROUPS for each in group.alerts)}
 
 
-def _group(group: Group) -> Iterator[str]:
-    """Yield the YAML lines of a group of rules, its name first."""
+def _group_lines(group: Group) -> Iterator[str]:
+    """Yield the lines of a group as an element of `groups:` in Prometheus' rules file."""
     yield f"  - name: turnout-{group.name}" + (f"  # {group.about}" if group.about else "")
     if group.interval:
         yield f"    interval: {group.interval}"
@@ -122,7 +122,10 @@ def _lower(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the files with the code, or with --write write them. Return 1 if a file is stale, else 0."""
+    """Compare the files with the code, or with --write write them. Return 1 if a file is stale, else 0.
+
+    argv: None for that of this process.
+    """
     differs = False
     for path, text in files().items():
         if "--write" in (sys.argv[1:] if argv is None else argv):

@@ -60,12 +60,12 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A share of bad events. bad, all: counts of events, with WINDOW in place of the range."""
+    """A share of bad events."""
 
     name: str
     by: str  # labels of the ratio
-    bad: str
-    all: str
+    bad: str  # PromQL of the rate of bad events, with WINDOW in place of the range
+    all: str  # PromQL of the rate of all events, likewise
 
     def records(self) -> Iterator[Record]:
         """Yield the ratio over each window, and the number of bad events in six hours."""

@@ -43,7 +43,8 @@ def _table() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the files with the code, or with --write write them; also check the queries of all boards.
 
-    Returns 1 and prints the problems if a file is stale or a query is wrong, else 0.
+    Returns 1 and prints the problems if a file is stale or a query is wrong, else 0. argv: None for that of this
+    process.
     """
     problems = list(faults(expr for board in BOARDS for expr in board.exprs()))
     for path, text in files().items():

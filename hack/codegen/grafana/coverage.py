@@ -24,7 +24,7 @@ _SERIES = re.compile(r"\bturnout[_:][a-zA-Z0-9_:]+")
 
 
 def series(exprs: Iterable[str]) -> set[str]:
-    """Return the names of the series in queries."""
+    """Return the names of all series in the queries `exprs`."""
     return {name for expr in exprs for name in _SERIES.findall(expr)}
 
 

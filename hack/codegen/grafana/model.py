@@ -26,7 +26,7 @@ _MACRO = re.compile(r"(?<=[{\[(, ])(" + "|".join(MACROS) + r")(?=[}\]),])")
 
 
 def expanded(text: str) -> str:
-    """Return a query with its macros replaced."""
+    """Return the query `text` with its macros replaced."""
     return _MACRO.sub(lambda match: MACROS[match[1]], text)
 
 

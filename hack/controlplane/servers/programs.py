@@ -54,18 +54,14 @@ class EtcdFiles:
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """The files that the API server reads: authority, serving pair, known tokens, key of service accounts.
+    """The files that the API server reads."""
 
-    to_kubelets: its client certificate for kubelets, from which it fetches logs. etcd: files for its connection to
-    etcd.
-    """
-
-    ca: Path
-    pair: Pair
-    tokens: Path
-    signing_key: Path
-    to_kubelets: Pair
-    etcd: EtcdFiles
+    ca: Path  # authority of client certificates
+    pair: Pair  # serving certificate and its key
+    tokens: Path  # of known users
+    signing_key: Path  # of service accounts
+    to_kubelets: Pair  # client certificate for kubelets, from which the API server fetches logs
+    etcd: EtcdFiles  # for the connection to etcd
 
 
 def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
@@ -164,7 +160,7 @@ def scheduler(
     """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
     extender are not logged.
 
-    config: the file. pair: its serving certificate. emulated_version: None for its own.
+    config: its configuration file. pair: its serving certificate. port: of HTTPS. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -191,7 +187,7 @@ def controller_manager(
 ) -> list[str]:
     """Return kube-controller-manager's command line, with only the named controllers. extra: further flags.
 
-    emulated_version: None for its own.
+    kubeconfig: its credentials. files: of the API server. port: of HTTPS. emulated_version: None for its own.
     """
     return [
         str(binary),
@@ -252,7 +248,10 @@ def training_operator(
 
 
 def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
-    """Return a kubeconfig with the authority's certificate inside, as JSON. user: the credentials."""
+    """Return a kubeconfig as JSON. url: of the API server. ca: file of its authority, which is embedded.
+
+    user: the credentials, as a kubeconfig has them.
+    """
     cluster = {"server": url, "certificate-authority-data": encoded(ca)}
     return json.dumps(
         {

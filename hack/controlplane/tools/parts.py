@@ -13,7 +13,7 @@ from pathlib import Path
 MODULES = Path(__file__).parents[1] / "modules"
 BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 BUILD_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
-LEAST_GO = (1, 26)  # the helm module asks for it
+MIN_GO = (1, 26)  # the helm module asks for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,18 @@ def ldflags(part: Part, go_mod: str) -> str:
 
 
 def flags(part: Part, go_mod: str) -> list[str]:
-    """Return all flags with which a part is built."""
+    """Return all flags with which a part is built. go_mod: text of its module's go.mod. Raises LookupError as
+    `version`.
+    """
     tags = ["-tags", ",".join(part.tags)] if part.tags else []
     return [*BUILD_FLAGS, *tags, "-ldflags", ldflags(part, go_mod)]
 
 
 def key(module: str, go_mod: str, go_sum: str) -> str:
-    """Return the name of a module's folder in the cache. It changes with go.mod, go.sum and each flag."""
+    """Return the name of a module's folder in the cache. It changes with go.mod, go.sum and each flag.
+
+    go_mod, go_sum: texts of these files of the module.
+    """
     digest = hashlib.sha256()
     stamped = [ldflags(part, go_mod) for part in PARTS if part.module == module]
     tags = [tag for part in PARTS if part.module == module for tag in part.tags]

@@ -14,9 +14,9 @@ GATES = deployment("nominator", args=["--gates"])
 SILENT = {"turnout-extender-a": page(0)}
 
 
-def only(*deployments, pages=None, **more):
+def only(*deployments, extender_metrics=None, **more):
     """A cluster with these Deployments alone."""
-    return replace(FINE, deployments=deployments, pages=pages or {}, **more)
+    return replace(FINE, deployments=deployments, extender_metrics=extender_metrics or {}, **more)
 
 
 # What is seen, the number of the line, its verdict, a part of the text, a part of the remedy.
@@ -26,15 +26,20 @@ CASES = {
     "beside it gates are a choice": (
         replace(FINE, methods=NOTHING), 2, "fine", "gates: not used", "nominator.gates=true",
     ),
-    "the extender is never asked": (only(deployment("extender"), pages=SILENT), 0, "doubtful", "not used", "use gates"),
+    "the extender is never asked": (
+        only(deployment("extender"), extender_metrics=SILENT), 0, "doubtful", "not used", "use gates"
+    ),
     "whether it is asked cannot be seen": (
-        only(deployment("extender"), pages={"turnout-extender-a": None}), 0, "unknown", "cannot be seen", "lines above"
+        only(deployment("extender"), extender_metrics={"turnout-extender-a": None}), 0, "unknown", "cannot be seen",
+        "lines above"
     ),
     "whether it is asked cannot be seen without the right to list pods": (
         only(deployment("extender"), refused={"/api/v1/namespaces/turnout/pods": "no"}), 0, "unknown", "cannot be seen",
         "lines above",
     ),
-    "a scheduler of ours asks it": (only(deployment("scheduler"), pages={"a": page(3)}), 0, "fine", "used", ""),
+    "a scheduler of ours asks it": (
+        only(deployment("scheduler"), extender_metrics={"a": page(3)}), 0, "fine", "used", ""
+    ),
     "nothing places": (only(deployment("autoscaler")), 0, "doubtful", "not installed", "extender.enabled=true"),
     "a nominator is there": (only(deployment("nominator")), 1, "fine", "nominations: used", ""),
     "beside a nominator the extender is a choice": (only(deployment("nominator")), 0, "fine", "not installed", ""),

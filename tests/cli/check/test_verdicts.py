@@ -50,17 +50,17 @@ def the_map(text):
 
 
 FINE = ClusterFacts(
-    ours="0.1.0",
+    own_version="0.1.0",
     now_s=NOW_S,
     server_version="v1.35.4",
-    ahead_s=0.4,
+    server_clock_ahead_s=0.4,
     nodes=[node("n1"), node("n2"), node("cpu", "0")],
     deployments=[deployment("extender"), deployment("controller", args=["--kinds=ElasticJob,PyTorchJob"])],
-    others=[("kube-system", "coredns")],
+    other_deployments=[("kube-system", "coredns")],
     leases=[lease("turnout-controller")],
     heartbeats=[lease("n1"), lease("n2", 9)],
-    maps=the_map("leaf-1 spine-1 ip-n1\nleaf-1 spine-1 ip-n2\n"),
-    pages={"turnout-extender-a": page(0), "turnout-extender-b": page()},
+    map_configmaps=the_map("leaf-1 spine-1 ip-n1\nleaf-1 spine-1 ip-n2\n"),
+    extender_metrics={"turnout-extender-a": page(0), "turnout-extender-b": page()},
 )
 
 
@@ -77,7 +77,7 @@ def many(count, **more):
     """A cluster of so many nodes."""
     nodes = [node(f"n{each}") for each in range(count)]
     text = "".join(f"leaf-{each // 8} spine-1 n{each}\n" for each in range(count))
-    return replace(FINE, nodes=nodes, maps=the_map(text), **more)
+    return replace(FINE, nodes=nodes, map_configmaps=the_map(text), **more)
 
 
 WRONG, DOUBTFUL, UNKNOWN = Level.WRONG, Level.DOUBTFUL, Level.UNKNOWN
@@ -116,59 +116,64 @@ CASES = {
         (WRONG, "leader", "was last heard 31 s ago", "logs"),
     ),
     "a clock that is not the API server's, by whose time a holder is heard": (
-        replace(FINE, ahead_s=-40.0, leases=[lease("turnout-autoscaler", age_s=41)], heartbeats=[lease("n1", 41)]),
+        replace(
+            FINE,
+            server_clock_ahead_s=-40.0,
+            leases=[lease("turnout-autoscaler", age_s=41)],
+            heartbeats=[lease("n1", 41)],
+        ),
         (DOUBTFUL, "clocks", "the API server's clock is 40 s behind", "chrony"),
     ),
     "an empty map": (
-        replace(FINE, maps=the_map("")),
+        replace(FINE, map_configmaps=the_map("")),
         (WRONG, "map", "the map of gpu-team is empty", "edit configmap node-topology-config"),
     ),
     "no map at all": (
-        replace(FINE, maps={"gpu-team": None}),
+        replace(FINE, map_configmaps={"gpu-team": None}),
         (WRONG, "map", "there is no map in gpu-team", "write the ConfigMap node-topology-config"),
     ),
     "a map with a fault": (
-        replace(FINE, maps=the_map("leaf-1 spine-1 n1\nleaf-2 n2\n")),
+        replace(FINE, map_configmaps=the_map("leaf-1 spine-1 n1\nleaf-2 n2\n")),
         (WRONG, "map", "the first in line 2", "edit configmap"),
     ),
     "some GPU nodes are not on the map": (
-        replace(FINE, maps=the_map("leaf-1 spine-1 n1\n")),
+        replace(FINE, map_configmaps=the_map("leaf-1 spine-1 n1\n")),
         (DOUBTFUL, "map", "1 of 2 GPU nodes are not on the map: n2", "edit configmap"),
     ),
     "no GPU node is on the map": (
-        replace(FINE, maps=the_map("leaf-1 spine-1 cpu\n")),
+        replace(FINE, map_configmaps=the_map("leaf-1 spine-1 cpu\n")),
         (WRONG, "map", "2 of 2 GPU nodes are not on the map: n1, n2", "edit configmap"),
     ),
     "the map has hosts of another cluster": (
-        replace(FINE, maps=the_map("leaf-1 spine-1 n1\nleaf-1 spine-1 n2\nleaf-1 spine-1 n9\n")),
+        replace(FINE, map_configmaps=the_map("leaf-1 spine-1 n1\nleaf-1 spine-1 n2\nleaf-1 spine-1 n9\n")),
         (DOUBTFUL, "map", "1 hosts of the map are no nodes of this cluster: n9", "edit configmap"),
     ),
     "no node offers GPUs": (
-        replace(FINE, nodes=[node("cpu", "0")], maps=the_map("leaf-1 spine-1 cpu\n")),
+        replace(FINE, nodes=[node("cpu", "0")], map_configmaps=the_map("leaf-1 spine-1 cpu\n")),
         (DOUBTFUL, "nodes", "none of 1 nodes offers GPUs", "device plugin"),
     ),
     "an extender that no scheduler asks": (
-        replace(FINE, pages={"turnout-extender-a": page(0), "turnout-extender-b": page(0)}),
+        replace(FINE, extender_metrics={"turnout-extender-a": page(0), "turnout-extender-b": page(0)}),
         (WRONG, "extender", "it was never asked", "kube-scheduler's configuration"),
     ),
     "an extender whose metrics cannot be had": (
-        replace(FINE, pages={"turnout-extender-a": None}),
+        replace(FINE, extender_metrics={"turnout-extender-a": None}),
         (UNKNOWN, "extender", "does not show the metrics of turnout-extender-a", "port-forward"),
     ),
     "a scheduler that offers a tenth of the nodes": (
-        many(500, pages={"a": page(offered=((8, 3), (64, 20), (512, 20)))}),
+        many(500, extender_metrics={"a": page(offered=((8, 3), (64, 20), (512, 20)))}),
         (DOUBTFUL, "extender", "at most 64 of 500 nodes", "percentageOfNodesToScore: 100"),
     ),
     "a certificate that ends in a week": (
-        replace(FINE, pages={"a": page(ends_s=NOW_S + 7 * DAY_S)}),
+        replace(FINE, extender_metrics={"a": page(ends_s=NOW_S + 7 * DAY_S)}),
         (DOUBTFUL, "certificate", "for 7 more days", "renew it: helm upgrade"),
     ),
     "a certificate that has ended": (
-        replace(FINE, pages={"a": page(ends_s=NOW_S - 1), "b": page()}),
+        replace(FINE, extender_metrics={"a": page(ends_s=NOW_S - 1), "b": page()}),
         (WRONG, "certificate", "has ended", "renew it: helm upgrade"),
     ),
     "a kind with two controllers": (
-        replace(FINE, others=[("kubeflow", "training-operator")]),
+        replace(FINE, other_deployments=[("kubeflow", "training-operator")]),
         (WRONG, "controllers", "PyTorchJobs have two controllers: ours, and training-operator", "controller.kinds"),
     ),
     "a node whose clock is ahead": (
@@ -197,24 +202,26 @@ def test_what_is_not_right_is_told_with_its_remedy(seen, told):
 
 def test_a_small_part_of_a_small_cluster_is_no_doubt():
     """kube-scheduler searches all nodes of up to 100 whatever its configuration says."""
-    found = lines(many(100, pages={"a": page(offered=((8, 7),))}))
+    found = lines(many(100, extender_metrics={"a": page(offered=((8, 7),))}))
     assert {line.level for line in found} == {Level.FINE}
 
 
 def test_another_controller_of_a_kind_that_we_leave_alone_is_fine():
-    found = lines(replace(FINE, others=[("volcano-system", "volcano-controllers")]))
+    found = lines(replace(FINE, other_deployments=[("volcano-system", "volcano-controllers")]))
     assert {line.level for line in found} == {Level.FINE}
 
 
 @pytest.mark.parametrize("text", ["", "\x00", "turnout_extender_requests_total{ 1\n", "a b c d\n" * 9])
 def test_a_page_that_is_none_is_an_extender_that_was_never_asked(text):
-    told = [line.level for line in lines(replace(FINE, pages={"a": samples(text)})) if line.about == "extender"]
+    told = [
+        line.level for line in lines(replace(FINE, extender_metrics={"a": samples(text)})) if line.about == "extender"
+    ]
     assert told == [Level.WRONG]
 
 
 def test_many_names_are_cut():
     (found,) = (line for line in lines(many(40, leases=[])) if line.about == "map")
     assert found.level is Level.FINE
-    lost = replace(many(40), maps=the_map("leaf-1 spine-1 n0\n"))
+    lost = replace(many(40), map_configmaps=the_map("leaf-1 spine-1 n0\n"))
     (found,) = (line for line in lines(lost) if line.about == "map")
     assert found.text.endswith("n1, n2, n3, n4, n5 and 34 more")

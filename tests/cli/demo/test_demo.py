@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turnout.cli.commands.child_programs import ExtenderFailed, extender_command, running_extender
 from turnout.cli.demo.driver import Baseline, Show, perform
-from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, map_text, recable, scene
+from turnout.cli.demo.scenario import GPUS_PER_NODE, MAX_GANGS, ActKind, DemoGang, map_text, recable, scene
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, board, requests_sentence, score, sentence
+from turnout.cli.verb_support.child_programs import ExtenderFailed, extender_command, running_extender
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import build
 from turnout.topology.map_formats import read_map
@@ -44,8 +44,8 @@ def turnout(*args, **more):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_scene_repeats_and_never_asks_for_more_gpus_than_there_are(seed):
-    play = scene(seed, MOST_GANGS)
-    assert play == scene(seed, MOST_GANGS)
+    play = scene(seed, MAX_GANGS)
+    assert play == scene(seed, MAX_GANGS)
     free = len(play.places) * GPUS_PER_NODE - sum(gpus for _, gpus in play.busy)
     letters = []
     for act in play.acts:
@@ -54,7 +54,7 @@ def test_a_scene_repeats_and_never_asks_for_more_gpus_than_there_are(seed):
         assert free >= 0
         if sign < 0:
             letters.append(act.gang.letter)
-    assert len(set(letters)) == MOST_GANGS
+    assert len(set(letters)) == MAX_GANGS
 
 
 def test_the_board_draws_what_stands_where():

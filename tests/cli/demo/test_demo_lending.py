@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.commands.child_programs import AutoscalerFailed
 from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
 from turnout.cli.demo.lending.model import MomentKind, sum_up
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed
+from turnout.cli.verb_support.child_programs import AutoscalerFailed
 
 ROOT = Path(__file__).resolve().parents[3]
 READY = "The extender is ready, and the autoscaler leads."

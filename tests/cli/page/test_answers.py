@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.cli.page.states import A, B, job, state_of
 from turnout.cli.page.answers import (
     JOB_FILTERS,
-    MOST_SAVES,
+    MAX_SAVES,
     NODE_FILTERS,
     BadQuery,
     fabric_tree,
@@ -212,14 +212,14 @@ def test_the_kinds_of_a_jobs_time_add_up_to_its_wall_time():
 
 def test_the_saves_of_a_job_are_listed_the_newest_first():
     saves = [
-        LoggedSave(100.0 + step, step, SaveTier.STORAGE, SaveOutcome.DONE, took_s=2.5) for step in range(MOST_SAVES + 5)
+        LoggedSave(100.0 + step, step, SaveTier.STORAGE, SaveOutcome.DONE, took_s=2.5) for step in range(MAX_SAVES + 5)
     ]
     saves.insert(7, LoggedSave(900.0, 60, SaveTier.REPLICA, SaveOutcome.FAILED, rank=3))
     found = job_time(state_of(), A, [totals(9, other=4)], saves).saves
-    assert len(found) == MOST_SAVES
+    assert len(found) == MAX_SAVES
     assert (found[0].step, found[0].tier, found[0].outcome, found[0].rank) == (60, "replica", "failed", 3)
     assert [each.step for each in found[1:]] == sorted((each.step for each in found[1:]), reverse=True)
-    assert (found[1].step, found[1].outcome, found[1].rank, found[1].took_s) == (MOST_SAVES + 4, "done", None, 2.5)
+    assert (found[1].step, found[1].outcome, found[1].rank, found[1].took_s) == (MAX_SAVES + 4, "done", None, 2.5)
 
 
 def test_the_goodput_of_a_job_without_steps_is_unknown():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.cli.page.decisions import MOST_DECISIONS, MOST_MESSAGE, MOST_OF_NAMESPACE, DecisionStore
+from turnout.cli.page.decisions import MAX_DECISIONS, MAX_MESSAGE, MAX_OF_NAMESPACE, DecisionStore
 
 NOW_S = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -16,20 +16,20 @@ def event(name="bert", reason="IdleRoom", at="2026-01-01T00:00:00Z", component="
 def test_a_tenant_who_writes_events_without_end_pushes_out_only_its_own():
     store = DecisionStore()
     store.put("honest", "team-a", event(at="2025-12-31T23:00:00Z"), NOW_S)
-    for at in range(2 * MOST_DECISIONS):
+    for at in range(2 * MAX_DECISIONS):
         store.put(f"flood-{at}", "attacker", event(name=f"n{at}"), NOW_S)
     items = store.items({})
     assert [each.object for each in items if each.namespace == "team-a"] == ["Job/team-a/bert"]
-    assert len(items) == MOST_OF_NAMESPACE + 1
+    assert len(items) == MAX_OF_NAMESPACE + 1
 
 
 def test_over_the_bound_the_largest_namespace_gives():
     store = DecisionStore()
     store.put("honest", "team-a", event(), NOW_S)
-    for at in range(4 * MOST_DECISIONS):
+    for at in range(4 * MAX_DECISIONS):
         store.put(f"flood-{at}", f"attacker-{at % 40}", event(name=f"n{at}"), NOW_S)
     items = store.items({})
-    assert len(items) <= MOST_DECISIONS
+    assert len(items) <= MAX_DECISIONS
     assert "team-a" in {each.namespace for each in items}
 
 
@@ -42,7 +42,7 @@ def test_an_event_of_the_future_counts_as_now():
 def test_a_long_message_is_cut():
     store = DecisionStore()
     store.put("1", "attacker", event(message="x" * 1_000_000), NOW_S)
-    assert len(store.items({})[0].sentence) == MOST_MESSAGE
+    assert len(store.items({})[0].sentence) == MAX_MESSAGE
 
 
 def test_the_newer_state_of_an_event_replaces_the_older():

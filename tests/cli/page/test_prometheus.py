@@ -18,7 +18,7 @@ from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.history import WINDOWS
 from turnout.cli.page.messages import QueueSample, SizeSample
 from turnout.cli.page.past_queries import BadAnswer, queue_samples, quoted, read_series, size_samples
-from turnout.cli.page.prometheus import FAILED_S, KNOWN_S, MOST_BYTES, MOST_KNOWN, Prometheus
+from turnout.cli.page.prometheus import FAILED_S, KNOWN_S, MAX_BYTES, MAX_KNOWN, Prometheus
 
 NOW_S = 1_800_000_000.0
 GAP = (None,) * 6
@@ -50,7 +50,7 @@ def test_what_the_lines_of_a_queue_mean(lines, samples):
 def test_only_changes_of_a_jobs_size_are_kept():
     found = size_samples({0: 2, 30: 2, 60: 4, 90: 4})
     assert found == (SizeSample(0, 2), SizeSample(60, 4))
-    assert len(size_samples({at: at % 2 for at in range(2_000)})) == past_queries.MOST_CHANGES
+    assert len(size_samples({at: at % 2 for at in range(2_000)})) == past_queries.MAX_CHANGES
 
 
 @pytest.mark.parametrize(("text", "literal"), [
@@ -66,8 +66,8 @@ BAD = {
     "another type": json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}),
     "a refusal": json.dumps({"status": "error", "errorType": "bad_data", "error": "too many samples"}),
     "a value that is no number": matrix(({"type": "used"}, [(0, "many")])),
-    "too many series": matrix(*(({"type": str(at)}, [(0, 1)]) for at in range(past_queries.MOST_SERIES + 1))),
-    "too many points": matrix(({"type": "used"}, [(at, 1) for at in range(past_queries.MOST_POINTS + 1)])),
+    "too many series": matrix(*(({"type": str(at)}, [(0, 1)]) for at in range(past_queries.MAX_SERIES + 1))),
+    "too many points": matrix(({"type": "used"}, [(at, 1) for at in range(past_queries.MAX_POINTS + 1)])),
 }
 
 
@@ -141,7 +141,7 @@ async def test_an_answer_counts_for_some_minutes():
         assert len(server.forms) == 3
         assert 'turnout_queue_gpus{queue="team",cluster="a\\"b"}' in server.forms[0]["query"]
         span_s = float(server.forms[0]["end"]) - float(server.forms[0]["start"])
-        assert span_s == (past_queries.MOST_POINTS - 1) * WINDOWS["1h"]
+        assert span_s == (past_queries.MAX_POINTS - 1) * WINDOWS["1h"]
         clock.now_s += KNOWN_S
         await past.queue("team", "1h", NOW_S)
         await until_async(lambda: len(server.forms) == 6)
@@ -151,7 +151,7 @@ FAULTS = {
     "an error": lambda form: web.Response(status=503, text="no"),
     "a redirect is not followed": lambda form: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}),
     "no answer of a Prometheus": lambda form: "<html>",
-    "an endless answer": lambda form: web.Response(body=b"x" * (MOST_BYTES + 1)),
+    "an endless answer": lambda form: web.Response(body=b"x" * (MAX_BYTES + 1)),
     "no samples": lambda form: matrix(),
 }
 
@@ -212,10 +212,10 @@ async def test_a_slow_prometheus_lets_nobody_wait_for_long():
 async def test_a_bounded_number_of_answers_is_remembered():
     server = Server(two_points)
     async with asked(server) as (past, _):
-        for at in range(MOST_KNOWN + 1):
+        for at in range(MAX_KNOWN + 1):
             await past.queue(f"q{at}", "1h", NOW_S)
         count = len(server.forms)
-        await past.queue(f"q{MOST_KNOWN}", "1h", NOW_S)
+        await past.queue(f"q{MAX_KNOWN}", "1h", NOW_S)
         assert len(server.forms) == count
         await past.queue("q0", "1h", NOW_S)
         assert len(server.forms) == count + 3

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from turnout.cli.commands.listing import ListOnce
+from turnout.cli.verb_support.listing import ListOnce
 
 
 class Source:

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from turnout.cli.__main__ import main
-from turnout.cli.commands.live_listing import screen, show_live
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.verb_support.live_listing import screen, show_live
 from turnout.cli.views.top import NodeOffer, PodGpus, listing, rows
 from turnout.kube.errors import Unreachable
 from turnout.simulator.cluster.node_builder import NodeSpec

@@ -8,7 +8,7 @@ from tests.autoscaler.world import GPU
 from tests.cli.verbs.why_world import JOBS, MAPS, QUEUES, Drawn, Served
 from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import look
+from turnout.cli.verb_support.autoscaler_view import look
 from turnout.cli.verbs.why import explanation_of
 from turnout.kube import labels
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.cli.verbs.why_world import Drawn, Served
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands import autoscaler_view, scheduler_view
-from turnout.cli.commands.gang_landing import explained
-from turnout.cli.commands.listing import VIEWER, CannotSee
+from turnout.cli.verb_support import autoscaler_view, scheduler_view
+from turnout.cli.verb_support.gang_landing import explained
+from turnout.cli.verb_support.listing import VIEWER, CannotSee
 from turnout.cli.verbs.queues import queues_of
 from turnout.cli.verbs.topology import topology_listing, topology_svg
 from turnout.cli.views.explain import gang_of

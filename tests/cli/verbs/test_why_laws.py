@@ -8,7 +8,7 @@ import pytest
 from tests.cli.verbs.why_world import Drawn, Served, events_of, viewer_may
 from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import look
+from turnout.cli.verb_support.autoscaler_view import look
 from turnout.cli.verbs.why import explanation_of
 from turnout.jobs.kinds.registry import KINDS
 

@@ -5,7 +5,7 @@ import pytest
 from tests.autoscaler.world import POLICY
 from tests.kit import cluster
 from tests.kit.world import node, pod, see
-from turnout.cli.commands.autoscaler_view import AutoscalerView
+from turnout.cli.verb_support.autoscaler_view import AutoscalerView
 from turnout.cli.views.explain import BadGang, explain, gang_of, listing, ranges
 from turnout.cli.views.listing import text
 from turnout.kube.labels import GPU_RESOURCES

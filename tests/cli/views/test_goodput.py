@@ -11,11 +11,11 @@ import pytest
 from hack.lint.code_blocks import run_by
 from tests.cli.verbs.why_world import Drawn, Served
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands import autoscaler_view
-from turnout.cli.commands.job_goodput import goodput_of, goodput_of_jobs, jobs_of_queue
-from turnout.cli.commands.jobs_of_controllers import FoundJob
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName
+from turnout.cli.verb_support import autoscaler_view
+from turnout.cli.verb_support.find_jobs import FoundJob
+from turnout.cli.verb_support.job_goodput import goodput_of, goodput_of_jobs, jobs_of_queue
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.goodput import Totals, listing, period, read_totals, rows, sum_listing
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS

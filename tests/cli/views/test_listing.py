@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import yaml
 
-from turnout.cli.commands.listing_output import REFRESH_S, add_namespace, add_output, namespace_of, show
+from turnout.cli.verb_support.listing_output import REFRESH_S, add_namespace, add_output, namespace_of, show
 from turnout.cli.views.listing import FORMS, Column, Listing, changes, text
 from turnout.kube.errors import Unreachable
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from turnout.cli.commands.cluster_flags import duration_s
 from turnout.cli.jobs import JobRow
 from turnout.cli.jobs import listing as jobs_listing
 from turnout.cli.nodes import listing as nodes_listing
+from turnout.cli.verb_support.cluster_flags import duration_s
 from turnout.cli.verbs import jobs, nodes, queues, top
 from turnout.cli.views import queues as queues_view
 from turnout.cli.views import top as top_view

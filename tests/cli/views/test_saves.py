@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.cli.views.test_goodput import JOB, Server, line, record
-from turnout.cli.commands.job_goodput import totals_and_saves_of
+from turnout.cli.verb_support.job_goodput import totals_and_saves_of
 from turnout.cli.views.saves import LoggedSave, read_saves
 from turnout.kube.client.logs import JsonFormatter, PlainFormatter
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader

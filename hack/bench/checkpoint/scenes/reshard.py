@@ -27,13 +27,13 @@ from hack.bench.checkpoint.state import bytes_of, make, tensors
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
 OWN = "in its own world"
 OTHERS = ("torch.load", "torch.load, mapped and copied", "safetensors, copied")
-MOST_RANKS = 8
+MAX_RANKS = 8
 Shards = Sequence[dict[str, Any]]
 Call = Callable[[dict[str, Any]], object]
 
 
 def pair(name: str, saved: int, loads: int) -> str:
-    """Return the name of a result: what was timed, and the numbers of ranks that saved and that load."""
+    """Return the name of a result. name: of what was timed. saved, loads: numbers of ranks that saved and that load."""
     return f"{name}, {saved} -> {loads}"
 
 

@@ -155,7 +155,7 @@ def steady(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
 def _time_fixed_cost(layers: int, folder: Path, times: int, result: SceneResult) -> None:
     """Time `times` saves of a state with as many tensors and hardly any bytes: the fixed cost of a save.
 
-    layers: of the model whose number of tensors is used.
+    layers: of the model whose number of tensors is used. folder: for the saver.
     """
     state = make(ModelSize(8, layers, 8))
     with ExitStack() as ends:
@@ -174,7 +174,7 @@ def _time_partly_frozen(
 ) -> None:
     """Time `times` saves of a state in which only a part changes, after FULL_SAVES that copy everything.
 
-    copies: the bare copies, which are timed between the saves.
+    copies: the bare copies, which are timed between the saves. folder: for the saver.
     """
     named = list(tensors(state))
     live = part([tensor for _, tensor in named], CHANGED)
@@ -198,7 +198,7 @@ def _time_partly_frozen(
 
 
 def _check_load(name: str, saver: Saver, state: dict[str, Any], result: SceneResult) -> None:
-    """Raise RuntimeError unless a load returns this state; else record that it is equal."""
+    """Raise RuntimeError unless a load returns this state; else record that it is equal. name: of the saver."""
     if at := differ(state, saver.load()):
         raise RuntimeError(f"{name} loads another {at} than was saved")
     result.figures[of(name, EQUAL)] = 1.0
@@ -208,7 +208,7 @@ def _check_load(name: str, saver: Saver, state: dict[str, Any], result: SceneRes
 def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
     """Yield functions that copy a state, or its changing part, to memory, by name: the lower bounds of a save.
 
-    Each was called once before, and the bytes were checked.
+    Each was called once before. Raises RuntimeError if the copy of the whole state by most threads has other bytes.
     """
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:

@@ -41,13 +41,13 @@ LAYOUTS: tuple[Mesh, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class MeshRow:
-    """GB across leaves of one gang. minimum: found by annealing; None where nobody searched."""
+    """GB that one gang sends across leaves, by placement."""
 
     layout: str
     ring: float
     rerank: float
     ours: float
-    minimum: float | None
+    minimum: float | None  # found by annealing; None if it was not searched for
 
 
 def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:

@@ -12,11 +12,18 @@ KNOWN = " >= 0"  # drops NaN, which is the share or the quantile of nothing: Gra
 
 
 def quantile(share: float, buckets: str, by: str = "le") -> str:
-    """Return the query of the time that this share of the events does not exceed. buckets: their rate or increase."""
+    """Return the query of the time that this share of the events does not exceed.
+
+    share: 0 to 1. buckets: PromQL of their rate or increase. by: labels that remain, with "le".
+    """
     return f"histogram_quantile({share:g}, sum by ({by}) ({buckets})){KNOWN}"
 
 
 def p99(metric: str, by: str = "le", window: str = "W") -> str:
-    """Return the query of the time that 99 in 100 do not exceed. window: the macro of the range."""
+    """Return the query of the time that 99 in 100 do not exceed.
+
+    metric: name of the histogram, without "_bucket". by: labels that remain, with "le". window: the macro of the range;
+    "W" for a rate, another one for an increase.
+    """
     function = "rate" if window == "W" else "increase"
     return quantile(0.99, f"{function}({metric}_bucket{{C}}[{window}])", by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.listing_output import REFRESH_S, Observe
+from turnout.cli.verb_support.listing_output import REFRESH_S, Observe
 from turnout.kube.client.logs import printable
 
 if TYPE_CHECKING:

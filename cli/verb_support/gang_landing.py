@@ -9,8 +9,8 @@ import asyncio
 import time
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands import autoscaler_view, scheduler_view
-from turnout.cli.commands.listing import CannotSee, may_not
+from turnout.cli.verb_support import autoscaler_view, scheduler_view
+from turnout.cli.verb_support.listing import CannotSee, may_not
 from turnout.cli.views.explain import AskedGang, Explained, explain
 from turnout.kube.client.api_client import Client
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import CODES, ExitCode
 from turnout.cli.job_names import FORMS, BadJobName, JobName, read
+from turnout.cli.verb_support.run_verb import BadArgument
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
@@ -127,10 +127,10 @@ def check_object(text: str, flag: str) -> None:
 
 
 def context_namespace(args: argparse.Namespace) -> str:
-    """Return the namespace of the context in use, --context or the current one.
+    """Return the namespace of the context that --context names, else of the current context.
 
-    "default" if that context names no namespace, or if no kubeconfig can be read, as usually inside a pod. For a
-    context that does not exist, the namespace of the current one.
+    "default" if the context names none or no kubeconfig can be read, as usually inside a pod. If the context does not
+    exist, the namespace of the current one. args: with the options of `add_cluster`.
     """
     from turnout.kube.client import plain_kubeconfig
 

@@ -40,10 +40,10 @@ class ExtenderFailed(ChildFailed):
 
 @dataclass(frozen=True, slots=True)
 class RunningExtender:
-    """A ready extender. url: of its verbs; health: of its probes and metrics."""
+    """A ready extender."""
 
-    url: str
-    health: str
+    url: str  # of its verbs
+    health: str  # of its probes and metrics
     session: aiohttp.ClientSession
 
     async def map_reloaded_at(self) -> str:
@@ -65,9 +65,10 @@ class RunningExtender:
             return (await response.text()).splitlines()
 
     async def wait_for_another_map(self, before: str) -> None:
-        """Wait until the extender uses a newer map. There is no time limit.
+        """Wait until the extender uses another map. There is no time limit.
 
-        before: the time of the last reading of the map, as `map_reloaded_at` returned it.
+        before: the time of the last reading of the map, as `map_reloaded_at` returned it. Raises aiohttp.ClientError if
+        the extender does not answer.
         """
         while True:
             if await self.map_reloaded_at() != before:
@@ -95,8 +96,10 @@ def start_extender(
 ) -> StartedExtender:
     """Start an extender as a child process, without waiting for it.
 
-    The caller passes the result to `wait_until_ready`, which ends the process. configmap: NAMESPACE/NAME of the map.
-    folder: for the files that it writes. port: 0 for a free one.
+    The caller passes the result to `wait_until_ready`, which ends the process. On Linux it also dies with this process.
+    Raises OSError if the program cannot be started. command: the program and its first arguments. kubeconfig: of the
+    cluster. configmap: NAMESPACE/NAME of the map. folder: for its log and its port file, which are replaced. port: of
+    loopback, 0 for a free one.
     """
     port_file, log_file = folder / "extender.port", folder / "extender.log"
     port_file.unlink(missing_ok=True)
@@ -145,8 +148,8 @@ async def running_extender(
 ) -> AsyncIterator[RunningExtender]:
     """Run an extender on a loopback port during the block; yields it once it is ready.
 
-    command: the program and its first arguments. configmap: NAMESPACE/NAME of the map. folder: for the files that it
-    writes. port: 0 for a free one. Raises ExtenderFailed as `wait_until_ready` does.
+    For the arguments see `start_extender`. session: for requests to its health port. Raises ExtenderFailed as
+    `wait_until_ready` does, and OSError if the program cannot be started.
     """
     async with wait_until_ready(start_extender(command, kubeconfig, configmap, folder, port), session) as up:
         yield up
@@ -265,8 +268,9 @@ async def running_autoscaler(
 ) -> AsyncIterator[AutoscalerProcess]:
     """Run an autoscaler during the block; yields it once it is the leader.
 
-    flags: of the autoscaler. on_line: called with each line of its log, and with "" after the last one. Raises
-    AutoscalerFailed if it exits or does not lead within _START_S seconds.
+    It is ended at the end of the block. command: the program and its first arguments. kubeconfig: of the cluster.
+    flags: further ones. on_line: called with each line of its log, and with "" after the last one. Raises
+    AutoscalerFailed if it exits before it leads, or does not lead within _START_S seconds.
     """
     child = await create_subprocess_exec(
         *command,
@@ -292,7 +296,7 @@ async def running_autoscaler(
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
     """Wait until the autoscaler is the leader.
 
-    Raises AutoscalerFailed if it exits, or does not lead within _START_S seconds.
+    Raises AutoscalerFailed if it exits before, or does not lead within _START_S seconds.
     """
     try:
         async with asyncio.timeout(_START_S):

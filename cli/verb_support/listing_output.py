@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import context_namespace
+from turnout.cli.verb_support.cluster_flags import context_namespace
 from turnout.cli.views.listing import FORMS, Listing, changes, text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_selector(parser: argparse.ArgumentParser, of: str) -> None:
 
 
 def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool = False) -> None:
-    """Add -n and -A. of: plural of the listed kind, for the help text, as in "jobs".
+    """Add -n and -A, which `namespace_of` reads. of: plural of the listed kind, for the help text, as in "jobs".
 
     everywhere: list all namespaces by default; otherwise the namespace of the kubeconfig's context.
     """
@@ -63,7 +63,9 @@ def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool 
 
 
 def namespace_of(args: argparse.Namespace) -> str:
-    """Return the namespace that is listed, "" for all of them."""
+    """Return the namespace that is listed, "" for all of them. args: with the options of `add_namespace` and
+    `add_cluster`.
+    """
     return str(args.namespace) or ("" if args.all_namespaces else context_namespace(args))
 
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.autoscaler_view import look
-from turnout.cli.commands.jobs_of_controllers import FoundJob, found_job, objects
-from turnout.cli.commands.listing import CannotSee, may_not
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName
+from turnout.cli.verb_support.autoscaler_view import look
+from turnout.cli.verb_support.find_jobs import FoundJob, found_job, objects
+from turnout.cli.verb_support.listing import CannotSee, may_not
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.goodput import GoodputRow, Totals, listing, period, read_totals, sum_listing
 from turnout.cli.views.listing import Listing
 from turnout.cli.views.saves import LoggedSave, read_saves
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import NotFound, Rejected
 
-MOST_PODS = 16  # logs that are read: the coordinator is one of the oldest workers
-MOST_LINES = 100_000  # of one log
+MAX_PODS = 16  # logs that are read: the coordinator is one of the oldest workers
+MAX_LINES = 100_000  # of one log
 MAX_JOBS = 200  # of a queue whose logs are read, those that hold most GPUs first
 PARALLEL_JOBS = 8  # whose logs are read at once
 PERIOD_S = 600.0  # two lines of totals are closer in time
@@ -38,7 +38,7 @@ async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s
 
 
 async def totals_of(client: Client, job: FoundJob, since_s: float | None = None) -> list[Totals]:
-    """Return the totals in the logs of the job's MOST_PODS oldest pods, pod by pod.
+    """Return the totals in the logs of the job's MAX_PODS oldest pods, pod by pod.
 
     since_s: length of the period before now, in seconds; None for the whole life of the job. Raises NoSuch if the logs
     have no totals.
@@ -49,10 +49,10 @@ async def totals_of(client: Client, job: FoundJob, since_s: float | None = None)
 async def totals_and_saves_of(
     client: Client, job: FoundJob, since_s: float | None = None
 ) -> tuple[list[Totals], list[LoggedSave]]:
-    """Return the totals and the saves in the logs of the job's MOST_PODS oldest pods, pod by pod; [] of saves if none.
+    """Return the totals and the saves in the logs of the job's MAX_PODS oldest pods, pod by pod; [] of saves if none.
 
     since_s: length of the period before now, in seconds; the lines of PERIOD_S seconds before it are read, too. None
-    for the whole life of the job. Only the last MOST_LINES lines of a log are read, and a pod without a log has none.
+    for the whole life of the job. Only the last MAX_LINES lines of a log are read, and a pod without a log has none.
     Raises NoSuch if the logs have no totals.
     """
     selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
@@ -64,14 +64,14 @@ async def totals_and_saves_of(
         """Return the totals and the saves in the log of one pod; none if it has no log."""
         names = [str(each["name"]) for each in pod["spec"]["containers"]]
         container = job.kind.container if job.kind.container in names else names[0]
-        query = {"container": container, "tailLines": str(MOST_LINES), **window}
+        query = {"container": container, "tailLines": str(MAX_LINES), **window}
         try:
             text = await client.get(f"{job.core}/pods/{pod['metadata']['name']}/log", query)
         except (NotFound, Rejected):  # its container has not begun
             return [], []
         return await asyncio.to_thread(lambda: _read(text.decode(errors="replace").splitlines()))
 
-    logs = await asyncio.gather(*map(read, oldest[:MOST_PODS]))
+    logs = await asyncio.gather(*map(read, oldest[:MAX_PODS]))
     totals = [each for found, _ in logs for each in found]
     if not totals:
         raise NoSuch(

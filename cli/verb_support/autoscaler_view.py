@@ -17,7 +17,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE, Observation
 from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import CannotSee, ListOnce, Lists
+from turnout.cli.verb_support.listing import CannotSee, ListOnce, Lists
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -86,20 +86,16 @@ class AutoscalerView(Cache):
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerSnapshot:
-    """All that was listed. unknown: paths that may not be listed, and without which a decision is possible.
-
-    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: time of
-    `observation`, since 1970. gangs: those that no job of a known kind owns.
-    """
+    """All that was listed."""
 
     view: AutoscalerView
     nodes: tuple[Node, ...]
-    unknown: tuple[str, ...]
-    missing: tuple[str, ...]
+    unknown: tuple[str, ...]  # paths that may not be listed, and without which a decision is possible
+    missing: tuple[str, ...]  # resources that may not be listed in the whole cluster; then nothing can be decided
     faults: Mapping[JobKey, str]
-    now_s: float
+    now_s: float  # time of `observation`, since 1970
     observation: Observation
-    gangs: Mapping[JobKey, UnmanagedGang]
+    gangs: Mapping[JobKey, UnmanagedGang]  # those that no job of a known kind owns
 
 
 def _late_paths(informers: AutoscalerInformers, faults: Container[str] = ()) -> list[str]:

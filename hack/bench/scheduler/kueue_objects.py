@@ -1,6 +1,6 @@
 """Gangs, queues and the manager's settings in the words of Kueue 0.16, so that it places the benchmark's streams.
 
-Pure. What is shipped comes from the manifests of a release; only what differs on loopback is said here.
+No I/O. The objects come from a release's manifests; here is only what differs on loopback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def installed(release: Iterable[Mapping[str, Any]], port: int) -> list[dict[str,
     """Return the objects of a release that the manager needs, in the order of creation. Left out: roles, the
     Deployment, the visibility API, and every Service except that of the webhooks.
 
-    port: of this machine, to which the webhooks are directed.
+    release: its objects. port: of this machine, to which the webhooks are directed.
     """
     found: list[dict[str, Any]] = []
     for each in release:
@@ -83,7 +83,10 @@ def settings(
 
 
 def node_labels(tree: Fabric, host: str) -> dict[str, str]:
-    """Say by labels where a host of the streams' fabric stands: its spine is a block, its leaf a rack."""
+    """Return the labels of a host of the streams' fabric: its spine as block, its leaf as rack, and that of the flavor.
+
+    Raises KeyError for a host that is not on the fabric.
+    """
     block, rack = tree.paths[host]
     return {**_FLAVOR, BLOCK: block, RACK: rack}
 
@@ -109,10 +112,10 @@ def _object(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": QUEUE}, "spec": dict(spec)}
 
 
-def member(gang: str, index: int, size: int) -> dict[str, Any]:
-    """Return a pod of a gang for Kueue: a pod group that prefers one rack, with ranks whose order Kueue keeps.
+def gang_pod(gang: str, index: int, size: int) -> dict[str, Any]:
+    """Return a pod of a gang as a member of a pod group of Kueue, which prefers one rack and keeps the order of ranks.
 
-    index: its rank.
+    gang: its name. index: the pod's rank. size: pods of the gang.
     """
     made = pod(gang, index, size, gated=False)
     made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
@@ -125,6 +128,9 @@ def member(gang: str, index: int, size: int) -> dict[str, Any]:
 
 
 def pods_gone(events: Sequence[int]) -> int:
-    """Count the pods of a stream's gangs that leave: the benchmark patches each to succeed, which is not Kueue's."""
+    """Return the number of pods of the gangs that leave in a stream. The benchmark, not Kueue, patches each of them.
+
+    events: in order, as placement/streams.py draws them: n > 0, a gang of n pods comes; n <= 0, gang number -n leaves.
+    """
     sizes = [event for event in events if event > 0]
     return sum(sizes[-event] for event in events if event <= 0)

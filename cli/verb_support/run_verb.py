@@ -32,7 +32,7 @@ def run_verb(
     """
     import asyncio
 
-    from turnout.cli.commands.listing import CannotSee
+    from turnout.cli.verb_support.listing import CannotSee
     from turnout.kube.client.api_client import Client
     from turnout.kube.errors import BadKubeconfig, KubeError
 

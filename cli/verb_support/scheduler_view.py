@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import ListOnce, Lists
+from turnout.cli.verb_support.listing import ListOnce, Lists
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
@@ -30,19 +30,16 @@ class _Page(Struct):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that was listed. fabric: with the map's own names of hosts. map_fault: why it is empty, or "".
-
-    missing: resources that may not be listed in the whole cluster, and without which placements are unknown. unseen:
-    those without which only the sizes of some gangs are unknown.
-    """
+    """All that was listed."""
 
     gangs: ClusterView
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
-    fabric: Fabric
-    map_fault: str
+    fabric: Fabric  # with the map's own names of hosts
+    map_fault: str  # why `fabric` is empty, or ""
+    # Resources that may not be listed in the whole cluster, and without which placements are unknown.
     missing: tuple[str, ...]
-    unseen: tuple[str, ...]
+    unseen: tuple[str, ...]  # resources without which only the sizes of some gangs are unknown
 
 
 async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:

@@ -54,8 +54,9 @@ class ListOnce:
     ) -> AsyncIterator[bytes]:
         """Yield each page of a list. If it is forbidden, yield the pages of one namespace, or one empty page.
 
-        path: of the collection in the whole cluster. limit: objects per page. Raises CallError, also recorded in
-        `faults`, if the list fails for another reason; for NotFound and Gone nothing is recorded.
+        path: of the collection in the whole cluster. params: of the request, such as selectors. limit: objects per
+        page. Raises CallError, also recorded in `faults`, if the list fails for another reason. Nothing is recorded for
+        NotFound and Gone, or if only the list of one namespace fails.
         """
         if path != self._last:
             async for page in self._allowed(path, params, limit):
@@ -70,7 +71,8 @@ class ListOnce:
         """Yield the pages of a list.
 
         If it is forbidden, those of one namespace, and record the path in `forbidden_paths` or `unreadable_configmaps`.
-        Raises NotFound for a kind that is not served, and CallError, which is also recorded.
+        Raises CallError, which is recorded in `faults` unless it is NotFound or Gone, or comes from the list of one
+        namespace. For the arguments see `pages`.
         """
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
@@ -91,7 +93,7 @@ class ListOnce:
             raise
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Wait until cancelled: yields nothing, since a command lists only once."""
+        """Wait until cancelled: yields nothing, since a command lists only once. The arguments are ignored."""
         import asyncio
 
         await asyncio.Event().wait()
@@ -111,7 +113,11 @@ class ListOnce:
         return tuple(resource(path) for path in sorted(self.forbidden_paths))
 
     async def _narrower(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """Yield the pages of the same list in one namespace only; one empty page if that is forbidden, too."""
+        """Yield the pages of the same list in `namespace` only. One empty page if that is forbidden, too, if the kind
+        has no namespace, or if `path` is of one namespace already.
+
+        For the arguments see `pages`. Raises CallError if the list fails for another reason.
+        """
         from turnout.kube.errors import Forbidden
 
         plural = path.rpartition("/")[2]
@@ -127,7 +133,10 @@ class ListOnce:
 
 
 def may_not(missing: Iterable[str]) -> str:
-    """Return a sentence that names the resources that may not be listed and the ClusterRole that permits it."""
+    """Return a sentence that names the resources that may not be listed and the ClusterRole that permits it.
+
+    missing: resources as `ListOnce.missing` returns them, at least one.
+    """
     return (
         f"you may not list {', '.join(missing)} in the whole cluster, and the autoscaler decides on all of it; the "
         f"ClusterRole {VIEWER} has these rights"

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from turnout.cli.commands.cluster_flags import job_of
-from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName, words_of
+from turnout.cli.verb_support.cluster_flags import job_of
+from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import ControlledKind
 from turnout.kube.client.api_client import Client

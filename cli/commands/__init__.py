@@ -1,1 +1,0 @@
-"""The I/O of the commands: files and the terminal."""

@@ -1,0 +1,1 @@
+"""What verbs share: files, the terminal, lists of the cluster, and programs as children."""
