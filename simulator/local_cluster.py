@@ -18,7 +18,7 @@ from turnout.kube.client.connections import Connections
 from turnout.kube.times import rfc3339
 from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.controllers.batch_job import RETRY_S
-from turnout.simulator.cluster.kubeconfig import ClusterAccess
+from turnout.simulator.cluster.kubeconfig import LocalClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, node
 from turnout.simulator.cluster.runtime.clients import ApiClient, Direct, ExtenderClient, HttpClient
@@ -29,8 +29,8 @@ from turnout.simulator.cluster.scheduler import Outcome
 from turnout.simulator.processes.runtime.logs import PodLogs
 from turnout.simulator.processes.runtime.pod_runner import Runner
 
-_LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
-_AT_ONCE = 32
+_MAX_WATCH_LINE_BYTES = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
+_MAX_PARALLEL_CREATES = 32
 
 
 class Background:
@@ -100,7 +100,7 @@ class LocalCluster:
         have been created. places: the nodes; their addresses are stored before they are created.
         """
         stamp = rfc3339(time.time())
-        room = asyncio.Semaphore(_AT_ONCE)
+        room = asyncio.Semaphore(_MAX_PARALLEL_CREATES)
 
         async def add(place: NodeSpec) -> None:
             async with room:
@@ -187,14 +187,14 @@ async def local_cluster(
 
 
 @asynccontextmanager
-async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
+async def attached_cluster(access: LocalClusterAccess) -> AsyncIterator[LocalCluster]:
     """Attach to an API server that already runs, a real one or another local cluster's, until the block ends.
 
     No request is sent here, so a wrong address shows at the first call. Nothing is started either: the caller adds
     nodes with add_nodes(), the kubelet with run_pods() and the scheduler with schedule(). A part that fails ends the
-    block with its error.
+    block with its error. Raises ssl.SSLError if `access.ca_pem` has no certificate.
     """
-    trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
+    trust = ssl.create_default_context(cadata=access.ca_pem) if access.ca_pem else None
     async with Connections() as connections, _session(connections) as session, background() as parts:
         yield LocalCluster(access.url, HttpClient(session, access.url, access.token, trust), session, parts)
 
@@ -202,4 +202,4 @@ async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
 def _session(connections: Connections | None = None) -> aiohttp.ClientSession:
     """Return an HTTP session for long watch lines. connections: its sockets, so that they can be cut off."""
     connector = aiohttp.TCPConnector(limit=0, socket_factory=connections)
-    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=connector)
+    return aiohttp.ClientSession(read_bufsize=_MAX_WATCH_LINE_BYTES, connector=connector)

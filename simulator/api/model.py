@@ -131,12 +131,15 @@ def not_found(resource: str, name: str) -> ApiRefusal:
 
 
 def conflict(resource: str, name: str, why: str) -> ApiRefusal:
-    """Return the refusal (409) of a write on an object that has changed. why: the last part of the message."""
+    """Return the refusal (409 Conflict) of a write on an object that has changed, or whose state forbids the write.
+
+    resource: as of ResourceKind. why: the last part of the message.
+    """
     return ApiRefusal("Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def invalid(kind: str, name: str, why: str) -> ApiRefusal:
-    """Return the refusal (422) of an object with a fault. why: the field and its fault."""
+    """Return the refusal (422) of an object with a fault. kind: as of ResourceKind. why: the field and its fault."""
     return ApiRefusal("Invalid", f'{kind} "{name}" is invalid: {why}')
 
 

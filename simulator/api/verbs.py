@@ -286,7 +286,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
-    kind = catalogue.named(group, version, rest[0])
+    kind = catalogue.find(group, version, rest[0])
     if kind is None or (namespace and not kind.namespaced):
         raise not_served_error(group, version, path)
     if len(rest) > 3:

@@ -1,8 +1,8 @@
 """Run one pod through a scheduling cycle, with kube-scheduler's default plugins, in the order in which it asks them.
 
 The cycle is a generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP.
-The scores of the plugins stand below it. The filter plugins (taints, affinity, resources) are in
-turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
+The scores of the plugins stand below it. The filter plugins (NoSchedule and NoExecute taints, affinity, resources) are
+in turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
 """
 
 from __future__ import annotations
@@ -258,10 +258,10 @@ def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) 
     default plugins, a whole number.
     """
     columns = [
-        (_WEIGHTS["fit"], [_least_allocated(node_info, pod_info) for node_info in node_infos]),
-        (_WEIGHTS["balance"], [_balanced(node_info, pod_info) for node_info in node_infos]),
-        (_WEIGHTS["taints"], _taints(node_infos, pod_info.shape)),
-        (_WEIGHTS["spread"], _spread(cluster, node_infos, pod_info)),
+        (_WEIGHTS["fit"], [_fit_score(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["balance"], [_balance_score(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["taints"], _taint_scores(node_infos, pod_info.shape)),
+        (_WEIGHTS["spread"], _spread_scores(cluster, node_infos, pod_info)),
     ]
     return [sum(weight * column[i] for weight, column in columns) for i in range(len(node_infos))]
 
@@ -307,7 +307,7 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
     raise ValueError("the best is not among the totals")
 
 
-def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
+def _fit_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same.
 
     Unset requests have defaults.
@@ -321,7 +321,7 @@ def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
     return sum(parts) // len(parts) if parts else 0
 
 
-def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
+def _balance_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested.
 
     0 if the pod requests neither.
@@ -337,22 +337,25 @@ def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
     return int((1 - deviation) * MAX_SCORE)
 
 
-def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
+def _taint_scores(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
     """Return the score of TaintToleration for each node, 0 to 100.
 
     Fewer PreferNoSchedule taints that are not tolerated are better: the node with the most gets 0. Without any such
     taint all nodes get 100.
     """
     counts = [
-        sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())
+        sum(
+            t.effect == "PreferNoSchedule" and not _tolerates_preferred(t, shape)
+            for t in node_info.node.spec.taints or ()
+        )
         for node_info in node_infos
     ]
     maximum = max(counts)
     return [MAX_SCORE - (MAX_SCORE * count // maximum if maximum else 0) for count in counts]
 
 
-def _tolerated(taint: Taint, shape: PodShape) -> bool:
-    """Return True if the pod tolerates a taint of the effect PreferNoSchedule."""
+def _tolerates_preferred(taint: Taint, shape: PodShape) -> bool:
+    """Return True if the pod tolerates a taint of the effect PreferNoSchedule. shape: of the pod."""
     return any(
         effect in ("", "PreferNoSchedule")
         and (key == taint.key or (not key and operator == "Exists"))
@@ -361,7 +364,7 @@ def _tolerated(taint: Taint, shape: PodShape) -> bool:
     )
 
 
-def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
+def _spread_scores(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
     """Return the score of PodTopologySpread for each of the nodes, 0 to 100, with the default constraints.
 
     Only pods that a Service or a set selects are spread; for others every score is 0.

@@ -42,9 +42,9 @@ class Launch:
 
     argv: tuple[str, ...]  # empty when only the image knows the command
     env: Mapping[str, str]
-    folder: str = ""
+    working_dir: str = ""  # "" for the root
     mounts: tuple[Mount, ...] = ()
-    note: str = "/dev/termination-log"
+    termination_message_path: str = "/dev/termination-log"  # in the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,11 @@ class Sources:
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Return how a container is started: command, environment, folder and mounts, with variables expanded.
+    """Return how a container is started: command, environment, working directory and mounts.
 
-    base: the environment that its image would bring. sources: the objects that it may refer to. Raises CannotStart if
-    an object or key is missing, or if a feature is not supported.
+    Variables are expanded in the command, in values and in subPathExpr. base: the environment that its image would
+    bring. sources: the objects that it may refer to. Raises CannotStart if an object or key is missing and not
+    optional, or if a feature is not supported.
     """
     env = _environment(pod, container, base, sources)
     argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []

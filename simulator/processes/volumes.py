@@ -173,15 +173,15 @@ def _inner_path(path: str) -> str:
     return path
 
 
-FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """The part of a container that is its account's: variables, and files in FOLDER."""
+    """What a container gets from its service account: environment variables, and files in SERVICE_ACCOUNT_FOLDER."""
 
     env: Mapping[str, str]
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # name -> content
 
 
 def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes) -> InCluster | None:

@@ -14,7 +14,7 @@ from random import Random
 
 from turnout.simulator.replay.model import Submission
 
-Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending
+Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending; of a speed only the ratios count
 
 
 @dataclass(frozen=True, slots=True, order=True)

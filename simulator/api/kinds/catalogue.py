@@ -381,7 +381,7 @@ def _cell_printer(column: dict[str, Any]) -> Show:
 
 
 class Catalogue:
-    """The served kinds by their path. A CRD adds one, or replaces a preinstalled one."""
+    """The served kinds by resource (plural.group), one version of each. A CRD adds a kind, or replaces one."""
 
     def __init__(self, rows: Iterable[ResourceKind] = ROWS) -> None:
         self._by_resource = {kind.resource: kind for kind in rows}
@@ -391,7 +391,7 @@ class Catalogue:
         """Return all kinds, in the order in which they were added."""
         return list(self._by_resource.values())
 
-    def named(self, group: str, version: str, plural: str) -> ResourceKind | None:
+    def find(self, group: str, version: str, plural: str) -> ResourceKind | None:
         """Return the kind with this group, version and plural; None if it is not served.
 
         group: "" for the core group.

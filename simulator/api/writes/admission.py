@@ -80,9 +80,9 @@ def _with_whole_statuses(pod: Object) -> Object:
 def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict[str, Any]) -> None:
     """Check the metadata of an update against the stored metadata.
 
-    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
-    for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of both; a name or uid that
-    `new_meta` lacks is not checked.
+    Raises ApiRefusal: 400 for another name, 409 Conflict for another uid or for a stale resourceVersion (one that is
+    not the stored one), 422 for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of
+    both; a name or uid that `new_meta` lacks is not checked.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 class CreateWrite:
     """Create an object."""
 
-    plural: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
+    resource: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
     obj: Object
 
 
@@ -24,7 +24,7 @@ class CreateWrite:
 class DeleteWrite:
     """Delete this object, but no other object of its name."""
 
-    plural: str
+    resource: str
     obj: Object
 
 
@@ -32,7 +32,7 @@ class DeleteWrite:
 class PatchWrite:
     """Change an object by a merge patch."""
 
-    plural: str
+    resource: str
     obj: Object
     change: Object
     part: str = "status"  # the subresource; "" for the object itself

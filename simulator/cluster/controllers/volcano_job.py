@@ -59,8 +59,8 @@ def reconcile_job(
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}
     children = {
         ChildKey(kind, each["metadata"]["name"]): each
-        for kind, plural in CHILDREN.items()
-        for each in listed.get(plural, ())
+        for kind, resource in CHILDREN.items()
+        for each in listed.get(resource, ())
     }
     observation = OwnedObjects(
         tuple(pod_state(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),

@@ -30,7 +30,9 @@ class ApiError(Exception):
 
 
 class WatchedObject:
-    """An object as a list or a watch shows it: its JSON, and the same as values, which no caller may change."""
+    """An object that a list or a watch has shown: `raw` is its JSON, `obj` the decoded values, which no caller may
+    change.
+    """
 
     __slots__ = ("_obj", "raw")
 

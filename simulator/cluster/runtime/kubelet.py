@@ -103,21 +103,21 @@ class Kubelet:
         """Watch bound pods until cancelled. A watch that fails is logged, and begins again after a pause."""
         while True:
             try:
-                async for word, pod in self._api.changes(_BOUND):
-                    if word != "SYNCED":
+                async for event, pod in self._api.changes(_BOUND):
+                    if event != "SYNCED":
                         with log_and_skip("pods", pod.obj):
-                            self._observe_pod(word, pod.obj)
+                            self._observe_pod(event, pod.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)
 
-    def _observe_pod(self, word: str, pod: Object) -> None:
+    def _observe_pod(self, event: str, pod: Object) -> None:
         """Store a bound pod and plan its next state, or pass it to the runner of processes. A deleted pod is forgotten.
 
-        word: ADDED, MODIFIED or DELETED.
+        event: ADDED, MODIFIED or DELETED.
         """
         uid = pod["metadata"]["uid"]
-        if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
+        if event == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
             self._since.pop(uid, None)
             self._unpulled.discard(uid)

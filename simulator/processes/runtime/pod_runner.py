@@ -21,7 +21,7 @@ from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import log_and_skip
 from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.runtime.object_source import Objects
-from turnout.simulator.processes.runtime.pod_dir import Folder
+from turnout.simulator.processes.runtime.pod_dir import PodFolders
 from turnout.simulator.processes.runtime.pod_worker import KubeletNode, RunningPod
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Runner:
         self._changed.set()
         life = self._lives.get(uid)
         if life is not None:
-            life.look(pod)
+            life.update(pod)
         elif _runs_processes(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             self._begin(uid, pod)
 
@@ -79,7 +79,7 @@ class Runner:
         self._pods_by_uid.pop(uid, None)
         self._changed.set()
         if (life := self._lives.get(uid)) is not None:
-            life.lose()
+            life.kill_soon()
 
     def runs(self, uid: str) -> bool:
         """Return True if the pod is one of ours."""
@@ -110,7 +110,7 @@ class Runner:
 
     def _begin(self, uid: str, pod: Object) -> None:
         """Start the task that runs a new pod, with an address and a folder of its own. uid: of the pod."""
-        folder = Folder(self._folder / uid, self._memory / uid)
+        folder = PodFolders(self._folder / uid, self._memory / uid)
         node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
         life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
         self._tasks[uid] = asyncio.create_task(self._live(life, uid))
@@ -145,11 +145,11 @@ class Runner:
         """
         while True:
             try:
-                async for word, watched in self._api.changes("/api/v1/services"):
-                    if word != "SYNCED":
+                async for event, watched in self._api.changes("/api/v1/services"):
+                    if event != "SYNCED":
                         service = watched.obj
                         self._services.pop(service["metadata"]["uid"], None)
-                        if word != "DELETED":
+                        if event != "DELETED":
                             self._services[service["metadata"]["uid"]] = service
                         self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
