@@ -41,7 +41,7 @@ class Background:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that runs until the block ends."""
+        """Start a task that runs until the block ends. work: its coroutine."""
         self._tasks.append(self._group.create_task(work))
 
     def fault(self) -> str:

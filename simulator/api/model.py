@@ -121,7 +121,7 @@ class Unserved(Exception):
 
 
 def success(message: str = "") -> dict[str, Any]:
-    """Return the metav1.Status of a success for which no object is returned."""
+    """Return the metav1.Status of a success for which no object is returned. message: for people, "" for none."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "message": message}
 
 

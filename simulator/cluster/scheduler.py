@@ -125,9 +125,10 @@ def cycle(
 def _nominated(
     cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
 ) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
-    """Return the nominated node if it still has room and passes the extender; else no node.
+    """Return [the nominated node] if it still has room and passes the extender; else no node.
 
-    A generator as cycle(): yields calls of the extender. A failed call counts as no node.
+    A generator as cycle(): yields calls of the extender. A failed call counts as no node, unless the extender is
+    ignorable.
     """
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
@@ -314,10 +315,10 @@ def _fit_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
-        offered = node_info.offers.get(resource, 0)
-        if offered:
-            requested = node_info.fullest[at] + pod_info.fullest[at]
-            parts.append((offered - requested) * MAX_SCORE // offered if requested <= offered else 0)
+        allocatable = node_info.allocatable.get(resource, 0)
+        if allocatable:
+            requested = node_info.scored_requests[at] + pod_info.scored_requests[at]
+            parts.append((allocatable - requested) * MAX_SCORE // allocatable if requested <= allocatable else 0)
     return sum(parts) // len(parts) if parts else 0
 
 
@@ -329,19 +330,21 @@ def _balance_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0
     parts = [
-        min(1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.offers[resource])
+        min(
+            1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.allocatable[resource]
+        )
         for resource in ("cpu", "memory")
-        if node_info.offers.get(resource)
+        if node_info.allocatable.get(resource)
     ]
     deviation = abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0
     return int((1 - deviation) * MAX_SCORE)
 
 
 def _taint_scores(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
-    """Return the score of TaintToleration for each node, 0 to 100.
+    """Return the score of TaintToleration for each node, 0 to 100, in their order. shape: of the pod.
 
     Fewer PreferNoSchedule taints that are not tolerated are better: the node with the most gets 0. Without any such
-    taint all nodes get 100.
+    taint all nodes get 100. Raises ValueError without nodes.
     """
     counts = [
         sum(

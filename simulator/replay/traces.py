@@ -49,7 +49,7 @@ def rows_of(text: str) -> tuple[TraceRow, ...]:
 def tables_of(text: str) -> tuple[Table, ...]:
     """Return one table for each batch size of a model (CSV): (GPUs, speed), ascending.
 
-    Raises BadTrace for another text. Tables with fewer than two sizes are left out.
+    Tables with fewer than two sizes are left out. Raises BadTrace for another text.
     """
     try:
         found = [
@@ -66,12 +66,12 @@ def tables_of(text: str) -> tuple[Table, ...]:
 
 
 def _lines(text: str) -> Iterable[dict[str, str]]:
-    """Return the lines of a CSV text with a head, as mappings."""
+    """Return the lines of a CSV text with a head, as mappings from the names of the columns."""
     return csv.DictReader(text.splitlines())
 
 
 def _has_speed(speed: str | None) -> bool:
-    """Return True for a speed above 0. Raises ValueError for a text that is no number."""
+    """Return True for a speed above 0; False for None and "". Raises ValueError for a text that is no number."""
     return bool(speed) and float(speed or 0) > 0
 
 
@@ -112,7 +112,9 @@ def _to_submission(row: TraceRow, began_s: float, labels: Labels, rng: Random) -
 
 
 def _curve(table: Table, gpus: int) -> Table:
-    """Return a speed table by workers of `gpus` GPUs, at the measured sizes only."""
+    """Return a speed table by workers of `gpus` GPUs: (workers, speed). Only measured numbers of GPUs that they
+    divide count.
+    """
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 

@@ -37,7 +37,7 @@ def job_defaults(obj: dict[str, Any]) -> None:
 def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each fault in a Volcano Job's spec that its webhook reports; nothing for a valid one.
 
-    spec: with the defaults of job_defaults().
+    A spec without tasks has no further faults. spec: with the defaults of job_defaults().
     """
     tasks = spec.get("tasks") or []
     if not tasks:
@@ -58,7 +58,10 @@ def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
+    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids.
+
+    old, new: the specs. The size is minAvailable and the replicas of tasks; the priority class may change, too.
+    """
     return _immutable_part(old) != _immutable_part(new)
 
 

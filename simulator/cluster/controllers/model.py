@@ -50,7 +50,10 @@ class ControllerResult:
 
 
 def owner_references(owner: Object, api_version: str, kind: str) -> list[Object]:
-    """Return the owner references for objects that a job creates."""
+    """Return the ownerReferences of objects that `owner` creates: one entry, with `owner` as the controller.
+
+    api_version, kind: of the owner.
+    """
     meta = owner["metadata"]
     reference = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
     return [{**reference, "controller": True, "blockOwnerDeletion": True}]
@@ -78,7 +81,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def ended_s(pod: Object) -> float:
-    """Return when the last container of a pod ended, in seconds since 1970; 0 if no status has a time."""
+    """Return when the last container of a pod ended, in seconds since 1970; 0 if no container status has a time."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses]
     return max((unix_s(each) or 0.0 for each in times), default=0.0)
@@ -88,7 +91,7 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
     """Return a new pod from a pod template.
 
     name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's,
-    and replace those of the same key. The spec shares its values with the template.
+    and replace those of the same key. The spec is a new dict, but shares its nested values with the template.
     """
     meta = template.get("metadata") or {}
     return {
@@ -107,7 +110,7 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
 def with_env(spec: Object, env: Iterable[Object]) -> Object:
     """Return a copy of a pod's spec in which every container, init containers too, has these environment variables.
 
-    A variable that a container sets itself stays. env: variables as in a container's spec.
+    A variable that a container sets itself stays. The new ones come last. env: variables as in a container's spec.
     """
     added = list(env)
 

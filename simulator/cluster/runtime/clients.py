@@ -161,13 +161,13 @@ class _Versioned(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExtenderRequest:
     """One call of the extender, for statistics."""
 
     verb: ExtenderVerb
-    names: int
-    took_s: float
-    failed: str
+    nodes: int  # how many nodes it named
+    took_s: float  # until the reply, in seconds
+    failed: str  # why there is no usable reply, "" for none
 
 
 class ExtenderClient:
@@ -176,17 +176,17 @@ class ExtenderClient:
     def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
         self._session, self._url = session, url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self.requests: list[Asked] = []
+        self.requests: list[ExtenderRequest] = []
 
     async def ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
         """Send one call to the extender, and return its reply. Never raises: a failure is in the reply.
 
-        pod: the whole object. The call is added to `requests`.
+        pod: the whole object. question: the verb and the names of the nodes. The call is added to `requests`.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await self._ask(pod, question)
-        self.requests.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
+        self.requests.append(ExtenderRequest(question.verb, len(question.names), loop.time() - began, reply.failed))
         return reply
 
     async def _ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:

@@ -121,9 +121,9 @@ class Controllers:
         self._mark_groups(obj if resource == PODS else None, has_more_room=bool(resource == NODES or was_bound))
 
     def _mark_groups(self, pod: Object | None, has_more_room: bool) -> None:
-        """Mark the PodGroup of a changed pod as due, and the pending ones if there may be more room now.
+        """Mark the PodGroup of a changed pod as due, and all pending PodGroups if there may be more room now.
 
-        pod: None if no pod changed.
+        pod: None if no pod changed. has_more_room: True if room may have become free.
         """
         group = value_at(pod, "metadata", "annotations", _GROUP_OF)
         place = (value_at(pod, "metadata", "namespace"), group)
@@ -156,7 +156,8 @@ class Controllers:
     async def _reconcile(self, key: Key) -> None:
         """Reconcile one object: compute the writes that it needs, and carry them out. Plan the next look.
 
-        A failure is logged, and does not delay other objects; a failed write is tried again after a pause.
+        An unknown object, and one that is being deleted, is ignored. A failure is logged, and does not delay other
+        objects; a failed write is tried again after a pause, a failed computation only after a change.
         """
         resource, uid = key
         obj = self._cache.get(resource, uid)
@@ -193,7 +194,7 @@ class Controllers:
         return volcano_job.reconcile_job(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> ControllerResult:
-        """Return the writes that a PodGroup needs, by its members and the free room."""
+        """Return the writes that a PodGroup needs, by its members and the free room. now_s is not used."""
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
         return pod_group.reconcile_group(group, members, self._cache.free())
 

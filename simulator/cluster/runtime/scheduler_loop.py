@@ -119,7 +119,10 @@ class Scheduler:
                 await asyncio.sleep(0.5)
 
     def _observe_node(self, event: str, raw: bytes) -> None:
-        """Store or remove an observed node, and let waiting pods be tried again. event: ADDED, MODIFIED or DELETED."""
+        """Store or remove an observed node, and let waiting pods be tried again. event: ADDED, MODIFIED or DELETED.
+
+        raw: its JSON. Raises BadQuantity if its resources cannot be read.
+        """
         node = _nodes.decode(raw)
         if event == "DELETED":
             self.cluster.drop_node(node.metadata.name)
@@ -141,7 +144,9 @@ class Scheduler:
     def _observe_pod(self, event: str, raw: bytes) -> None:
         """Store an observed pod: it waits for a node, uses room on its node, or has ended.
 
-        A gated pod, and a pod of another scheduler, does not wait here. event: ADDED, MODIFIED or DELETED.
+        A gated pod, and a pod of another scheduler, does not wait here. A pod whose binding is under way stays as it
+        is. event: ADDED, MODIFIED or DELETED. raw: its JSON. Raises BadQuantity or TooComplex if its requests or
+        affinity cannot be read.
         """
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
@@ -167,7 +172,9 @@ class Scheduler:
                 self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
-        """Remove a pod that is deleted or bound from all tables of the scheduler."""
+        """Remove a pod that is deleted, bound or has ended from all tables of the scheduler. An unknown pod is
+        ignored.
+        """
         self.waiting.drop(uid)
         self._assumed.discard(uid)
         self._wait_reasons.drop(uid)
@@ -278,9 +285,9 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod to the chosen node, and report the outcome.
+        """Bind a pod to the chosen node, and report the outcome, also if the binding fails.
 
-        If that fails, its room is released, and the pod waits again. namespace, name: of the pod.
+        If that fails, the room of the pod is released, and the pod waits again. namespace, name: of the pod.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
@@ -300,7 +307,8 @@ class Scheduler:
     def _refuse_all(self, uids: Sequence[str], outcome: Unscheduled) -> None:
         """Record that pods cannot be placed now, and report the reason.
 
-        Unschedulable pods wait until the cluster changes; others only until their pause is over.
+        Unschedulable pods wait until the cluster changes; others only until their pause is over. uids: of the pods;
+        unknown ones are ignored. outcome: the reason.
         """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
@@ -339,7 +347,11 @@ class WaitReasonWriter:
         self._due.pop(uid, None)
 
     async def run(self) -> None:
-        """Write queued reasons one by one until cancelled. A failed write is logged and dropped."""
+        """Write queued reasons one by one until cancelled.
+
+        A failed write is dropped, and logged unless the pod was deleted or replaced (404, 409). It is not repeated: the
+        pod's next reason with another message is written.
+        """
         while True:
             await self._news.wait()
             self._news.clear()

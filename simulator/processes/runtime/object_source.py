@@ -49,7 +49,7 @@ class Objects:
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
     async def _fetch(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
-        """Return the existing objects of these names, by name.
+        """Return the existing objects of these names, by name. Missing ones are left out.
 
         path: of their list. kind: is added to each object, "" for no addition. Raises ApiError if a read is refused
         with another status than 404, and the other errors of ApiClient.call.
@@ -104,7 +104,8 @@ class Objects:
 
         None if its automountServiceAccountToken is false, or if these Objects were made without a kubeconfig. The user
         is the pod's service account, with a token for one day; if the API server issues no tokens (501), the user of
-        the local cluster. Raises CannotStart if the API server refuses a token.
+        the local cluster. Raises CannotStart if the API server refuses a token, and aiohttp.ClientError or TimeoutError
+        if it does not answer.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

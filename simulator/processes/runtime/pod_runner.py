@@ -64,7 +64,11 @@ class Runner:
         self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
 
     def pod_changed(self, pod: Object) -> None:
-        """Take a new or changed pod. A new one starts if it states a command and has no run-time annotation."""
+        """Store a new or changed pod. Start its processes if it is new, states a command and has no RUNS_FOR
+        annotation.
+
+        A pod that has ended is not started. Hosts files are written again.
+        """
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
         self._changed.set()
@@ -75,20 +79,22 @@ class Runner:
             self._begin(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
-        """Take in that a pod, or its node, is gone."""
+        """Make a pod's processes end, because its object or its node was deleted. Do nothing for a pod that does not
+        run here.
+        """
         self._pods_by_uid.pop(uid, None)
         self._changed.set()
         if (life := self._lives.get(uid)) is not None:
             life.kill_soon()
 
     def runs(self, uid: str) -> bool:
-        """Return True if the pod is one of ours."""
+        """Return True if this runner runs the pod with this uid now. False again after its end."""
         return uid in self._lives
 
     async def run(self) -> None:
-        """Keep the hosts files of pods up to date until cancelled.
+        """Keep the hosts files of pods up to date until cancelled. Call it once.
 
-        Then every container is killed and the files are removed.
+        Then every container is killed, and the pods' folders are removed, but not the folder of the runner.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -166,7 +172,10 @@ class Runner:
                     await asyncio.to_thread(self._write, pod_run)  # its folder may not be there yet, or no more
 
     def _write(self, life: RunningPod) -> None:
-        """Write the hosts file of one pod."""
+        """Write the hosts file of one pod.
+
+        Raises OSError, such as FileNotFoundError if the pod's folders do not exist.
+        """
         with self._writing:  # else an older text might come to lie over a newer one
             pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))
@@ -180,13 +189,15 @@ def _runs_processes(pod: Object) -> bool:
 
 
 def _image_environment() -> dict[str, str]:
-    """Return the environment variables that an image would bring: PATH with our own Python, HOME and LANG."""
+    """Return the environment variables that an image would bring: PATH with the folder of our own Python first, HOME
+    and LANG.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": os.environ.get("LANG", "C.UTF-8")}
 
 
 def _sweep() -> Path | None:
-    """Remove the folders that killed kubelets left in shared memory, and return its folder.
+    """Remove the folders of runners whose process has ended from the folder of shared memory, and return that folder.
 
     None without shared memory.
     """

@@ -25,8 +25,8 @@ from turnout.simulator.processes.container_spec import (
     Launch,
     Readiness,
     ReadinessProbe,
-    after,
     launch_of,
+    next_readiness,
     probe_of,
 )
 from turnout.simulator.processes.pod_dns import hostname
@@ -137,7 +137,7 @@ class RunningPod:
         """
         try:
             order, out = await self._order(name)
-            child = await start(order, out)
+            child = await start_container(order, out)
         except CannotStart as error:
             self.lifecycle = lifecycles.record_failed_start(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
             return
@@ -149,9 +149,9 @@ class RunningPod:
         probe = probe_of(self._container(name))
         self.lifecycle = lifecycles.record_start(self.lifecycle, name, time.time(), probe is None)
         self._children[name] = child
-        _begin(self._wait_for(name, child), self._wait_tasks)
+        _start_task(self._wait_for(name, child), self._wait_tasks)
         if probe is not None:
-            _begin(self._run_probe(name, child, probe), self._probe_tasks)
+            _start_task(self._run_probe(name, child, probe), self._probe_tasks)
 
     def _container(self, name: str) -> Object:
         """Return the spec of the container or init container of this name. Raises StopIteration if there is none."""
@@ -171,7 +171,7 @@ class RunningPod:
                 await asyncio.sleep(pause_s)
                 if self._children.get(name) is not child:
                     return
-                now = after(found, await _is_good(session, probe.url(self.pod_ip)), probe)
+                now = next_readiness(found, await _probe_succeeds(session, probe.url(self.pod_ip)), probe)
                 if now.ready is not found.ready and self._children.get(name) is child:
                     self.lifecycle = lifecycles.record_probe(self.lifecycle, name, now.ready)
                     self._changed.set()
@@ -347,14 +347,14 @@ class RunningPod:
         await asyncio.to_thread(self.folder.remove)
 
 
-def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+def _start_task(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
     """Start a task, and keep it in the set `among` until it has ended."""
     task = asyncio.create_task(work)
     among.add(task)
     task.add_done_callback(among.discard)
 
 
-async def _is_good(session: aiohttp.ClientSession, url: str) -> bool:
+async def _probe_succeeds(session: aiohttp.ClientSession, url: str) -> bool:
     """Return True if a URL answers with a status of 200 to 399. As with a kubelet, no certificate is verified."""
     try:
         async with session.get(url, ssl=False, allow_redirects=False) as answer:
@@ -415,7 +415,7 @@ class Child:
             await self._process.wait()
 
 
-async def start(order: ContainerOrder, log: Path) -> Child:
+async def start_container(order: ContainerOrder, log: Path) -> Child:
     """Start a container's first process, and return it. Its output is appended to `log`.
 
     Raises OSError if the log cannot be opened, or the process cannot be created. A command that cannot be run raises

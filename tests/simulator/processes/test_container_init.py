@@ -8,7 +8,7 @@ import pytest
 
 from turnout.simulator.processes.pod_lifecycle import KILL, TERM
 from turnout.simulator.processes.runtime.container_init import can_isolate
-from turnout.simulator.processes.runtime.pod_worker import ContainerOrder, start
+from turnout.simulator.processes.runtime.pod_worker import ContainerOrder, start_container
 
 pytestmark = pytest.mark.asyncio
 
@@ -57,7 +57,7 @@ def fifo(tmp_path):
 async def test_its_exit_code_is_that_of_its_command(tmp_path, isolated, script, code):
     if isolated and "kill" in script:
         script = f"sh -c '{script}'; exit $?"  # process 1 of a namespace cannot kill itself
-    child = await start(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
+    child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
     assert await child.wait() == code
 
 
@@ -65,7 +65,7 @@ async def test_its_exit_code_is_that_of_its_command(tmp_path, isolated, script, 
 @pytest.mark.parametrize("told", [TERM, KILL])
 async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, told):
     script = f"trap 'exit 5' TERM; setsid tail -f {mark} & echo up > {fifo}; wait"
-    child = await start(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
+    child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
     assert await asyncio.to_thread(fifo.read_text) == "up\n"
     child.send_signal(told)
     assert await child.wait() == (5 if told == TERM else 137)
@@ -73,19 +73,19 @@ async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, 
 
 
 async def test_one_without_a_command_stays_until_it_is_told(tmp_path):
-    child = await start(order(tmp_path), tmp_path / "log")
+    child = await start_container(order(tmp_path), tmp_path / "log")
     child.send_signal(TERM)
     assert await child.wait() in (0, 143)  # before or after it has begun to listen
 
 
 async def test_without_isolation_a_container_with_volumes_is_refused(tmp_path):
-    child = await start(order(tmp_path, "true", isolated=False, needs_isolation=True), tmp_path / "log")
+    child = await start_container(order(tmp_path, "true", isolated=False, needs_isolation=True), tmp_path / "log")
     assert await child.wait() == 128
     assert "needs mount namespaces" in (tmp_path / "note").read_text()
 
 
 async def test_when_nobody_wants_it_any_more_it_ends(tmp_path, mark):
-    child = await start(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
+    child = await start_container(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
     child._process.stdin.close()  # as the kernel does it when we are killed
     assert await child.wait() == 137
     assert alive(f"-f\0{mark}") == 0
