@@ -119,7 +119,10 @@ def _scale_writer(
     *,
     dry_run: bool,
 ) -> ScaleWriter:
-    """Return the writer of decisions, which writes as the leader that `elector` elects."""
+    """Return the writer of decisions, which writes as the leader that `elector` elects.
+
+    view: learns which annotations were written. gang_mins: lowers minCounts before a shrink. dry_run: report only.
+    """
 
     def leader_term() -> int | None:
         """Return the number of our term; None if another replica leads."""
@@ -140,7 +143,10 @@ def _scale_writer(
 def _status_writer(
     calls: LeasedCalls, elector: Elector, clock: RealClock, reports: ReportSource, namespace: str
 ) -> StatusWriter:
-    """Return the writer of queue statuses and pod annotations. namespace: of the ConfigMaps."""
+    """Return the writer of queue statuses and pod annotations. namespace: of the ConfigMaps.
+
+    reports: what is to be written. elector: only the leader writes.
+    """
     return StatusWriter(
         calls,
         namespace,
@@ -180,7 +186,10 @@ class ReportSource:
 
 
 def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
-    """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owners and headroom."""
+    """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owner labels and headroom.
+
+    journal: the decision log, None for none.
+    """
     gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
     metrics.usage.set_sources(

@@ -59,7 +59,7 @@ class Settings:
     payback_s: float = _POLICY.payback_s
     restart_budget: float = _POLICY.restart_budget_share
     least_gain: float = _POLICY.min_gain
-    headroom_gpus: int = 0  # kept free in each queue, >= 0
+    headroom_gpus: int = 0  # kept free in each queue and on the nodes, >= 0
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
     decision_log: str | None = None  # a file, None for no log
@@ -238,7 +238,10 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
         help="least speed that an added worker must bring, as a share of that of a worker of the min (%(default)g)",
     )
     parser.add_argument(
-        "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
+        "--headroom-gpus",
+        type=int,
+        default=default.headroom_gpus,
+        help="kept free in each queue and on the nodes (%(default)s)",
     )
     parser.add_argument(
         "--gpu-resource",

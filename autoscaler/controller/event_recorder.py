@@ -13,12 +13,12 @@ from turnout.autoscaler.controller.gang_min_writer import GangMinReport
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import GangReason, Reason, Step
 from turnout.autoscaler.node_faults.model import (
-    FaultClaim,
     FaultState,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
+    PodReport,
     TaintRules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
@@ -68,7 +68,7 @@ class Refs:
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
-        """Return the annotations of a job's pods, by the name of the pod."""
+        """Return pod name -> annotations of a job's pods; {} for an unknown job."""
         return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
@@ -171,10 +171,9 @@ class NodeEvents:
         self._faults: dict[str, str] = {}
 
     def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Set the metrics of nodes, report each claim without effect once, and log each record that cannot be read
-        once.
+        """Set the metrics of nodes, report each report without effect once, and log each unreadable record once.
 
-        faults: node -> why its record cannot be read.
+        node_state: on which the plan was made. faults: node -> why its record cannot be read.
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         counts = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
@@ -190,7 +189,8 @@ class NodeEvents:
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
         """Count and log the outcome of a step on a node: Written, DryRun, NotLeading, Conflict or Refused.
 
-        A written change gets Events on the node and on the pods that reported.
+        A written change gets Events on the node and on the pods that reported. A record that is only forgotten gets
+        none.
         """
         self._metrics.count_outcome(step.reason.value, outcome)
         fields = {"node": step.node, "reason": step.reason.value, "detail": step.why, "outcome": outcome}
@@ -200,7 +200,7 @@ class NodeEvents:
             "node_changed" if outcome == "Written" else "node_not_changed",
             extra={
                 **fields,
-                "pods": [claim.pod for claim in step.reports],
+                "pods": [pod_report.pod for pod_report in step.reports],
                 "until": until.isoformat() if until else "",
             },
         )
@@ -213,24 +213,28 @@ class NodeEvents:
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
     def _report_without_effect(self, each: NodePassedOver) -> None:
-        """Report a claim without effect once: by metric, in the log, and as an Event on its pod unless the claim is
+        """Report a pod's report without effect once: by metric, in the log, and as an Event on its pod unless it is
         only stale.
+
+        each: the report with the reason. It is reported again if the pod reports again.
         """
-        claim = each.claim
-        topic = claim.uid, each.reason, claim.report.at if claim.report is not None else claim.fault
+        pod_report = each.pod_report
+        topic = pod_report.uid, each.reason, pod_report.report.at if pod_report.report is not None else pod_report.fault
         if topic in self._reported:
             return
         self._reported[topic] = None
         while len(self._reported) > _MAX_REMEMBERED:
             del self._reported[next(iter(self._reported))]
         self._metrics.count_skipped(each.reason.value)
-        fields = {"node": claim.node, "pod": claim.pod, "reason": each.reason.value, "detail": each.why}
+        fields = {"node": pod_report.node, "pod": pod_report.pod, "reason": each.reason.value, "detail": each.why}
         log.log(logging.DEBUG if each.reason in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
         if each.reason not in _DEBUG_REASONS:
-            self._recorder.emit(_pod_ref(claim), "Warning", each.reason.value, f"{claim.node}: {each.why}", time.time())
+            self._recorder.emit(
+                _pod_ref(pod_report), "Warning", each.reason.value, f"{pod_report.node}: {each.why}", time.time()
+            )
 
 
-def _pod_ref(claim: FaultClaim) -> ObjectRef:
-    """Return the reference to the pod of a claim."""
-    namespace, _, name = claim.pod.partition("/")
-    return ObjectRef("Pod", "v1", namespace, name, claim.uid)
+def _pod_ref(pod_report: PodReport) -> ObjectRef:
+    """Return the reference to the pod of a report."""
+    namespace, _, name = pod_report.pod.partition("/")
+    return ObjectRef("Pod", "v1", namespace, name, pod_report.uid)

@@ -71,11 +71,16 @@ class TaintRules:
     slow: bool = False  # slow nodes are tainted, too
 
     def max_tainted(self, gpu_nodes: int) -> int:
-        """Return how many nodes may be tainted at once, >= 1. gpu_nodes: number of GPU nodes."""
+        """Return how many nodes may be tainted at once, >= 1: the share, rounded down. gpu_nodes: number of GPU
+        nodes.
+        """
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def max_by_one_namespace(self, gpu_nodes: int) -> int:
-        """Return how many nodes the reports of one namespace may taint: half of `max_tainted`, rounded up."""
+        """Return how many nodes the reports of one namespace may taint: half of `max_tainted`, rounded up.
+
+        gpu_nodes: number of GPU nodes.
+        """
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:
@@ -100,7 +105,10 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def namespace_of(pod: str) -> str:
-    """Return the namespace of a pod, given as namespace/name. All pods of a namespace count as one witness."""
+    """Return the namespace of a pod, given as namespace/name.
+
+    All pods of a namespace count as one report towards `min_namespaces`.
+    """
     return pod.partition("/")[0]
 
 
@@ -113,7 +121,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
     proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()
-    # The same time for single namespaces.
+    # `handled_until` of single namespaces, the oldest first.
     handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
         msgspec.field(name="told", default=())
     )
@@ -124,7 +132,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return frozenset(namespace_of(proof.pod) for proof in self.proofs)
 
     def handled_until_of(self, namespace: str) -> datetime:
-        """Return the time up to which reports of a namespace are handled."""
+        """Return the time up to which reports of a namespace are handled: its own, or that of all namespaces if it
+        is later.
+        """
         return max([self.handled_until, *(at for name, at in self.handled_by_namespace if name == namespace)])
 
     @property
@@ -133,10 +143,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
     def with_handled(self, namespace: str, at: datetime) -> Record:
-        """Return the record after a report of a namespace was handled. at: time of the report. A later known time
-        stays.
+        """Return a copy in which the reports of a namespace up to `at` are handled. No time goes back: an earlier `at`
+        has no effect.
 
-        Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
+        Beyond MAX_NAMESPACES the namespaces with the oldest times are left out, and `handled_until` rises to their time
+        for all namespaces.
         """
         handled = sorted(
             ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
@@ -177,12 +188,12 @@ def record_text(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultClaim:
-    """A pod's report on the node that the API server has bound it to."""
+class PodReport:
+    """A pod's report on the node that the API server has bound it to, as decoded from the annotation NODE_VERDICT."""
 
     pod: str  # namespace/name
     uid: str  # as the API server has it
-    owner: str  # uid of the pod's owner, as the API server has it
+    owner: str  # uid of the pod's controller, of the pod itself without one, as the API server has it
     node: str  # name of the node that the pod is bound to, "" for none
     report: NodeReport | None  # None if the annotation cannot be read
     fault: str = ""  # why it cannot be read
@@ -203,7 +214,7 @@ class NodeObservation:
     """All that the taint policy decides on."""
 
     nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
-    claims: tuple[FaultClaim, ...]  # reports, also of deleted pods
+    pod_reports: tuple[PodReport, ...]  # reports, also of deleted pods
     gpu_nodes: int  # number of nodes with GPUs
     tainted: int  # number of tainted nodes
 
@@ -218,14 +229,14 @@ class NodeStep:
     taints: bool  # the node has the taint after the change
     record: Record | None  # the record after the change, None for none
     why: str  # for a person
-    reports: tuple[FaultClaim, ...] = ()  # that caused it
+    reports: tuple[PodReport, ...] = ()  # that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
     """A report without effect."""
 
-    claim: FaultClaim
+    pod_report: PodReport
     reason: NodeReason
     why: str  # for a person
 
