@@ -45,7 +45,7 @@ class Background:
         self._tasks.append(self._group.create_task(work))
 
     def fault(self) -> str:
-        """Return a text about the error of the first task that failed; "" if none has."""
+        """Return a text about the error of a failed task, of the first by start; "" if none has failed."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         error = next((each for task in done if (each := task.exception()) is not None), None)
         while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
@@ -81,10 +81,10 @@ class LocalCluster:
     """
 
     url: str
-    api: ApiClient
-    session: aiohttp.ClientSession
+    api: ApiClient  # a client of the API
+    session: aiohttp.ClientSession  # for other HTTP calls
     background: Background  # all tasks that run in it
-    addresses: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)  # name of a node -> its IP address
     served: Served | None = None  # the embedded API; None when attached to a real one
 
     @property
@@ -171,7 +171,8 @@ async def local_cluster(
     kubeconfig: a file to write for its API, None for none. port: of the API, 0 for any. pace: of its kubelet, None for
     no kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
     listening: a bound socket to use instead of a port. token: which callers of the API must send, "" for a new one.
-    images: that pods can pull, None for any.
+    images: that pods can pull, None for any. Without `pace`, `processes` and `images` do not count. Raises OSError if
+    the port is in use, or the kubeconfig cannot be written.
     """
     pod_logs = PodLogs()
     async with (

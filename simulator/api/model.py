@@ -30,7 +30,7 @@ class ScaleSubresource:
     """The fields of an object that its scale subresource shows."""
 
     replicas: tuple[str, ...] = ("spec", "replicas")  # path of the wanted number
-    status_replicas_path: tuple[str, ...] = ("status", "replicas")
+    status_replicas_path: tuple[str, ...] = ("status", "replicas")  # path of the present number
     selector: tuple[str, ...] = ("spec", "selector")  # path in the object to a selector, as text or as labels
 
 
@@ -39,10 +39,10 @@ class ResourceKind:
     """One kind of object."""
 
     group: str  # "" for core
-    version: str
-    kind: str
-    plural: str
-    namespaced: bool = True
+    version: str  # such as "v1"
+    kind: str  # such as "Pod"
+    plural: str  # the name in paths, such as "pods"
+    namespaced: bool = True  # False: it is cluster-scoped
     # True: it has a status subresource. Writes to the object do not change the status, and the reverse.
     status: bool = False
     keeps_created_status: bool = False  # True: a creation may set the status
@@ -55,7 +55,7 @@ class ResourceKind:
     defaults: Callable[[Object], None] = no_defaults  # fills in a new object, in place
     custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
     scaling: ScaleSubresource | None = None  # None for a CRD without this subresource, or a built-in kind
-    columns: tuple[PrinterColumn, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()  # that kubectl prints; () for the name and the age
     schema: Mapping[str, Any] | None = None  # of a CRD; None keeps every field
     singular: str = ""  # "" for the kind in lower case
 

@@ -480,16 +480,16 @@ Key = tuple[str, str]  # namespace, name
 class Stored:
     """An object in the store."""
 
-    obj: Object
+    obj: Object  # decoded; it never changes
     raw: bytes  # its JSON, encoded once for every list and watch
-    version: int
+    version: int  # its resourceVersion
 
 
 @dataclass(frozen=True, slots=True)
 class StorePage:
     """One page of a list."""
 
-    items: tuple[Stored, ...]
+    items: tuple[Stored, ...]  # sorted by (namespace, name)
     version: int  # of the list
     rest: Key | None = None  # the key after which to continue, None at the end
     left: int = 0  # how many objects follow this page
@@ -499,7 +499,7 @@ class StorePage:
 class StoreChange:
     """One write."""
 
-    version: int
+    version: int  # the resourceVersion of the write
     now: Stored  # the last state, when `deleted`
     before: Stored | None  # None for a creation
     deleted: bool = False  # True: the object was deleted

@@ -34,9 +34,9 @@ _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
 class Call:
     """One request."""
 
-    method: str
-    target: Target
-    query: Mapping[str, str] = field(default_factory=dict)
+    method: str  # of HTTP, such as "GET"
+    target: Target  # what its path names
+    query: Mapping[str, str] = field(default_factory=dict)  # of the URL
     body: Any = None  # its JSON, None for none
     media_type: str = "application/json"  # its media type
     manager: str = "unknown"  # the name of the writer
@@ -48,8 +48,8 @@ class Call:
 class ApiAnswer:
     """One answer: JSON and its HTTP status."""
 
-    raw: bytes
-    code: int = 200
+    raw: bytes  # the JSON
+    code: int = 200  # the HTTP status
 
 
 def handle(store: Store, call: Call) -> ApiAnswer:
@@ -271,7 +271,7 @@ class Target:
     kind: ResourceKind
     namespace: str = ""  # "" for all namespaces, or for a kind without one
     name: str = ""  # "" for a whole collection
-    subresource: str = ""
+    subresource: str = ""  # such as "status", "" for the object itself
 
 
 def target(catalogue: Catalogue, path: str) -> Target:

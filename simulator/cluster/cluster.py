@@ -26,14 +26,14 @@ class PodInfo:
 
     uid: str
     namespace: str
-    shape: PodShape
+    shape: PodShape  # its requests and constraints
     scored_requests: tuple[int, int]  # (milli-CPU, bytes) with defaults for unset requests, for scoring
-    priority: int = 0
-    nominated: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    priority: int = 0  # a higher one goes first
+    nominated: str = ""  # name of the node that it is nominated to, "" for none
+    labels: tuple[tuple[str, str], ...] = ()  # (key, value), sorted
     # labels by which its Service, ReplicaSet or StatefulSet selects; None when none selects it
     spread: tuple[tuple[str, str], ...] | None = None
-    owner: str = ""
+    owner: str = ""  # uid of its first owner, "" for none
 
     def requested(self, resource: str) -> int:
         """Return how much the pod requests of a resource, in the unit of pod_shape.amount; 0 if it requests none."""
@@ -86,11 +86,11 @@ class NodeInfo:
     """One node with the pods on it."""
 
     node: Node
-    allocatable: dict[str, int]
+    allocatable: dict[str, int]  # resource -> amount that the node offers to pods
     name: str = field(init=False)
-    requested: dict[str, int] = field(default_factory=dict)
-    scored_requests: list[int] = field(default_factory=lambda: [0, 0])
-    pods: dict[str, PodInfo] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)  # resource -> amount that its pods request
+    scored_requests: list[int] = field(default_factory=lambda: [0, 0])  # sum of PodInfo.scored_requests of its pods
+    pods: dict[str, PodInfo] = field(default_factory=dict)  # by uid
 
     def __post_init__(self) -> None:
         """Keep the node's name in a field, since it is read very often."""
@@ -143,7 +143,9 @@ class Cluster:
         self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
-        """Add or update a node; the pods on it stay. Raises BadQuantity for an amount that cannot be read."""
+        """Add or update a node; the pods on it stay. Raises BadQuantity, with nothing stored, for an amount that
+        cannot be read.
+        """
         allocatable = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
         node_info = self.node_infos.get(node.metadata.name)
         if node_info is None:
@@ -255,5 +257,5 @@ class Cluster:
 class _Fits:
     """The nodes that hold a shape, and the nodes that have changed since."""
 
-    fit: list[bool]
-    stale: set[int]
+    fit: list[bool]  # by the place of the node in the order
+    stale: set[int]  # places of nodes that have changed

@@ -30,7 +30,7 @@ class ExtenderCall:
     """A call of the extender about these nodes."""
 
     verb: ExtenderVerb
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WaitReason(Enum):
 class Chosen:
     """The node chosen for a pod."""
 
-    node: str
+    node: str  # its name
     feasible: int  # how many nodes there were to choose among; with 1 no scores were asked for
 
 
@@ -63,7 +63,7 @@ class Unscheduled:
     """The result for a pod that must wait for a change."""
 
     why: WaitReason
-    message: str
+    message: str  # for people
 
 
 Outcome = Chosen | Unscheduled  # of one scheduling cycle
@@ -74,9 +74,9 @@ Cycle = Generator[ExtenderCall, ExtenderReply, Outcome]
 class ExtenderSettings:
     """The extender in the scheduler's configuration."""
 
-    weight: int = 1
-    ignorable: bool = True
-    prioritizes: bool = True
+    weight: int = 1  # of its scores
+    ignorable: bool = True  # True: pods are scheduled without it if it fails
+    prioritizes: bool = True  # True: it is also asked for scores
 
 
 class ExtenderFailed(Exception):
@@ -203,7 +203,7 @@ class Cursor:
     It moves with every pod, so all nodes get their turn.
     """
 
-    start: int = 0
+    start: int = 0  # index in Cluster.order()
 
 
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:

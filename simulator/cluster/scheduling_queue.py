@@ -17,8 +17,8 @@ from turnout.simulator.cluster.cluster import PodInfo
 class _Waiter:
     pod_info: PodInfo
     since: int  # arrival, counted
-    tries: int = 0
-    not_before_s: float = 0.0
+    tries: int = 0  # failed tries so far
+    not_before_s: float = 0.0  # end of its pause
     unschedulable: bool = False  # refused, and nothing has changed since
 
     @property

@@ -30,9 +30,9 @@ class CannotStart(Exception):
 class Mount:
     """A volume, or a path in it, at a path of the container."""
 
-    volume: str
-    path: str
-    inside: str = ""
+    volume: str  # its name
+    path: str  # in the container
+    inside: str = ""  # subPath in the volume, "" for the whole volume
     read_only: bool = False
 
 
@@ -41,7 +41,7 @@ class Launch:
     """A container ready to be started."""
 
     argv: tuple[str, ...]  # empty when only the image knows the command
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # the whole environment
     working_dir: str = ""  # "" for the root
     mounts: tuple[Mount, ...] = ()
     termination_message_path: str = "/dev/termination-log"  # in the container
@@ -122,7 +122,9 @@ def from_field(pod: Object, path: str) -> str:
 
 
 def _single_fields(pod: Object) -> dict[str, Any]:
-    """Return the fields of a pod that the downward API gives as one value, by path; None for one that is not set."""
+    """Return the fields of a pod that the downward API gives as one value, by path; None or "" for one that is not
+    set.
+    """
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     return {
         "metadata.name": meta.get("name"),
@@ -261,13 +263,13 @@ def _quoted(text: Any) -> str:
 class ReadinessProbe:
     """An HTTP request, and how often it is made, in seconds. host: "" for the pod's own address."""
 
-    scheme: str
+    scheme: str  # http or https
     host: str
     port: int
     path: str
-    delay_s: float
-    period_s: float
-    timeout_s: float
+    delay_s: float  # before the first request
+    period_s: float  # from one answer to the next request
+    timeout_s: float  # of one request
     successes: int  # in a row, after which it is ready
     failures: int  # in a row, after which it is no longer
 
@@ -280,8 +282,8 @@ class ReadinessProbe:
 class Readiness:
     """The verdict of the answers so far. consecutive: how many last answers agreed."""
 
-    ready: bool = False
-    last: bool | None = None
+    ready: bool = False  # the verdict
+    last: bool | None = None  # whether the last request succeeded, None before the first
     consecutive: int = 0
 
 

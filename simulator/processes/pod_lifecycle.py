@@ -40,7 +40,7 @@ class ContainerEnd:
     """The end of one run of a container."""
 
     code: int  # exit code, 128 + n for signal n
-    began_s: float
+    began_s: float  # start of the run
     ended_s: float
     message: str = ""  # its termination message
 
@@ -54,7 +54,7 @@ class Container:
     state: ContainerState = ContainerState.WAITING
     waiting_reason: str = "ContainerCreating"  # why it waits, as in its status; "" while it runs
     message: str = ""  # of the reason
-    restarts: int = 0
+    restarts: int = 0  # starts after the first
     began_s: float = 0.0  # of its present or last run, 0 before the first
     end: ContainerEnd | None = None  # of its last run, None while it runs or before the first
     last_end: ContainerEnd | None = None  # of the run before that; None without one

@@ -28,15 +28,15 @@ class File:
     """One file of a volume."""
 
     data: bytes
-    mode: int = _MODE
+    mode: int = _MODE  # permission bits
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
     """A file with a service account's token, which only the API server can give."""
 
-    expires_s: int
-    audience: str = ""
+    expires_s: int  # lifetime of the token, in seconds
+    audience: str = ""  # "" for the API server
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Volume:
     name: str
     # path in it -> file, written before each start of a container
     files: Mapping[str, File] = field(default_factory=dict)
-    tokens: Mapping[str, TokenFile] = field(default_factory=dict)
+    tokens: Mapping[str, TokenFile] = field(default_factory=dict)  # path in it -> token to request
     in_memory: bool = False  # True: an emptyDir on tmpfs
     host_path: str = ""  # a folder or file of this machine, used as it is
     make: bool = False  # True: `host_path` is created when it is missing
@@ -187,7 +187,7 @@ SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 class InCluster:
     """What a container gets from its service account: environment variables, and files in SERVICE_ACCOUNT_FOLDER."""
 
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # name -> value
     files: Mapping[str, bytes]  # name -> content
 
 

@@ -140,7 +140,9 @@ class ReplayWorld:
         self._plan_end(job_run)
 
     def _find_nodes(self, job_run: JobRun) -> None:
-        """Place workers of a running job that have no node, one by one, while there is room. The job then restarts."""
+        """Place workers of a running job that have no node, one by one, while there is room. Restart the job if one
+        got a node.
+        """
         found_place = False
         for pod in (pod for pod in job_run.pods if pod.row is None):
             rows = place(self.free, job_run.submission.gpus, 1)

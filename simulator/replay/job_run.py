@@ -20,9 +20,9 @@ GPU = labels.GPU_RESOURCES[0]
 class WorkerPod:
     """One worker."""
 
-    index: int
+    index: int  # the highest is removed first
     row: int | None  # of its node; None while it has none
-    since_s: float
+    since_s: float  # when it was created, since the begin of the replay
     leaves_at_s: float | None = None  # when it leaves the job, for a worker that a shrink removes
 
 
@@ -31,18 +31,18 @@ class JobRun:
     """A job that was submitted and has not ended."""
 
     submission: Submission
-    replicas: int
+    replicas: int  # its present size, in workers
     left_s: float  # work that is left, in seconds with `minimum` workers
-    started_s: float | None = None
+    started_s: float | None = None  # None while it waits
     pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
     idle_until_s: float = 0.0  # the end of its last restart; set by ReplayWorld when the job restarts
     resize_budget: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
     known_curve: bool = True  # True: its curve is known
     version: int = 0  # stands in its end event, so that an outdated end is recognised
-    restarts: int = 0
-    shrinks_for_others: int = 0
-    last_state: JobState | None = None
+    restarts: int = 0  # that it paid for
+    shrinks_for_others: int = 0  # resizes that made room for another job
+    last_state: JobState | None = None  # cached by job_state(); None if it has to be computed
 
     @property
     def key(self) -> JobKey:

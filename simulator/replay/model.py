@@ -14,13 +14,13 @@ class Submission:
     """One job as a user submits it."""
 
     name: str
-    at_s: float
+    at_s: float  # time of submission, in seconds
     work_s: float  # how long it takes with `minimum` workers and no restart, in seconds
-    minimum: int = 1
-    maximum: int = 1
+    minimum: int = 1  # min, in workers
+    maximum: int = 1  # max, in workers
     gpus: int = 1  # of one worker
     sizes: Sizes = ANY_SIZE  # numbers of workers that it can have
-    priority: int = 0
+    priority: int = 0  # a higher one goes first
     curve: Curve = ()  # (workers, speed), ascending, in any scale; without one the usual curve is taken
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class JobResult:
     """The result of one job."""
 
     submitted: Submission
-    started_s: float
+    started_s: float  # when it ran with its min
     ended_s: float
     restarts: int = 0  # changes of its size
     shrinks_for_others: int = 0  # changes that made room for another job
@@ -94,7 +94,7 @@ class JobResult:
 class Eviction:
     """Workers of one job that were told to leave for another job."""
 
-    at_s: float
+    at_s: float  # time of the decision
     victim: str  # name of the job that gives the workers
     workers: int  # how many leave
     beneficiary: str  # name of the job that gets the room
@@ -106,7 +106,7 @@ class ReplayOutcome:
 
     rules: ReplayRules
     results: tuple[JobResult, ...]  # in the order of submissions
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[Eviction, ...] = ()  # in the order of time
     worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission
     decisions: int = 0  # decisions made
 

@@ -109,8 +109,8 @@ _SLACK_S = 0.001  # what floats may be off by
 class Comparison:
     """A replay with the autoscaler beside the same one without it, job by job."""
 
-    without: ReplayOutcome
-    lent: ReplayOutcome
+    without: ReplayOutcome  # without the autoscaler
+    lent: ReplayOutcome  # with the autoscaler
 
     @property
     def patience_s(self) -> float:

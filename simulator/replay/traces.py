@@ -21,10 +21,10 @@ Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending; of a speed on
 class TraceRow:
     """One job of a trace: when it came, how many GPUs it held, and for how long."""
 
-    at_s: float
+    at_s: float  # time of submission, in seconds
     name: str
-    gpus: int
-    took_s: float
+    gpus: int  # > 0
+    took_s: float  # run time, > 0
 
 
 class BadTrace(Exception):

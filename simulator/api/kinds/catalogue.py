@@ -257,7 +257,7 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 def kind_of(crd: Object) -> ResourceKind:
     """Return the kind that a CRD defines.
 
-    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules or with several served versions.
+    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules, or that does not serve exactly one version.
     """
     version = _served_version(crd)
     spec, parts = crd["spec"], version.get("subresources") or {}

@@ -135,7 +135,9 @@ def node_defaults(obj: dict[str, Any]) -> None:
 
 
 def stateful_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a StatefulSet, in place: pods are created in order, and claims are kept."""
+    """Fill in a StatefulSet, in place: one replica, pods are created in order, and claims are kept. Its status
+    becomes empty.
+    """
     replica_defaults(obj)
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")

@@ -31,9 +31,10 @@ _ROOT_FIELDS = ("apiVersion", "kind", "metadata")  # that every object has, also
 
 
 def prune(schema: Schema, value: Any, root: bool = True) -> Any:
-    """Return the value without the fields that the schema does not name, at every depth.
+    """Return the value without the fields that the schema does not name, at every depth. A new value.
 
-    root: True if the value is a whole object, which always keeps apiVersion, kind and metadata.
+    Unknown fields stay where the schema preserves them. root: True if the value is a whole object, which always keeps
+    apiVersion, kind and metadata.
     """
     if isinstance(value, list):
         return [prune(schema.get("items") or {}, each, False) for each in value]
@@ -336,7 +337,8 @@ def _pod_errors(spec: Object, path: str) -> Iterator[str]:
     """Yield a sentence for each fault of a pod's spec: missing names and images, duplicate names, limits, restart
     policy.
 
-    path: of the spec in its object. A container without a name or image ends the check.
+    Init containers are not checked. path: of the spec in its object. A container without a name or image ends the
+    check.
     """
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:

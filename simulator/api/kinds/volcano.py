@@ -17,7 +17,11 @@ _PLUGINS = ("svc", "ssh", "env", "pytorch", "tensorflow", "mpi", "ray")
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a new Volcano Job, in place: the default queue, names of tasks, and the sum of its pods as its min."""
+    """Fill in a new Volcano Job, in place: the default queue, names of tasks, and the sum of the tasks' mins as its
+    min.
+
+    A task without a min needs all its replicas, and a task without replicas has one.
+    """
     spec = obj.setdefault("spec", {})
     for key, value in (("queue", "default"), ("schedulerName", "volcano"), ("maxRetry", _RETRIES)):
         spec.setdefault(key, value)

@@ -162,7 +162,9 @@ JSON = "application/json"
 async def refusals_as_status(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer a request by its handler, and turn every refusal into a Status. An aiohttp middleware."""
+    """Answer a request by its handler, and turn every refusal into a Status, Unserved into a plain 404. An aiohttp
+    middleware.
+    """
     try:
         return await handler(request)
     except ApiRefusal as refusal:
@@ -181,8 +183,8 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
     """Return the JSON of a request's body.
 
     anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
-    types, 400 for a body that is not JSON, or no object where one is needed. Raises web.HTTPRequestEntityTooLarge for
-    more than MAX_BODY_BYTES.
+    types, 400 for a body that is not JSON, for no object where one is needed, and for `metadata` that is no object.
+    Raises web.HTTPRequestEntityTooLarge for more than MAX_BODY_BYTES.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")

@@ -223,11 +223,11 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
-    """Return the object with the replicas, and with the uid and version, of a Scale. Absent replicas are 0.
+    """Return a copy of the object with the replicas, name, uid and version of a Scale. Absent replicas are 0.
 
-    Without a version in the Scale the object's is removed, so that the update is not checked against one. Raises
-    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale. scale: of autoscaling/v1, as
-    decoded JSON.
+    Without a version in the Scale the object's is removed, so that the update is not checked against one; an absent
+    name or uid stays the object's. Raises ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without
+    a Scale. scale: of autoscaling/v1, as decoded JSON.
     """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:

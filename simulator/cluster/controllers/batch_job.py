@@ -99,7 +99,9 @@ def index_of(pod: Object) -> int:
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """Return the indexes in a text such as "0,2-4", as a Job's status has them. Raises ValueError for another text."""
+    """Return the indexes in a text such as "0,2-4", as a Job's status has them; empty for "". Raises ValueError for
+    another text.
+    """
     indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -24,17 +24,17 @@ class CreateWrite:
 class DeleteWrite:
     """Delete this object, but no other object of its name."""
 
-    resource: str
-    obj: Object
+    resource: str  # as of CreateWrite
+    obj: Object  # as it was read: with name, namespace and uid
 
 
 @dataclass(frozen=True, slots=True)
 class PatchWrite:
     """Change an object by a merge patch."""
 
-    resource: str
-    obj: Object
-    change: Object
+    resource: str  # as of CreateWrite
+    obj: Object  # as it was read
+    change: Object  # the merge patch
     part: str = "status"  # the subresource; "" for the object itself
 
 
@@ -45,7 +45,7 @@ Write = CreateWrite | DeleteWrite | PatchWrite
 class ControllerResult:
     """The result of one reconciliation of an object."""
 
-    writes: Sequence[Write] = field(default=())
+    writes: Sequence[Write] = field(default=())  # in the order in which they are carried out
     requeue_at_s: float | None = None  # when to reconcile again even if nothing changes, since 1970; None: no time
 
 

@@ -61,7 +61,8 @@ class ApiClient(Protocol):
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
-        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object.
+        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. After SYNCED a list may come again, and
+        SYNCED with it. path: of a list, with its selectors. Each implementation says what it raises.
         """
 
 

@@ -201,8 +201,8 @@ class Controllers:
     async def _carry_out(self, write: Write) -> None:
         """Carry out one write and add its answer to the cache.
 
-        It is no error if an object to create exists, or if an object to change or delete does not. Raises the errors of
-        ApiClient.call for any other failure.
+        A refusal with AlreadyExists or 404 is no error: the object exists already, or does not exist any more. Raises
+        the errors of ApiClient.call for any other failure.
         """
         meta = write.obj["metadata"]
         short = write.resource.split(".")[0]

@@ -52,14 +52,14 @@ _nodes = msgspec.json.Decoder(Node)
 class SchedulerSettings:
     """The settings of the scheduler."""
 
-    name: str = "default-scheduler"
+    name: str = "default-scheduler"  # the schedulerName of the pods that it serves
     # further schedulerNames that it serves, whose gangs are held until their min fits
     gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
-    extender: ExtenderSettings | None = None
+    extender: ExtenderSettings | None = None  # None for no extender
     percentage: int = 0  # percentageOfNodesToScore, 0 for the adaptive default
     # of a pod that found no node: the first pause and the longest, in seconds
     backoff_s: tuple[float, float] = (1.0, 10.0)
-    seed: int = 0
+    seed: int = 0  # of its random choices
 
 
 class Scheduler:

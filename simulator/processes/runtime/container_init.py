@@ -30,8 +30,8 @@ Order = dict[str, Any]
 def main() -> NoReturn:
     """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it.
 
-    Without a command in the order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is
-    not SIGTERM.
+    Exit with NOT_STARTED if the command cannot be run, or lacks an isolation that it needs. Without a command in the
+    order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is not SIGTERM.
     """
     order: Order = json.loads(_read_order_line())
     signal_pipe, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

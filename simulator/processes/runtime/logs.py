@@ -24,8 +24,8 @@ class PodLog:
 
     life: RunningPod
     container: str
-    run: int
-    path: Path | None
+    run: int  # its number, from 0
+    path: Path | None  # None: there is no such run, or its output is removed
 
     def live(self) -> bool:
         """Return True if more output may come: this run still runs.

@@ -29,7 +29,7 @@ class PodFolders:
     memory: Path  # on tmpfs where the machine has one
 
     def make(self) -> None:
-        """Create the folders that every pod has. Existing ones stay."""
+        """Create the folders that every pod has. Existing ones stay. Raises OSError."""
         for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
             each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
         (self.memory / "shm").chmod(0o1777)
@@ -157,7 +157,10 @@ class PodFolders:
 
 
 def _check_host_path(volume: Volume) -> None:
-    """Create the hostPath of a volume if its type requires that. Raises CannotStart if the path does not exist."""
+    """Create the hostPath of a volume as a folder if its type requires that. Raises OSError if that fails.
+
+    Raises CannotStart if the path does not exist.
+    """
     host_path = Path(volume.host_path)
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)

@@ -136,7 +136,10 @@ class Runner:
             self._tasks.pop(uid, None)
 
     def _address(self, uid: str) -> str:
-        """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid."""
+        """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid.
+
+        Raises ValueError if all addresses of the runner's block are in use.
+        """
         used_addresses = set(self._addresses.values())
         number = next(each for each in range(len(used_addresses) + 1) if each not in used_addresses)
         self._addresses[uid] = number

@@ -52,7 +52,7 @@ class KubeletNode:
     objects: Objects
     env: Mapping[str, str]  # what an image would bring
     host_ip: str  # of the node
-    backoff_s: tuple[float, float]
+    backoff_s: tuple[float, float]  # (pause before the second restart, longest pause), in seconds
 
 
 class RunningPod:
@@ -371,7 +371,7 @@ class ContainerOrder:
     """The instructions for container_init.py."""
 
     argv: Sequence[str]  # empty: no command is known; the container waits for a signal
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # the whole environment of the command
     working_dir: str  # "" for /
     hostname: str
     root: str  # an empty folder of this machine, on which the container's root is mounted
