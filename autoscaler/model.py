@@ -84,7 +84,7 @@ class Worker:
 class Step(NamedTuple):
     """The decision on one job: its size from now on. A job that is left alone keeps its current size."""
 
-    key: JobKey
+    key: JobKey  # the job
     target: int  # workers from now on
     current: int  # workers that it has
     reason: Reason

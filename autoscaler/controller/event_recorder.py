@@ -92,7 +92,9 @@ class DecisionEvents:
         self._obstacles: dict[tuple[JobKey, str, GangReason], None] = {}  # reported, with the uid of the PodGroup
 
     def report_decision(self, step: Step) -> None:
-        """Log a decision that differs from the last one on the job. Some reasons also become an Event on the job."""
+        """Log a new decision on a job. Some reasons also become an Event on the job. The caller leaves out repeated
+        decisions.
+        """
         log.info("decided", extra=log_record(step))
         if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")

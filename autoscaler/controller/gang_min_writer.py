@@ -49,10 +49,10 @@ class View(Protocol):
 class GangMinReport:
     """The outcome of one write of a minCount, or why it was skipped."""
 
-    key: JobKey
+    key: JobKey  # the job
     group: str  # namespace/name of the PodGroup
     uid: str  # of the PodGroup
-    reason: GangReason
+    reason: GangReason  # of the write, or the obstacle
     outcome: str  # Written, Conflict, Refused or Skipped
     detail: str  # numbers, or the message of the API server
 

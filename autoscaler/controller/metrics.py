@@ -144,7 +144,7 @@ class Metrics:
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
         """Set the expected starts of waiting jobs: job -> (earliest, likely, latest), in seconds since 1970.
 
-        The first one of each job is kept as its promised start.
+        The first estimate of a job with a finite latest start is kept as its promised start.
         """
         self._starts = starts
         if self._snapshot is not None:

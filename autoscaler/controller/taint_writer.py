@@ -120,8 +120,8 @@ class TaintWriter:
     async def _carry_out(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         """Carry out one step on a node, and report its outcome. Return True if the node was changed.
 
-        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run reports only. After a
-        failure the node pauses.
+        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run only reports, each new
+        plan once. After the outcome Refused the node pauses.
         """
         if self.dry_run:
             report = step.reason, step.reports

@@ -84,7 +84,8 @@ class TaintRules:
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:
-        """Return how long a taint lasts, in seconds: twice as long each time, up to `longest_s`.
+        """Return how long a taint lasts, in seconds: twice as long each time, up to `longest_s`, or `taint_s` if that
+        is longer.
 
         times: 1 for the first taint of a node, 2 for the next.
         """
@@ -96,10 +97,10 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
 
     pod: Annotated[str, msgspec.Meta(max_length=507)]  # namespace/name
     owner: Name  # uid of the pod's owner, or of the pod without one
-    at: Moment
+    at: Moment  # time of the report
     kind: CheckResult = CheckResult.FAULTY
-    cause: Name = ""
-    why: Text = ""
+    cause: Name = ""  # of the fault, "" if unknown
+    why: Text = ""  # for a person
     by: Name = ""
     round: Count = 0
 
@@ -116,11 +117,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record in a node's annotation."""
 
     state: FaultState
-    since: Moment
+    since: Moment  # when the state began
     handled_until: Moment = msgspec.field(name="heard")  # reports up to then are handled
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
-    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()
+    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()  # the oldest first
     # `handled_until` of single namespaces, the oldest first.
     handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
         msgspec.field(name="told", default=())
@@ -206,7 +207,7 @@ class NodeEntry:
     uid: str
     gpus: bool  # it offers, or offered, GPUs
     tainted: bool = False  # it has a taint with our key, also of somebody else
-    record: Record | None = None
+    record: Record | None = None  # None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class NodeStep:
     """The change of one node."""
 
     node: str  # its name
-    uid: str
+    uid: str  # of the node
     reason: NodeReason
     taints: bool  # the node has the taint after the change
     record: Record | None  # the record after the change, None for none

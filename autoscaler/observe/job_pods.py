@@ -222,7 +222,7 @@ def _was_tried(pod: Pod) -> bool:
 
 
 def _unschedulable_message(pod: Pod) -> str | None:
-    """Return the message of a scheduler that found no node for the pod; None if no scheduler has tried."""
+    """Return the message of a scheduler that found no node for the pod; None if no scheduler has reported that."""
     conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
     return next(
         (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None

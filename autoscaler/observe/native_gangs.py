@@ -33,7 +33,7 @@ class NativeGroup:
 
     namespace: str
     name: str
-    uid: str
+    uid: str  # of the PodGroup
     version: str  # the resourceVersion
     min_count: int  # >= 1
     stated: int | None = None  # our annotation: the minCount that the owner stated, >= 1; None without one

@@ -83,7 +83,10 @@ class NodeCache:
         return True
 
     def row(self, node: str) -> int | None:
-        """Return the row of a node by its name; UNKNOWN_NODE for an unknown node, None for the name ""."""
+        """Return the row of a node by its name; UNKNOWN_NODE for an unknown node, None for the name "".
+
+        A known node without a row raises KeyError: call assign_rows() before.
+        """
         if not node:
             return None
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE

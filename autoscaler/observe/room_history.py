@@ -279,7 +279,8 @@ class UnusedRoom:
                 giver.beneficiaries.add(step.beneficiary)
 
     def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
-        """Forget a kept room that was taken, and add a strike for one that was left unused for `bind_s`.
+        """Forget a kept room that was taken. Forget, with a strike, one that was left unused for `bind_s`, or whose job
+        ended without it.
 
         each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again. now_s: by
         the monotonic clock.

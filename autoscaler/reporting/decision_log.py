@@ -49,7 +49,7 @@ class UsageLine(msgspec.Struct, tag_field="line", tag="usage", omit_defaults=Tru
     at: str  # end of the period, RFC 3339
     seconds: float  # measured time of the period, >= 0
     queue: str
-    jobs: tuple[JobUsage, ...] = ()
+    jobs: tuple[JobUsage, ...] = ()  # each job, or all pods without a job, that held its GPUs
     lent_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that others used, by the queue that borrowed them
     returned_gpus: dict[str, float] = {}  # GPUs that it got back, by the queue that had borrowed them
     idle_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that nobody used, by reason

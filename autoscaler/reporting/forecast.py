@@ -378,7 +378,8 @@ class RuntimeStats:
 def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
     """Return how much longer jobs of these ages run, in seconds. chances: 0..1.
 
-    A job runs x times its age longer with a probability of 1 / (1 + x).
+    A job runs at least x times its age longer with a probability of 1 / (1 + x), for x up to 99. Ages below MIN_AGE_S
+    count as MIN_AGE_S.
     """
     capped = np.minimum(chances, _MAX_CHANCE)
     longer_s: Floats = np.maximum(ages_s, MIN_AGE_S) * capped / (1 - capped)

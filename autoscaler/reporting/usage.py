@@ -52,7 +52,7 @@ Pair = tuple[str, str]  # the queue that lends and the queue that borrows
 class UsedBy(NamedTuple):
     """A holder of GPUs: a job, or all pods of a queue that belong to no job."""
 
-    queue: str
+    queue: str  # that pays for the pods
     job: str = ""  # KIND/NAMESPACE/NAME; "" for pods without a job
     owner_label: str = ""  # the value of the label that --owner-label names; "" without one
 

@@ -65,7 +65,7 @@ class QueueSection:
     open: bool  # it takes new pods
     limit: int | None
     deserved: int | None
-    used: int
+    used: int  # by pods with a node
     free: int | None  # of the limit, >= 0
     headroom: int  # kept free, 0 for none
     holders: tuple[Holder, ...]  # the largest first, at most MAX_HOLDERS
@@ -94,7 +94,7 @@ class GangSection:
     missing: int  # that lack a node to the min, >= 0
     other_roles: tuple[tuple[int, int], ...]  # (pods with a node, pods) of each other role
     tier: int | None  # of the widest switch that the gang may span, None for any
-    multiple: int
+    multiple: int  # of the number of its pods on one host
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class UnmanagedGang:
 class ClusterContext:
     """The part of the cluster that an observation does not show."""
 
-    gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)
+    gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)  # by the key of the gang
     map_read: bool = True  # the map of switches could be read, or it was found not to exist
 
 

@@ -141,7 +141,7 @@ Pods = Sequence[tuple[PodShape, int]]  # shape, and count >= 1
 class CapacityRequest:
     """Pods that one job requests at once."""
 
-    queue: str
+    queue: str  # that pays for the pods
     pods: Pods
     tier: int | None = None  # tier >= 1 of the one switch that must hold them and `near_rows`, None for no limit
     near_rows: tuple[int, ...] = ()  # rows of the nodes of the job's other pods

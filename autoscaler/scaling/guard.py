@@ -182,7 +182,8 @@ def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
 
 
 def turns_of(jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
-    """Return identity -> sort key of each job; {} if the jobs are in the order of their turns already.
+    """Return identity -> sort key of each job. {} if `can_pay_restart` is None and no job has a priority or deadline:
+    `jobs` are in order then.
 
     Priorities and deadlines that owners write reorder the jobs of one namespace only. jobs: sorted by ORDER.
     can_pay_restart: returns True for a job that can pay a restart; among equal jobs it comes after those that cannot;
