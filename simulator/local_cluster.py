@@ -21,7 +21,7 @@ from turnout.simulator.cluster.controllers.batch_job import RETRY_S
 from turnout.simulator.cluster.kubeconfig import LocalClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, node
-from turnout.simulator.cluster.runtime.clients import ApiClient, Direct, ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.clients import ApiClient, DirectClient, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
@@ -180,7 +180,7 @@ async def local_cluster(
         _session() as session,
         background() as parts,
     ):
-        cluster = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
+        cluster = LocalCluster(served.url, DirectClient(served.store), session, parts, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
             pod_logs.runner = cluster.run_pods(pace, processes, config, images)

@@ -16,7 +16,7 @@ from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayOutcome, ReplayRules, Submission
 from turnout.simulator.replay.run import Comparison, Watch, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, submissions_of
+from turnout.simulator.replay.traces import JobProperties, TraceRow, submissions_of
 
 USUAL_LOAD = 0.65  # of the cluster, if --nodes is not given
 
@@ -83,7 +83,7 @@ def jobs_of(
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
-    submissions = submissions_of(chosen, Labels(options.elastic, options.factor), Random(options.seed))
+    submissions = submissions_of(chosen, JobProperties(options.elastic, options.factor), Random(options.seed))
     nodes = options.nodes or _usual(submissions)
     rules = ReplayRules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:

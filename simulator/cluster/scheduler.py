@@ -86,7 +86,7 @@ class ExtenderFailed(Exception):
     """
 
 
-def cycle(
+def scheduling_cycle(
     cluster: Cluster,
     pod_info: PodInfo,
     cursor: Cursor,
@@ -98,15 +98,15 @@ def cycle(
 
     A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Unscheduled with
     the reason. Yields nothing without an extender. The room is not charged: the caller calls cluster.place(). cursor:
-    where the node search starts; moved on. rng: breaks ties. percentage: percentageOfNodesToScore, 0 for the adaptive
-    default. Source: docs/facts/extender.md 1.4 and 1.5
+    where the node search starts; moved on. rng: breaks ties. extender: None for none. percentage:
+    percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
-        node_infos = yield from _nominated(cluster, pod_info, extender)
+        node_infos = yield from _try_nominated_node(cluster, pod_info, extender)
         if not node_infos:
-            node_infos = feasible(cluster, pod_info, cursor, rng, percentage)
+            node_infos = feasible_nodes(cluster, pod_info, cursor, rng, percentage)
             before = len(node_infos)
-            node_infos = yield from _filtered(node_infos, extender)
+            node_infos = yield from _ask_filter(node_infos, extender)
             if not node_infos:
                 return Unscheduled(WaitReason.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
     except ExtenderFailed as error:
@@ -117,34 +117,35 @@ def cycle(
     if extender is not None and extender.prioritizes:
         # A prioritize that fails is passed over without a word, whatever `ignorable` says.
         points = (yield ExtenderCall(ExtenderVerb.PRIORITIZE, _names(node_infos))).points
-    plugin_scores = scores(cluster, pod_info, node_infos)
+    plugin_scores = node_scores(cluster, pod_info, node_infos)
     weight = extender.weight if extender else 0
-    return Chosen(choose(node_infos, plugin_scores, points, weight, rng), len(node_infos))
+    return Chosen(choose_node(node_infos, plugin_scores, points, weight, rng), len(node_infos))
 
 
-def _nominated(
+def _try_nominated_node(
     cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
 ) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
     """Return [the nominated node] if it still has room and passes the extender; else no node.
 
-    A generator as cycle(): yields calls of the extender. A failed call counts as no node, unless the extender is
-    ignorable.
+    A generator like scheduling_cycle(): yields calls of the extender. A failed call counts as no node, unless the
+    extender is ignorable.
     """
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
     try:
-        return (yield from _filtered([node_info], extender))
+        return (yield from _ask_filter([node_info], extender))
     except ExtenderFailed:
         return ()  # the nominated node is only a first try: all nodes are looked at next
 
 
-def _filtered(
+def _ask_filter(
     node_infos: Sequence[NodeInfo], extender: ExtenderSettings | None
 ) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
     """Return the nodes that the extender lets pass; all nodes without an extender, or if it fails and is ignorable.
 
-    A generator as cycle(): yields calls of the extender. Raises ExtenderFailed if it fails and is not ignorable.
+    A generator like scheduling_cycle(): yields calls of the extender. Raises ExtenderFailed if it fails and is not
+    ignorable.
     """
     if extender is None or not node_infos:
         return node_infos
@@ -178,7 +179,7 @@ def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Curso
 
     cursor: where the node search starts; moved on. rng: breaks ties.
     """
-    questions = cycle(cluster, pod_info, cursor, rng)
+    questions = scheduling_cycle(cluster, pod_info, cursor, rng)
     try:
         next(questions)
     except StopIteration as end:
@@ -218,7 +219,7 @@ def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     return max(nodes * percent // 100, _MIN_TO_FIND)
 
 
-def feasible(
+def feasible_nodes(
     cluster: Cluster, pod_info: PodInfo, cursor: Cursor, rng: random.Random, percentage: int = 0
 ) -> list[NodeInfo]:
     """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
@@ -254,7 +255,7 @@ def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bo
     return not nominated or node_info.has_room(pod_info, nominated)
 
 
-def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
+def node_scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Return the score of each node, in the order of `node_infos`: the weighted sum of the scores of kube-scheduler's
     default plugins, a whole number.
     """
@@ -267,7 +268,7 @@ def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) 
     return [sum(weight * column[i] for weight, column in columns) for i in range(len(node_infos))]
 
 
-def choose(
+def choose_node(
     node_infos: Sequence[NodeInfo],
     plugin_scores: Sequence[int],
     extender_scores: Mapping[str, int],

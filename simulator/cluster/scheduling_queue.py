@@ -139,7 +139,7 @@ class WaitingPods:
 
 # The PodGroups that are held here. Kubernetes' own are left to kube-scheduler itself, whose gang scheduling is not
 # simulated.
-HELD = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
+HELD_GROUP_PATHS = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
 
 
 class Gangs:
@@ -157,14 +157,14 @@ class Gangs:
         self._least[GangKey(namespace, name, dialect.value)] = minimum
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
-        """Add or update a pod that has not ended. A pod whose gang is not held here (HELD) is not stored.
+        """Add or update a pod that has not ended. A pod whose gang is not held here (HELD_GROUP_PATHS) is not stored.
 
         member: the pod's gang, role and rank. bound: True if it has a node.
         """
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
-        if any(member.key.dialect == each.value for each in HELD):
+        if any(member.key.dialect == each.value for each in HELD_GROUP_PATHS):
             self._of[uid] = member
             self._members.setdefault(member.key, {})[uid] = bound
 

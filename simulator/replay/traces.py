@@ -80,7 +80,7 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class JobProperties:
     """The properties of jobs that no trace states."""
 
     elastic: float = 1.0  # the share of jobs that are elastic
@@ -89,25 +89,25 @@ class Labels:
     tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
-def submissions_of(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
+def submissions_of(rows: Iterable[TraceRow], properties: JobProperties, rng: Random) -> tuple[Submission, ...]:
     """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0.
 
-    labels: the shares and curves to draw. rng: equal states give equal submissions.
+    properties: the shares and curves to draw. rng: equal states give equal submissions.
     """
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
-    return tuple(_to_submission(row, began_s, labels, rng) for row in ordered)
+    return tuple(_to_submission(row, began_s, properties, rng) for row in ordered)
 
 
-def _to_submission(row: TraceRow, began_s: float, labels: Labels, rng: Random) -> Submission:
+def _to_submission(row: TraceRow, began_s: float, properties: JobProperties, rng: Random) -> Submission:
     """Convert a row of a trace to a submission.
 
     Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row, in seconds.
     """
-    gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
+    gpus = row.gpus if row.gpus <= properties.per_node else math.gcd(row.gpus, properties.per_node)
     minimum = row.gpus // gpus
-    maximum = minimum * labels.factor if rng.random() < labels.elastic else minimum
-    curve = _curve(rng.choice(labels.tables), gpus) if labels.tables else ()
+    maximum = minimum * properties.factor if rng.random() < properties.elastic else minimum
+    curve = _curve(rng.choice(properties.tables), gpus) if properties.tables else ()
     return Submission(row.name, row.at_s - began_s, row.took_s, minimum, maximum, gpus, curve=curve)
 
 

@@ -14,7 +14,7 @@ from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayOutcome, ReplayRules, Submission
 from turnout.simulator.replay.run import Comparison, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, draw_trace, submissions_of
+from turnout.simulator.replay.traces import JobProperties, TraceRow, draw_trace, submissions_of
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
@@ -129,8 +129,10 @@ def _jobs(task: ReplayTask) -> Sequence[Submission]:
     """Return the jobs of a task with elastic labels, drawn at random from the task's seed."""
     scene, rng = task.scene, Random(task.seed)
     rows = _rows(task, rng)
-    labels = Labels(scene.elastic, scene.factor, tables=trace_files.read_speed_tables() if scene.measured else ())
-    return submissions_of(rows[: task.jobs] if task.jobs else rows, labels, rng)
+    properties = JobProperties(
+        scene.elastic, scene.factor, tables=trace_files.read_speed_tables() if scene.measured else ()
+    )
+    return submissions_of(rows[: task.jobs] if task.jobs else rows, properties, rng)
 
 
 def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:

@@ -235,7 +235,7 @@ def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     return ExtenderReply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)
 
 
-class Direct:
+class DirectClient:
     """A client of a store in the same process."""
 
     def __init__(self, store: Store, manager: str = "turnout-local") -> None:

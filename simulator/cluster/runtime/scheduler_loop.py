@@ -36,9 +36,9 @@ from turnout.simulator.cluster.scheduler import (
     Outcome,
     Unscheduled,
     WaitReason,
-    cycle,
+    scheduling_cycle,
 )
-from turnout.simulator.cluster.scheduling_queue import HELD, Gangs, WaitingPods
+from turnout.simulator.cluster.scheduling_queue import HELD_GROUP_PATHS, Gangs, WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Scheduler:
         self._name_by_uid: dict[str, tuple[str, str]] = {}  # (namespace, name) of waiting and assumed pods
         self._assumed: set[str] = set()
         self._bind_slots = asyncio.Semaphore(_MAX_CONCURRENT_BINDS)
-        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD.values())}
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD_GROUP_PATHS.values())}
         self._changed = asyncio.Event()
         self._wait_reasons = WaitReasonWriter(api)
         self._gangs = Gangs()
@@ -95,7 +95,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch("/api/v1/nodes", self._observe_node))
             tasks.create_task(self._watch("/api/v1/pods", self._observe_pod))
-            for dialect, path in HELD.items():
+            for dialect, path in HELD_GROUP_PATHS.items():
                 tasks.create_task(self._watch(path, partial(self._observe_group, dialect)))
             tasks.create_task(self._schedule(tasks))
             tasks.create_task(self._wait_reasons.run())
@@ -274,7 +274,7 @@ class Scheduler:
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)
         asking = self._settings.extender if self._extender is not None else None
-        questions = cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
+        questions = scheduling_cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
         try:
             question = next(questions)
             while True:

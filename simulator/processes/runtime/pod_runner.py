@@ -20,7 +20,7 @@ from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import log_and_skip
 from turnout.simulator.processes.pod_dns import address, hosts
-from turnout.simulator.processes.runtime.object_source import Objects
+from turnout.simulator.processes.runtime.object_source import ObjectSource
 from turnout.simulator.processes.runtime.pod_dir import PodFolders
 from turnout.simulator.processes.runtime.pod_worker import KubeletNode, RunningPod
 
@@ -51,9 +51,9 @@ class Runner:
         """
         self._api, self._folder, self._host_ip = api, folder, host_ip
         self._backoff_s = backoff_s
-        self._objects = Objects(api, kubeconfig)
+        self._objects = ObjectSource(api, kubeconfig)
         self._env = _image_environment()
-        self._lives: dict[str, RunningPod] = {}
+        self._running_pods: dict[str, RunningPod] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, int] = {}
         self._block = os.getpid() % _BLOCKS
@@ -72,11 +72,11 @@ class Runner:
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
         self._changed.set()
-        life = self._lives.get(uid)
-        if life is not None:
-            life.update(pod)
+        running_pod = self._running_pods.get(uid)
+        if running_pod is not None:
+            running_pod.update(pod)
         elif _runs_processes(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            self._begin(uid, pod)
+            self._start_pod(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
         """Make a pod's processes end, because its object or its node was deleted. Do nothing for a pod that does not
@@ -84,12 +84,12 @@ class Runner:
         """
         self._pods_by_uid.pop(uid, None)
         self._changed.set()
-        if (life := self._lives.get(uid)) is not None:
-            life.kill_soon()
+        if (running_pod := self._running_pods.get(uid)) is not None:
+            running_pod.kill_soon()
 
     def runs(self, uid: str) -> bool:
         """Return True if this runner runs the pod with this uid now. False again after its end."""
-        return uid in self._lives
+        return uid in self._running_pods
 
     async def run(self) -> None:
         """Keep the hosts files of pods up to date until cancelled. Call it once.
@@ -108,30 +108,30 @@ class Runner:
 
     def find(self, namespace: str, name: str) -> RunningPod | None:
         """Return the running pod of this name; None if this runner does not run it."""
-        for life in self._lives.values():
-            meta = life.pod["metadata"]
+        for running_pod in self._running_pods.values():
+            meta = running_pod.pod["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, name):
-                return life
+                return running_pod
         return None
 
-    def _begin(self, uid: str, pod: Object) -> None:
+    def _start_pod(self, uid: str, pod: Object) -> None:
         """Start the task that runs a new pod, with an address and a folder of its own. uid: of the pod."""
         folder = PodFolders(self._folder / uid, self._memory / uid)
         node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
-        life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
-        self._tasks[uid] = asyncio.create_task(self._live(life, uid))
+        running_pod = self._running_pods[uid] = RunningPod(pod, self._address(uid), folder, node)
+        self._tasks[uid] = asyncio.create_task(self._run_pod(running_pod, uid))
 
-    async def _live(self, life: RunningPod, uid: str) -> None:
+    async def _run_pod(self, running_pod: RunningPod, uid: str) -> None:
         """Run one pod to its end, then forget it. An exception is logged and ends only this pod. uid: of the pod."""
         try:
-            await asyncio.to_thread(life.folder.make)
-            await asyncio.to_thread(self._write, life)
-            await life.run()
+            await asyncio.to_thread(running_pod.folder.make)
+            await asyncio.to_thread(self._write, running_pod)
+            await running_pod.run()
         except Exception:
             # One pod that breaks us must not take the others along; what it ran has been killed.
             log.exception("pod_lost", extra={"pod": uid})
         finally:
-            self._lives.pop(uid, None)
+            self._running_pods.pop(uid, None)
             self._addresses.pop(uid, None)
             self._tasks.pop(uid, None)
 
@@ -170,19 +170,19 @@ class Runner:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for pod_run in list(self._lives.values()):
-                with log_and_skip("pods", pod_run.pod), contextlib.suppress(FileNotFoundError):
-                    await asyncio.to_thread(self._write, pod_run)  # its folder may not be there yet, or no more
+            for running_pod in list(self._running_pods.values()):
+                with log_and_skip("pods", running_pod.pod), contextlib.suppress(FileNotFoundError):
+                    await asyncio.to_thread(self._write, running_pod)  # its folder may not be there yet, or no more
 
-    def _write(self, life: RunningPod) -> None:
+    def _write(self, running_pod: RunningPod) -> None:
         """Write the hosts file of one pod.
 
         Raises OSError, such as FileNotFoundError if the pod's folders do not exist.
         """
         with self._writing:  # else an older text might come to lie over a newer one
-            pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
+            pod = {**running_pod.pod, "status": {**(running_pod.pod.get("status") or {}), "podIP": running_pod.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))
-            life.folder.share("hosts", text.encode())
+            running_pod.folder.share("hosts", text.encode())
 
 
 def _runs_processes(pod: Object) -> bool:

@@ -32,7 +32,7 @@ from turnout.simulator.processes.container_spec import (
 from turnout.simulator.processes.pod_dns import hostname
 from turnout.simulator.processes.pod_lifecycle import KILL, PodLifecycle, status_of
 from turnout.simulator.processes.runtime import container_init
-from turnout.simulator.processes.runtime.object_source import Objects
+from turnout.simulator.processes.runtime.object_source import ObjectSource
 from turnout.simulator.processes.runtime.pod_dir import SHARED, PodFolders
 from turnout.simulator.processes.volumes import SERVICE_ACCOUNT_FOLDER, InCluster, Volume, in_cluster, volume_of
 
@@ -49,7 +49,7 @@ class KubeletNode:
     """The things that all pods of a kubelet share."""
 
     api: ApiClient
-    objects: Objects
+    objects: ObjectSource
     env: Mapping[str, str]  # what an image would bring
     host_ip: str  # of the node
     backoff_s: tuple[float, float]  # (pause before the second restart, longest pause), in seconds
@@ -185,8 +185,8 @@ class RunningPod:
         """
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
-        sources = await self._node.objects.of(pod)
-        config = await self._node.objects.kubeconfig(pod)
+        sources = await self._node.objects.sources_of(pod)
+        config = await self._node.objects.kubeconfig_of(pod)
         base = {**self._node.env, "HOSTNAME": hostname(pod)}
         account = None
         if config is not None:
@@ -195,7 +195,7 @@ class RunningPod:
             base |= account.env if account is not None else {}
         launch = launch_of(pod, container, base, sources)
         volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
-        tokens = await self._node.objects.tokens(pod, volumes.values())
+        tokens = await self._node.objects.token_files(pod, volumes.values())
         return await asyncio.to_thread(self._prepare_container, name, pod, launch, volumes, tokens, config, account)
 
     def _prepare_container(

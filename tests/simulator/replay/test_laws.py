@@ -11,7 +11,7 @@ from tests.kit.hypothesis_examples import scaled
 from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
 from turnout.simulator.replay.model import ReplayRules
 from turnout.simulator.replay.run import Comparison, replay
-from turnout.simulator.replay.traces import Labels, draw_trace, submissions_of
+from turnout.simulator.replay.traces import JobProperties, draw_trace, submissions_of
 
 COSTS = st.sampled_from([(60.0, 30.0, 5.0), (0.0, 0.0, 0.0), (250.0, 30.0, 1.0), (10.0, 5.0, 15.0)])
 FREE = 0.0  # restarts that cost nothing: what is left is what eviction does
@@ -113,7 +113,7 @@ def test_graces_add_up_where_jobs_wait_for_one_another():
 def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
     for seed in range(3):
         dice = Random(seed)
-        jobs = submissions_of(draw_trace(300, 64, 0.7, dice), Labels(elastic=0.5), dice)
+        jobs = submissions_of(draw_trace(300, 64, 0.7, dice), JobProperties(elastic=0.5), dice)
         rules = ReplayRules((8,) * 8)
         beside = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
         assert beside.lent.utilisation > beside.without.utilisation

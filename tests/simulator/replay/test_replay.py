@@ -9,7 +9,15 @@ from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.model import ReplayRules, Submission
 from turnout.simulator.replay.run import Comparison, p99, replay
-from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, draw_trace, rows_of, submissions_of, tables_of
+from turnout.simulator.replay.traces import (
+    BadTrace,
+    JobProperties,
+    TraceRow,
+    draw_trace,
+    rows_of,
+    submissions_of,
+    tables_of,
+)
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
@@ -150,9 +158,9 @@ def test_speeds_are_read_where_they_were_measured():
 
 
 def test_rows_become_jobs_of_whole_nodes_with_a_seed():
-    labels = Labels(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
-    made = submissions_of(rows_of(TRACE) * 10, labels, Random(1))
-    assert made == submissions_of(rows_of(TRACE) * 10, labels, Random(1))
+    properties = JobProperties(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
+    made = submissions_of(rows_of(TRACE) * 10, properties, Random(1))
+    assert made == submissions_of(rows_of(TRACE) * 10, properties, Random(1))
     assert {(each.at_s, each.gpus, each.minimum) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
     assert {each.maximum // each.minimum for each in made} == {1, 2}
     assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
