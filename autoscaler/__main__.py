@@ -27,8 +27,7 @@ from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.reporting.queue_status import AnnotatedJobs, PodAnnotations
-from turnout.autoscaler.reporting.queue_status import pages as queue_pages
+from turnout.autoscaler.reporting.queue_status import AnnotatedJobs, PodAnnotations, queue_configmaps
 from turnout.autoscaler.settings import Settings, read_settings
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.cli_flags import parse_address
@@ -174,7 +173,9 @@ class ReportSource:
         controller, settings = self._controller, self._settings
         if controller.observation is None:
             return {}
-        return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
+        return queue_configmaps(
+            controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act
+        )
 
     def missing_annotations(self) -> Iterable[PodAnnotations]:
         """Return the annotations that pods lack; () in a dry run, before the first decision, or if pods are not

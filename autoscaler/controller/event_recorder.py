@@ -22,7 +22,7 @@ from turnout.autoscaler.node_faults.model import (
     TaintRules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
-from turnout.autoscaler.reporting.decision_log import log_record, sentence
+from turnout.autoscaler.reporting.decision_log import event_text, log_record
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -127,7 +127,7 @@ class DecisionEvents:
         self._emit(step, "Normal")
         if step.target < step.current:
             for pod in islice(self._leaving(step), _MAX_POD_EVENTS):
-                self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
+                self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {event_text(step)}", time.time())
 
     def report_gang_min(self, report: GangMinReport) -> None:
         """Report the outcome of a write of a minCount, by metric and log. An obstacle is reported once.
@@ -154,7 +154,7 @@ class DecisionEvents:
     def _emit(self, step: Step, type_: str) -> None:
         """Emit an Event about a step on its job, if the job exists. type_: Normal or Warning."""
         if (ref := self._about(step.key)) is not None:
-            self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
+            self._recorder.emit(ref, type_, step.reason.value, event_text(step), time.time())
 
 
 _NODE_WARNINGS = frozenset(

@@ -1,6 +1,7 @@
 """The nouns of tainted nodes: the record on a node, pods' reports, the changes of nodes and their reasons.
 
-The record, an annotation of the node, is the only memory. The next leader reads it there.
+The record, an annotation of the node, is the only memory. The next leader reads it there. Annotations, reasons and
+metrics call a pod's report a verdict. A proof is the part of a report that the record keeps.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def log_record(step: Step) -> dict[str, Any]:
     return record
 
 
-def sentence(step: Step) -> str:
+def event_text(step: Step) -> str:
     """Return a decision as the text of an Event: the change of size or the present size, and the reason."""
     reason = step.detail or step.reason.value
     if step.changes:

@@ -46,11 +46,13 @@ def configmap_name(queue: str) -> str:
     return f"{PREFIX}{plain}-{digest}" if plain else PREFIX + digest
 
 
-def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
-    """Return queue -> data of its ConfigMap. Equal input gives equal data. steps: the last decision.
+def queue_configmaps(
+    observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool
+) -> dict[str, dict[str, str]]:
+    """Return queue -> data of its ConfigMap, for each queue that an object describes or a job names.
 
-    Queues without an object appear if a job names them. gpus: the resources that count as a GPU. dry_run: True if sizes
-    are only reported.
+    Equal input gives equal data. Quotas that bound several queues are left out. steps: the last decision. gpus: the
+    resources that count as a GPU. dry_run: True if sizes are only reported.
     """
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import gpu_limit, largest_gpu_amount, remaining_gpus, total_gpus
-from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.queue_status import queue_configmaps
 from turnout.autoscaler.reporting.usage import gpus_of
 from turnout.autoscaler.settings import read_settings
 from turnout.jobs.queues.model import QueueSpec
@@ -50,7 +50,7 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     view.put_pod(of_make(make))
     (only,) = seen(view)
     names = read_settings([]).gpu_resource
-    told = json.loads(pages(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
+    told = json.loads(queue_configmaps(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
     assert (told["used"], told["limit"], told["free"]) == (2, 8, 6)
     assert (gpus_of(only.job.shape, names), member_of(of_make(make), Settings().gpu_resource).gpus) == (2, 2)
 

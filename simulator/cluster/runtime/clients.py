@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -95,11 +96,12 @@ class HttpClient:
                 raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
             return answer
 
-    def _open_watch(self, path: str, version: str) -> Any:
-        """Return an async context manager that yields the response of a watch without a time limit, whatever its
-        status: the caller checks it.
+    def _open_watch(self, path: str, version: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return an async context manager that yields the response of a watch, whatever its status: the caller checks
+        it.
 
-        path: of a list, with its selectors. version: the resourceVersion to start from.
+        The watch has no time limit, and asks for bookmarks. path: of a list, with its selectors. version: the
+        resourceVersion to start from.
         """
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
