@@ -183,7 +183,9 @@ class GangMinWriter:
         self._report(GangMinReport(key, name, use.group.uid, reason, outcome, detail))
 
     def _forget_deleted(self) -> None:
-        """Forget deleted PodGroups once more than _MAX_REMEMBERED entries are stored."""
+        """Forget deleted PodGroups once more than _MAX_REMEMBERED refusals, failures and corrections are stored
+        together.
+        """
         tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._corrected)
         if sum(map(len, tables)) <= _MAX_REMEMBERED:
             return

@@ -190,7 +190,7 @@ def _state(state: JobState, step: Step) -> str:
 def _since_s(state: JobState) -> float | None:
     """Return since when a job waits or runs, in seconds since 1970; None if unknown.
 
-    A job without workers counts from its creation.
+    A waiting job, and one without workers, counts from its creation; any other from the start of its first worker.
     """
     if state.is_waiting or not state.workers:
         return unix_s(state.job.created)

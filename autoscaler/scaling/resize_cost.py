@@ -20,9 +20,10 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
-    """Return True if a job was never resized and got its min at most `start_s` ago: a change costs it nothing yet.
+    """Return True if a job was never resized and its first worker began at most `start_s` ago: a change costs it
+    nothing yet.
 
-    now_s: seconds since 1970.
+    False for a job without workers. now_s: seconds since 1970.
     """
     return not state.job.resize_budget.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
@@ -86,10 +87,10 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
 
 def is_exhausted(job: Job, policy: Policy, now_s: float) -> bool:
-    """Return True if a shrink now would cost the job more than the one restart that it may owe.
+    """Return True if a shrink now would cost the job more than the one restart that it may owe: its balance is below 0.
 
-    Such a job gives all its elastic workers, so that this shrink is its last. The higher of its own restart cost and
-    that of the policy counts. now_s: seconds since 1970.
+    Such a job gives all its elastic workers, so that this shrink is its last. The balance counts the higher of its own
+    restart cost and that of the policy. False for a job that was never resized. now_s: seconds since 1970.
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s

@@ -78,7 +78,7 @@ class Kubelet:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Move pods to their next states at their times, until cancelled."""
+        """Watch bound pods, and move them to their next states at their times, until cancelled. Call it once."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             while True:
