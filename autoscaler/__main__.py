@@ -27,8 +27,7 @@ from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.reporting.queue_status import AnnotatedJobs, PodAnnotations
-from turnout.autoscaler.reporting.queue_status import pages as queue_pages
+from turnout.autoscaler.reporting.queue_status import AnnotatedJobs, PodAnnotations, queue_configmaps
 from turnout.autoscaler.settings import Settings, read_settings
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.cli_flags import parse_address
@@ -119,7 +118,10 @@ def _scale_writer(
     *,
     dry_run: bool,
 ) -> ScaleWriter:
-    """Return the writer of decisions, which writes as the leader that `elector` elects."""
+    """Return the writer of decisions, which writes as the leader that `elector` elects.
+
+    view: learns which annotations were written. gang_mins: lowers minCounts before a shrink. dry_run: report only.
+    """
 
     def leader_term() -> int | None:
         """Return the number of our term; None if another replica leads."""
@@ -140,7 +142,10 @@ def _scale_writer(
 def _status_writer(
     calls: LeasedCalls, elector: Elector, clock: RealClock, reports: ReportSource, namespace: str
 ) -> StatusWriter:
-    """Return the writer of queue statuses and pod annotations. namespace: of the ConfigMaps."""
+    """Return the writer of queue statuses and pod annotations. namespace: of the ConfigMaps.
+
+    reports: what is to be written. elector: only the leader writes.
+    """
     return StatusWriter(
         calls,
         namespace,
@@ -168,7 +173,9 @@ class ReportSource:
         controller, settings = self._controller, self._settings
         if controller.observation is None:
             return {}
-        return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
+        return queue_configmaps(
+            controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act
+        )
 
     def missing_annotations(self) -> Iterable[PodAnnotations]:
         """Return the annotations that pods lack; () in a dry run, before the first decision, or if pods are not
@@ -180,7 +187,10 @@ class ReportSource:
 
 
 def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
-    """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owners and headroom."""
+    """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owner labels and headroom.
+
+    journal: the decision log, None for none.
+    """
     gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
     metrics.usage.set_sources(

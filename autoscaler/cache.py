@@ -33,7 +33,7 @@ from turnout.autoscaler.observe.native_gangs import (
 )
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
 from turnout.autoscaler.observe.packed import Packed
-from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
+from turnout.autoscaler.observe.queues import QueueCache, QueueUsage, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.job_kind import JobKind
@@ -71,7 +71,7 @@ class Cache:
         self._pods: dict[str, Pod] = {}
         self._shapes: dict[str, PodShape] = {}
         self._pods_by_owner: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
-        self._shares = Shares()
+        self._queue_cache = QueueCache()
         self._terminating = TerminatingPods()
         self._ahead_s = 0.0  # wall clock minus monotonic clock at the last observation
         # Since when workers lack a node, by the monotonic clock. Key: namespace and name of the pod.
@@ -86,7 +86,7 @@ class Cache:
         self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
-        self._accounts = QueueUsage(self.jobs, self._shares)
+        self._accounts = QueueUsage(self.jobs, self._queue_cache)
         self._queue_names_changed = False  # a name may mean another queue than at the last observation
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.native = NativeGangs()
@@ -101,9 +101,9 @@ class Cache:
         self._reservations = tuple(reservations.values())
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """Store a job of a kind, and charge and assign the pods that name it.
+        """Store a job of a kind, and charge and assign the pods that name it. `faults` says why a job cannot be read.
 
-        A job that cannot be read is set aside: not observed, with the reason in `faults`.
+        Such a job is not observed, unless workers are lent to it (JobReader.read).
         """
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
@@ -150,7 +150,7 @@ class Cache:
         self._reader.forget_written()
 
     def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
-        """Return uid -> lending terms of the jobs above their min and of the growing jobs."""
+        """Return uid -> lending terms, for leader memory, of jobs above the min of their terms and of growing jobs."""
         return self._reader.lent_terms(self.jobs, {self._uids[key] for key in growing if key in self._uids})
 
     def restore_terms(self, terms: Mapping[str, Terms]) -> None:
@@ -171,7 +171,7 @@ class Cache:
         return value if isinstance(value, str) else ""
 
     def drop_job(self, uid: str) -> None:
-        """Drop a deleted job by its uid."""
+        """Drop a deleted job by its uid. An unknown job is ignored."""
         self._reader.forget(uid, self._keys.get(uid))
         self._unreadable.pop(uid, None)
         self._forget_job(uid)
@@ -188,7 +188,7 @@ class Cache:
             self._changed.add(owner.uid)
         if pod.spec.node_name:
             self._without_node_since_s.pop((pod.metadata.namespace, pod.metadata.name), None)
-            if (job := job_pods.owner(pod, self.jobs)) is not None:
+            if (job := job_pods.job_of(pod, self.jobs)) is not None:
                 self._note_started(job.key)
         self._nodes.put_pod(pod, shape)
         self.native.put_pod(pod)
@@ -198,9 +198,8 @@ class Cache:
         self._terminating.put(uid, bool(is_terminating))
 
     def _note_started(self, key: JobKey) -> None:
-        """Remember that a job had a pod with a node.
-
-        Beyond MAX_STARTED jobs, the job whose last note is the oldest is forgotten.
+        """Remember that a job had a pod with a node. Beyond MAX_STARTED jobs, the one with the oldest last note is
+        forgotten.
         """
         self._started_jobs.pop(key, None)
         self._started_jobs[key] = None
@@ -231,19 +230,21 @@ class Cache:
         self._mark_owners_changed(self._nodes.put_node(node))
 
     def drop_node(self, name: str) -> None:
-        """Drop a deleted node. Its row stays, without room."""
+        """Drop a deleted node, and compute the jobs with pods on it again. Its row stays, without room."""
         self._mark_owners_changed(self._nodes.drop_node(name))
 
     def put_queue(self, queue: QueueSpec, object_key: str = "") -> None:
         """Store a queue. object_key: of its object, as several may describe one queue; "" for the queue's name."""
-        self._queue_names_changed |= self._shares.put(queue, object_key or queue.name)
+        self._queue_names_changed |= self._queue_cache.put(queue, object_key or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
         """Use this map of switches from the next observation on."""
         self._nodes.use_map(fabric)
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
-        """Store an admin's order for all jobs. data: of its ConfigMap. An unknown word stops all changes."""
+        """Store an admin's order for all jobs. data: of its ConfigMap, {} for none. An unknown word stops all
+        changes.
+        """
         self._admin_override, self._override_ends_s = read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
@@ -254,15 +255,20 @@ class Cache:
 
     def drop_queue(self, object_key: str) -> None:
         """Drop a queue whose object was deleted. object_key: with which it was stored."""
-        self._queue_names_changed |= self._shares.drop(object_key)
+        self._queue_names_changed |= self._queue_cache.drop(object_key)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
         """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue.
 
-        name: namespace/name of the LocalQueue. open: False if it takes no workloads.
+        name: namespace/name of the LocalQueue. cluster_queue: its name, also of one that does not exist. open: False if
+        it takes no workloads.
         """
         is_stopped = cluster_queue and not open
-        queue = self._shares.stop(name, cluster_queue) if is_stopped else self._shares.resume(name, cluster_queue)
+        queue = (
+            self._queue_cache.close_local_queue(name, cluster_queue)
+            if is_stopped
+            else self._queue_cache.reopen_local_queue(name, cluster_queue)
+        )
         self._queue_names_changed |= self._accounts.put_local_queue(name, queue)
 
     def _charge_all(self) -> None:
@@ -290,7 +296,7 @@ class Cache:
             self.jobs.keys(), self._nodes.row, self._accounts.queue_of_gang, self._priority_value
         )
         leaving, reserved = tuple(self._terminating_pods(monotonic_s)), self._reserved_nodes(now_s)
-        queues = self._shares.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
+        queues = self._queue_cache.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
         states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
         return Observation(
             tuple(states),
@@ -319,9 +325,10 @@ class Cache:
         return {node for nodes in holders.values() for node in nodes}
 
     def _update_states(self, now_s: float, monotonic_s: float) -> None:
-        """Compute the states of changed jobs, of all after a jump of the wall clock. Faulty jobs are set aside.
+        """Compute the states of changed jobs, and of all jobs after a jump of the wall clock or if rows have moved.
 
-        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
+        A job that raises an exception counts as unreadable. now_s: seconds since 1970. monotonic_s: by the monotonic
+        clock.
         """
         if abs(now_s - monotonic_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - monotonic_s
@@ -348,14 +355,18 @@ class Cache:
         return (state for uid, state in self._states.items() if uid not in parts) if parts else self._states.values()
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
-        """Return (kind, API version, uid) of a job or unmanaged gang, for Events; None if it is deleted."""
+        """Return (kind, API version, uid) of a job or unmanaged gang, for Events; None for a deleted job or started
+        gang.
+        """
         if (uid := self._uids.get(key)) is None:
             return self.unmanaged.about.get(key)
         kind = self._kinds[key.kind]
         return kind.object_kind or kind.kind, kind.api_version, uid
 
     def queues_of_scraped_jobs(self) -> Iterator[tuple[JobKey, str]]:
-        """Yield the owners of pods without a job, as Prometheus names them, and the queue that pays for each."""
+        """Return an iterator over (owner, queue that pays for it) of pods without a job. Owners are as Prometheus
+        names them.
+        """
         return ((key, self._accounts.queue_of(pod)) for key, pod in self.unmanaged.scraped_jobs())
 
     def pods_of(self, key: JobKey) -> list[Pod]:
@@ -363,14 +374,17 @@ class Cache:
         return self._pods_of(self._uids.get(key, ""))
 
     def leaving_pods(self, key: JobKey, size: int) -> list[Pod]:
-        """Return the pods with a higher index than a new size of a job, in workers; [] for an unknown job."""
+        """Return the living pods with an index at or above a new size of a job, in workers; [] for an unknown job."""
         state = self._states.get(self._uids.get(key, ""))
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
     def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
-        """Return how the pods of a job at a size, in workers, use native PodGroups: at most MAX_GROUPS_OF_JOB, by name.
-        [] for an unknown job.
+        """Return how the pods of a job at a size, in workers, use native PodGroups, sorted by name; [] for an unknown
+        job.
+
+        Only pods that are not over, not terminating and below the size count, and only PodGroups with a gang policy: at
+        most MAX_GROUPS_OF_JOB.
         """
         uid = self._uids.get(key, "")
         job, state = self.jobs.get(uid), self._states.get(uid)
@@ -394,7 +408,8 @@ class Cache:
         """Return (job, use) of native PodGroups whose minCount does not fit the pods of a resized job, which all run.
 
         Each changed PodGroup is checked once. It is checked again at the next call if its job lacks pods, if some of
-        its pods do not run, or if `changes` returns True for the job: the job's size is about to change.
+        its pods do not run, or if `changes` returns True for the job: the job's size is about to change. A PodGroup
+        with an obstacle, or of a job that we have never resized, is left out.
         """
         settled: list[tuple[JobKey, GroupUse]] = []
         unsettled: list[GroupName] = []
@@ -422,7 +437,7 @@ class Cache:
     def _job_of(self, uid: str) -> JobKey | None:
         """Return the job of a pod, by the pod's uid; None for an unknown pod, or a pod of no job."""
         pod = self._pods.get(uid)
-        job = None if pod is None else job_pods.owner(pod, self.jobs)
+        job = None if pod is None else job_pods.job_of(pod, self.jobs)
         return None if job is None else job.key
 
     def _resized(self, key: JobKey) -> bool:
@@ -438,13 +453,13 @@ class Cache:
         return self._nodes.names()
 
     def _terminating_pods(self, monotonic_s: float) -> Iterator[TerminatingPod]:
-        """Yield terminating pods of no job in an observation, for at most PROMISE_S, while their room counts as
-        free.
+        """Yield terminating pods on known nodes of no observed job, for at most PROMISE_S, while their room counts
+        as free.
         """
         for uid in self._terminating.uids_with_promised_room(monotonic_s):
             pod = self._pods[uid]
             row = self._nodes.row(pod.spec.node_name)
-            job = job_pods.owner(pod, self.jobs)
+            job = job_pods.job_of(pod, self.jobs)
             if row is not None and row != UNKNOWN_NODE and (job is None or job.uid not in self._states):
                 yield TerminatingPod(self._accounts.queue_of(pod), self._shapes[uid], row)
 
@@ -493,8 +508,8 @@ class Cache:
         return replace(worker, since_s=now_s - (monotonic_s - known_s))
 
     def _unbindable(self, state: JobState, worker_pods: Collection[Pod], other_role_pods: Collection[Pod]) -> str:
-        """Return why no scheduler binds what a waiting job lacks to its min, "" if one can. worker_pods: pods of its
-        resized role. other_role_pods: of its other roles.
+        """Return why no scheduler binds what a waiting job lacks to its min, "" if one can. Missing workers count as
+        bindable. worker_pods: pods of its resized role. other_role_pods: of its other roles.
         """
         reasons = [unbindable(pod, self._schedulers) for pod in worker_pods if not pod.spec.node_name]
         bindable = (
@@ -508,7 +523,7 @@ class Cache:
     def started(self, key: JobKey) -> bool:
         """Return True if a job or gang that no longer waits has taken its room: it exists, or had a pod with a node.
 
-        A pod that came and went between two observations counts.
+        For a gang only the latter counts. A pod that came and went between two observations counts.
         """
         return (
             self.unmanaged.started(key)
@@ -517,9 +532,11 @@ class Cache:
         )
 
     def _set_state(self, uid: str, state: JobState | None) -> None:
-        """Store the state of a job, and count its min in its queue; None for a job that is over."""
+        """Store the state of a job, and count its min in its queue. state: None forgets a job that is over or
+        unreadable.
+        """
         before = self._states.get(uid)
-        self._shares.replace_min(before, state)
+        self._queue_cache.replace_min(before, state)
         if state is None:
             self._states.pop(uid, None)
             if before is not None:
@@ -529,7 +546,7 @@ class Cache:
         self._is_sorted &= before is not None and before.queue_order == state.queue_order
 
     def _set_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Set a job aside whose object (`raw`) cannot be read, so that the other jobs are still decided on."""
+        """Keep the object `raw` of an unreadable job, and take the job out of all decisions."""
         self._forget_job(uid)
         self._unreadable[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
@@ -553,9 +570,11 @@ class Cache:
             self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
     def _pods_of(self, job_uid: str) -> list[Pod]:
-        """Return the pods of a job by the job's uid. Pods that name the job without being its own are left out."""
+        """Return the pods of a job by the job's uid, in no order. Pods that name the job without being its own are
+        left out.
+        """
         pods = (self._pods[uid] for uid in self._pods_by_owner.get(job_uid, ()) if uid in self._pods)
-        return [pod for pod in pods if (owner := job_pods.owner(pod, self.jobs)) is not None and owner.uid == job_uid]
+        return [pod for pod in pods if (owner := job_pods.job_of(pod, self.jobs)) is not None and owner.uid == job_uid]
 
     def _charge_pods_of(self, job_uid: str) -> None:
         """Charge the pods that name a job to queues again, and assign them. job_uid: also of a job just forgotten."""
@@ -566,7 +585,7 @@ class Cache:
     def _assign_pod(self, uid: str) -> None:
         """Assign a pod, by its uid, to its job, whose step times it may report, or to the pods without a job."""
         pod = self._pods.get(uid)
-        job = None if pod is None else job_pods.owner(pod, self.jobs)
+        job = None if pod is None else job_pods.job_of(pod, self.jobs)
         if pod is not None and job is not None:
             self.reports.put_pod(job.uid, pod)
         if pod is None or job is not None:
@@ -575,5 +594,5 @@ class Cache:
             self.unmanaged.put_pod(pod, self._shapes[uid])
 
     def _charge(self, uid: str) -> None:
-        """Charge a pod, by its uid, to the queue that pays for it now; a deleted pod is no longer charged."""
+        """Charge a pod, by its uid, to the queue that pays for it now; a deleted pod to none."""
         self._accounts.charge(uid, self._pods.get(uid), self._shapes.get(uid))

@@ -104,7 +104,7 @@ class Capacity:
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """Return how many more pods of a shape fit on each node, int[nodes], as a new array."""
+        """Return how many more pods of a shape fit on each node, int[nodes], as a new array. Charges are included."""
         now = self._current_count(shape)
         counts = np.array(self._counts[shape].base, dtype=np.int64)
         for row, count in now.changed.items():
@@ -118,8 +118,7 @@ class Capacity:
     def take(self, shape: PodShape, pods: int) -> Charges | None:
         """Charge pods of a shape, on the fullest nodes first. Return what was charged: (row, pods) of each node used.
 
-        None, with nothing charged, if not all of them fit. Only the nodes that are tried are counted again. The others
-        are counted when `total` is next read.
+        None, with nothing charged, if not all of them fit. pods: how many, > 0.
         """
         now = self._now.get(shape) or self._current_count(shape)
         if now.total < pods:
@@ -152,7 +151,9 @@ class Capacity:
         return charged
 
     def _fitting(self, row: int, count: _Count) -> int:
-        """Return how many pods of a shape fit on a row now, >= 0. The node must admit the shape."""
+        """Return how many pods of a shape fit on a row now, >= 0. The node must admit the shape. count: of the
+        shape.
+        """
         free_amounts = self._free_now.get(row)
         if free_amounts is None:
             return count.base[row]
@@ -173,7 +174,7 @@ class Capacity:
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
         """Charge pods on these rows only, in their order. Return (row, pods) of each row used.
 
-        None, with nothing charged, if the pods do not all fit.
+        None, with nothing charged, if the pods do not all fit. pods: how many, > 0.
         """
         now, charged, remaining = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
@@ -226,7 +227,7 @@ class Capacity:
         return capacity
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Charge headroom to the nodes that have most of each resource; less if less is free.
+        """Charge headroom to the nodes that have most of each resource free; less if less is free.
 
         amounts: by resource; names that are no resource of these nodes are skipped.
         """
@@ -245,9 +246,8 @@ class Capacity:
                     break
 
     def _current_count(self, shape: PodShape) -> _CurrentCount:
-        """Return the count of a shape with all charges included, which is brought up to date first.
-
-        It is shared, not copied.
+        """Return the count of a shape with all charges included. It is the capacity's own object, which is brought
+        up to date.
         """
         now = self._now.get(shape)
         if now is None:
@@ -289,8 +289,9 @@ class Capacity:
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _CurrentCount) -> int:
-        """Count one row again, store a changed number in `now`, and return it; 0 if the node does not admit the
-        shape.
+        """Count one row again, store a changed number in `now`, and return it; 0 if the node does not admit the shape.
+
+        count, now: of one shape.
         """
         if not count.admits[row]:
             return 0

@@ -22,9 +22,8 @@ from turnout.jobs.model import JobKey
 
 
 def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]:
-    """Return one step for each job, in the order of `observation.jobs`. now_s: seconds since 1970.
-
-    Changes no argument.
+    """Return one step for each job, in the order of `observation.jobs`. now_s: seconds since 1970. Change no
+    argument.
     """
     decision = guard(observation, policy, now_s)
     decision = preempt(decision, observation, policy, now_s)
@@ -35,7 +34,7 @@ def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]
 def hold(decided: Decision, observation: Observation) -> list[Step]:
     """Return one step for each job, in the order of the jobs: last phase.
 
-    A job without a step of a phase gets its own `hold_step`, which keeps its size; a job with neither is left out.
+    A job without a step in `decided` gets its own `hold_step`, which keeps its size; a job with neither is left out.
     """
     steps = decided.steps
     return [step for each in observation.jobs if (step := steps.get(each.identity) or each.hold_step) is not None]
@@ -51,7 +50,7 @@ def decide_safely(
     """Return one step for each job, and the error of each job on which nothing can be decided.
 
     Steps are in the order of the jobs. A job with an error keeps its size, with the reason AdapterRefused. Raises the
-    exception of `decide` if no single job causes it. now_s: seconds since 1970.
+    exception of `decide` if leaving out the jobs that fail on their own does not help. now_s: seconds since 1970.
     """
     try:
         return decide(observation, policy, now_s), {}
@@ -71,7 +70,7 @@ def decide_safely(
 def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
     """Yield (job, error) of the jobs that cause an error on their own, found by halving; nothing if no half fails.
 
-    decide_on: decides on some of the jobs. error: the exception when it decided on `jobs`.
+    decide_on: decides on some of the jobs. error: the exception when it decided on all of `jobs`.
     """
     if len(jobs) < 2:
         yield from ((each.job.key, error) for each in jobs)

@@ -50,10 +50,9 @@ class Memory:
 
 
 def encode(memory: Memory, now_s: float) -> dict[str, str]:
-    """Return the data of the ConfigMap of leader memory: at most MAX_TERMS terms and MAX_STRIKES strikes; the rest is
-    left out.
+    """Return the data of the ConfigMap of leader memory: the first MAX_TERMS terms and the first MAX_STRIKES strikes.
 
-    now_s: time of writing, seconds since 1970.
+    The rest is left out. now_s: time of writing, seconds since 1970.
     """
     terms = {uid: _encode_terms(each) for uid, each in _first(memory.terms.items(), MAX_TERMS)}
     strikes = [
@@ -70,7 +69,8 @@ def encode(memory: Memory, now_s: float) -> dict[str, str]:
 def read(data: Mapping[str, str], now_s: float) -> Memory:
     """Return the memory that a leader has written, with times as of `now_s`, seconds since 1970.
 
-    data: of the ConfigMap, {} for none. A part that cannot be read counts as absent.
+    data: of the ConfigMap, {} for none. A part that cannot be read counts as absent, and an entry with impossible
+    numbers is left out. A clock that was set back counts as no time.
     """
     terms = _decode_or_none(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
     strikes = _decode_or_none(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
@@ -90,8 +90,10 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
 
 
 def trimmed(terms: Terms) -> Terms:
-    """Return terms with only the short annotations of _KEPT_ANNOTATIONS, without which some kinds of job cannot be
+    """Return a copy of terms with only the annotations of _KEPT_ANNOTATIONS, without which some kinds of job cannot be
     read.
+
+    One of more than _MAX_TEXT characters is left out.
     """
     annotations = {
         name: text for name in _KEPT_ANNOTATIONS if (text := terms.annotations.get(name)) and len(text) <= _MAX_TEXT
@@ -113,7 +115,7 @@ def _decode_annotations(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _first(items: Iterable[Any], max_items: int) -> Iterable[Any]:
-    """Return an iterable over at most so many of the items."""
+    """Return an iterator over the first `max_items` of the items, or over all if there are fewer."""
     return (each for each, _ in zip(items, range(max_items), strict=False))
 
 
@@ -126,7 +128,7 @@ def _decode_or_none(text: str, type_: Any) -> Any:
 
 
 def _owner_name(owner: Owner) -> str:
-    """Return KIND/NAMESPACE/NAME of a job, or the name of a namespace."""
+    """Return KIND/NAMESPACE/NAME of a job, or the name of a namespace. owner: the job or namespace."""
     return owner if isinstance(owner, str) else "/".join((owner.kind, owner.namespace, owner.name))
 
 

@@ -84,7 +84,7 @@ class Worker:
 class Step(NamedTuple):
     """The decision on one job: its size from now on. A job that is left alone keeps its current size."""
 
-    key: JobKey
+    key: JobKey  # the job
     target: int  # workers from now on
     current: int  # workers that it has
     reason: Reason
@@ -116,7 +116,7 @@ class Pool:
 
 @lru_cache(maxsize=65_536)
 def pool_of(queue: str, shape: PodShape) -> Pool:
-    """Return the pool of a queue and a shape: the same object for equal arguments while it is cached."""
+    """Return the pool of a queue and a shape: the same object for equal arguments, as long as it is cached."""
     return Pool(queue, shape)
 
 
@@ -200,7 +200,7 @@ class JobState:
     def hold(self, reason: Reason, detail: str = "") -> Step:
         """Return a step that keeps the size of the job. detail: numbers for a person.
 
-        The object of the last step is returned again if reason and detail are the same.
+        The object of the last call is returned again if reason and detail are the same.
         """
         last = self._last_hold[0] if self._last_hold else None
         if last is None or last.reason is not reason or last.detail != detail:
@@ -226,8 +226,8 @@ def _queue_order(job: Job) -> QueueOrder:
 def _fixed_size_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
     """Return (reason, detail) why neither time nor room can change a job that does not wait; None if one of them can.
 
-    next_size: the next larger size. workers, living, bound: numbers of all workers, of those that stay, and of those
-    that stay and have a node.
+    next_size: the next larger size. workers, living, bound: numbers of all workers, of those that neither terminate nor
+    are above the size, and of those of them that have a node.
     """
     size = job.replicas
     if job.lifecycle is JobLifecycle.SUSPENDED:
@@ -314,9 +314,10 @@ OVERRIDE_KEY, UNTIL_KEY = "standing", "until"  # keys in the data of the ConfigM
 
 
 def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
-    """Return (an admin's order, its end in seconds since 1970 or None for no end). data: of its ConfigMap.
+    """Return (an admin's order, its end in seconds since 1970 or None for no end). data: of its ConfigMap, {} for none.
 
-    Without data the order is RUN. An unknown word stops all changes, which is safest.
+    Without data the order is RUN. An unknown word stops all changes, which is safest. An end that cannot be read counts
+    as none.
     """
     text = data.get(OVERRIDE_KEY, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
@@ -324,7 +325,9 @@ def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float |
 
 
 def admin_override_data(override: AdminOverride, until: str = "") -> dict[str, str]:
-    """Return the data of the ConfigMap of this order. until: its end as RFC 3339, "" for no end."""
+    """Return the data of the ConfigMap of an admin's order. override: the order. until: its end as RFC 3339, "" for
+    no end.
+    """
     return {OVERRIDE_KEY: override.value, **({UNTIL_KEY: until} if until else {})}
 
 
@@ -332,29 +335,29 @@ Gpus = tuple[str, ...]  # the names of the resources that count as GPUs
 Amounts = Mapping[str, int]  # by resource
 
 
-def total(amounts: Amounts, gpus: Gpus) -> int:
-    """Return how many GPUs these amounts contain."""
+def total_gpus(amounts: Amounts, gpus: Gpus) -> int:
+    """Return how many GPUs these amounts contain: the sum over all GPU resources."""
     return sum(amounts.get(each, 0) for each in gpus)
 
 
-def bound(limits: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits allow; None if they limit no GPU. Resources without a limit are not counted."""
+def gpu_limit(limits: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits allow: the sum over the GPU resources with a limit; None if none has one."""
     named = [limits[each] for each in gpus if each in limits]
     return sum(named) if named else None
 
 
-def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits leave, >= 0; None if they limit no GPU. Each resource is counted by itself.
+def remaining_gpus(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits leave, >= 0; None if they limit no GPU resource.
 
-    used: amounts in use, by resource.
+    Each resource is counted by itself: one that is used beyond its limit leaves 0. used: amounts in use, by resource.
     """
     named = [max(0, limits[each] - used.get(each, 0)) for each in gpus if each in limits]
     return sum(named) if named else None
 
 
-def largest(amounts: Amounts, gpus: Gpus) -> int:
+def largest_gpu_amount(amounts: Amounts, gpus: Gpus) -> int:
     """Return the largest of the amounts of GPU resources, 0 without any.
 
-    So headroom stated for each resource counts once.
+    For a headroom that is stated for each GPU resource: it is meant once, not once for each.
     """
     return max((amounts.get(each, 0) for each in gpus), default=0)

@@ -23,7 +23,7 @@ class Rule:
     """Rights on resources of one API group."""
 
     group: str  # "" for the core
-    resources: tuple[str, ...]
+    resources: tuple[str, ...]  # plural names
     verbs: tuple[str, ...] = READ
     names: tuple[str, ...] = ()  # names of the only objects, () for all
 
@@ -33,7 +33,7 @@ class KindRights:
     """The rights that one kind of job needs."""
 
     group: str
-    resource: str
+    resource: str  # plural name
     sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
     creates: tuple[str, ...] = ()  # resources of which a resize creates an object
 

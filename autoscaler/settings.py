@@ -43,8 +43,8 @@ _POLICY, _RULES = Policy(), TaintRules()  # the defaults of decisions
 class Settings:
     """The settings of one autoscaler. The defaults of decisions are those of Policy and TaintRules."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
+    kubeconfig: str | None = None  # a file; None: in-cluster, else the user's own
+    context: str | None = None  # of the kubeconfig, None for the current one
     lease: str = "turnout-system/turnout-autoscaler"  # namespace/name
     lease_seconds: int = 15  # 2 to 3600
     configmap: str = "turnout-system/node-topology-config"  # namespace/name of the map of switches
@@ -59,9 +59,9 @@ class Settings:
     payback_s: float = _POLICY.payback_s
     restart_budget: float = _POLICY.restart_budget_share
     least_gain: float = _POLICY.min_gain
-    headroom_gpus: int = 0  # kept free in each queue, >= 0
-    gpu_resource: tuple[str, ...] = GPU_RESOURCES
-    schedulers: tuple[str, ...] = SCHEDULERS
+    headroom_gpus: int = 0  # kept free in each queue and on the nodes, >= 0
+    gpu_resource: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
+    schedulers: tuple[str, ...] = SCHEDULERS  # names of those that run in this cluster
     decision_log: str | None = None  # a file, None for no log
     owner_label: str = ""  # the label of a job that names its owner, for `turnout usage`; "" for none
     docs_base_url: str = ""  # of the docs site, "" where there is none
@@ -70,8 +70,8 @@ class Settings:
     taint_key: str = _RULES.key
     taint_share: float = _RULES.share
     taint_verdicts: int = _RULES.min_namespaces  # namespaces with reports, see TaintRules.min_namespaces
-    taint_s: float = _RULES.taint_s
-    taint_slow: bool = _RULES.slow
+    taint_s: float = _RULES.taint_s  # duration of the first taint, in seconds
+    taint_slow: bool = _RULES.slow  # taint slow nodes, too
 
     def __post_init__(self) -> None:
         for flag, name in (
@@ -238,7 +238,10 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
         help="least speed that an added worker must bring, as a share of that of a worker of the min (%(default)g)",
     )
     parser.add_argument(
-        "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
+        "--headroom-gpus",
+        type=int,
+        default=default.headroom_gpus,
+        help="kept free in each queue and on the nodes (%(default)s)",
     )
     parser.add_argument(
         "--gpu-resource",

@@ -18,10 +18,10 @@ from turnout.kube.client.connections import Connections
 from turnout.kube.times import rfc3339
 from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.controllers.batch_job import RETRY_S
-from turnout.simulator.cluster.kubeconfig import ClusterAccess
+from turnout.simulator.cluster.kubeconfig import LocalClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, node
-from turnout.simulator.cluster.runtime.clients import ApiClient, Direct, ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.clients import ApiClient, DirectClient, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
@@ -29,8 +29,8 @@ from turnout.simulator.cluster.scheduler import Outcome
 from turnout.simulator.processes.runtime.logs import PodLogs
 from turnout.simulator.processes.runtime.pod_runner import Runner
 
-_LONGEST_LINE = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
-_AT_ONCE = 32
+_MAX_WATCH_LINE_BYTES = 4 * 2**20  # of a watch: an object is at most 1.5 MiB
+_MAX_PARALLEL_CREATES = 32
 
 
 class Background:
@@ -41,11 +41,11 @@ class Background:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that runs until the block ends."""
+        """Start a task that runs until the block ends. work: its coroutine."""
         self._tasks.append(self._group.create_task(work))
 
     def fault(self) -> str:
-        """Return a text about the error of the first task that failed; "" if none has."""
+        """Return a text about the error of a failed task, of the first by start; "" if none has failed."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         error = next((each for task in done if (each := task.exception()) is not None), None)
         while isinstance(error, BaseExceptionGroup):  # of a part that has parts itself
@@ -81,10 +81,10 @@ class LocalCluster:
     """
 
     url: str
-    api: ApiClient
-    session: aiohttp.ClientSession
+    api: ApiClient  # a client of the API
+    session: aiohttp.ClientSession  # for other HTTP calls
     background: Background  # all tasks that run in it
-    addresses: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)  # name of a node -> its IP address
     served: Served | None = None  # the embedded API; None when attached to a real one
 
     @property
@@ -100,7 +100,7 @@ class LocalCluster:
         have been created. places: the nodes; their addresses are stored before they are created.
         """
         stamp = rfc3339(time.time())
-        room = asyncio.Semaphore(_AT_ONCE)
+        room = asyncio.Semaphore(_MAX_PARALLEL_CREATES)
 
         async def add(place: NodeSpec) -> None:
             async with room:
@@ -171,7 +171,8 @@ async def local_cluster(
     kubeconfig: a file to write for its API, None for none. port: of the API, 0 for any. pace: of its kubelet, None for
     no kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
     listening: a bound socket to use instead of a port. token: which callers of the API must send, "" for a new one.
-    images: that pods can pull, None for any.
+    images: that pods can pull, None for any. Without `pace`, `processes` and `images` do not count. Raises OSError if
+    the port is in use, or the kubeconfig cannot be written.
     """
     pod_logs = PodLogs()
     async with (
@@ -179,7 +180,7 @@ async def local_cluster(
         _session() as session,
         background() as parts,
     ):
-        cluster = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
+        cluster = LocalCluster(served.url, DirectClient(served.store), session, parts, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
             pod_logs.runner = cluster.run_pods(pace, processes, config, images)
@@ -187,14 +188,14 @@ async def local_cluster(
 
 
 @asynccontextmanager
-async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
+async def attached_cluster(access: LocalClusterAccess) -> AsyncIterator[LocalCluster]:
     """Attach to an API server that already runs, a real one or another local cluster's, until the block ends.
 
     No request is sent here, so a wrong address shows at the first call. Nothing is started either: the caller adds
     nodes with add_nodes(), the kubelet with run_pods() and the scheduler with schedule(). A part that fails ends the
-    block with its error.
+    block with its error. Raises ssl.SSLError if `access.ca_pem` has no certificate.
     """
-    trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
+    trust = ssl.create_default_context(cadata=access.ca_pem) if access.ca_pem else None
     async with Connections() as connections, _session(connections) as session, background() as parts:
         yield LocalCluster(access.url, HttpClient(session, access.url, access.token, trust), session, parts)
 
@@ -202,4 +203,4 @@ async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
 def _session(connections: Connections | None = None) -> aiohttp.ClientSession:
     """Return an HTTP session for long watch lines. connections: its sockets, so that they can be cut off."""
     connector = aiohttp.TCPConnector(limit=0, socket_factory=connections)
-    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=connector)
+    return aiohttp.ClientSession(read_bufsize=_MAX_WATCH_LINE_BYTES, connector=connector)

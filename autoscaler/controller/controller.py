@@ -39,7 +39,7 @@ class DecisionReporter(Protocol):
         """Report a decision that differs from the last one on the job."""
 
     def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """Report annotations with our prefix that nobody reads."""
+        """Report annotations with our prefix that nobody reads. key: the job. names: of the annotations."""
 
 
 class AutoscalerController:
@@ -231,7 +231,7 @@ class AutoscalerController:
         self._reported_queue_names = dict(self._view.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
-        """Yield (uid, queue, object) of the jobs that have ended and still exist."""
+        """Yield (uid, queue, object) of the readable jobs that have ended and still exist."""
         for uid, job in self._view.jobs.items():
             if job.lifecycle is JobLifecycle.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

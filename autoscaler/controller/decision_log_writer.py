@@ -55,11 +55,10 @@ class DecisionLogWriter:
         self._thread.join(_EXIT_TIMEOUT_S)
 
     def note(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine] = ()) -> None:
-        """Queue one decision for writing, with lines about usage.
+        """Queue one decision for writing, with lines about usage. Never wait: if the queue is full, count it in
+        `left_out`.
 
-        Never waits: if the queue is full, it counts in `left_out`.
-
-        now_s: seconds since 1970. steps: the decision on every job.
+        now_s: seconds since 1970. steps: the decision on every job. usage: lines that follow the decision, () for none.
         """
         try:
             self._queue.put_nowait((now_s, steps, usage))
@@ -91,7 +90,7 @@ class DecisionLogWriter:
         """Append the changed decisions and the usage to the log. Raises OSError. now_s: time of the decision, since
         1970.
 
-        A full file is rotated first, and the new file begins with all decisions.
+        steps: the decision on every job. A full file is rotated first, and the new file begins with all decisions.
         """
         if self._file is None:
             self._open()
@@ -118,7 +117,9 @@ class DecisionLogWriter:
                 self._put(b"\n")
 
     def _rotate(self) -> None:
-        """Begin a new file. The current file replaces the previous one (`path`.1). Raises OSError."""
+        """Begin a new file. The current file replaces the previous one (`path`.1). Raises OSError. The next write
+        contains the decision on every job.
+        """
         self._close()
         os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         self._open()

@@ -13,16 +13,16 @@ from turnout.autoscaler.controller.gang_min_writer import GangMinReport
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import GangReason, Reason, Step
 from turnout.autoscaler.node_faults.model import (
-    FaultClaim,
     FaultState,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
+    PodReport,
     TaintRules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
-from turnout.autoscaler.reporting.decision_log import log_record, sentence
+from turnout.autoscaler.reporting.decision_log import event_text, log_record
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -68,7 +68,7 @@ class Refs:
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
-        """Return the annotations of a job's pods, by the name of the pod."""
+        """Return pod name -> annotations of a job's pods; {} for an unknown job."""
         return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
@@ -92,7 +92,9 @@ class DecisionEvents:
         self._obstacles: dict[tuple[JobKey, str, GangReason], None] = {}  # reported, with the uid of the PodGroup
 
     def report_decision(self, step: Step) -> None:
-        """Log a decision that differs from the last one on the job. Some reasons also become an Event on the job."""
+        """Log a new decision on a job. Some reasons also become an Event on the job. The caller leaves out repeated
+        decisions.
+        """
         log.info("decided", extra=log_record(step))
         if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
@@ -125,7 +127,7 @@ class DecisionEvents:
         self._emit(step, "Normal")
         if step.target < step.current:
             for pod in islice(self._leaving(step), _MAX_POD_EVENTS):
-                self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
+                self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {event_text(step)}", time.time())
 
     def report_gang_min(self, report: GangMinReport) -> None:
         """Report the outcome of a write of a minCount, by metric and log. An obstacle is reported once.
@@ -152,7 +154,7 @@ class DecisionEvents:
     def _emit(self, step: Step, type_: str) -> None:
         """Emit an Event about a step on its job, if the job exists. type_: Normal or Warning."""
         if (ref := self._about(step.key)) is not None:
-            self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
+            self._recorder.emit(ref, type_, step.reason.value, event_text(step), time.time())
 
 
 _NODE_WARNINGS = frozenset(
@@ -171,10 +173,9 @@ class NodeEvents:
         self._faults: dict[str, str] = {}
 
     def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Set the metrics of nodes, report each claim without effect once, and log each record that cannot be read
-        once.
+        """Set the metrics of nodes, report each report without effect once, and log each unreadable record once.
 
-        faults: node -> why its record cannot be read.
+        node_state: on which the plan was made. faults: node -> why its record cannot be read.
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         counts = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
@@ -190,7 +191,8 @@ class NodeEvents:
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
         """Count and log the outcome of a step on a node: Written, DryRun, NotLeading, Conflict or Refused.
 
-        A written change gets Events on the node and on the pods that reported.
+        A written change gets Events on the node and on the pods that reported. A record that is only forgotten gets
+        none.
         """
         self._metrics.count_outcome(step.reason.value, outcome)
         fields = {"node": step.node, "reason": step.reason.value, "detail": step.why, "outcome": outcome}
@@ -200,7 +202,7 @@ class NodeEvents:
             "node_changed" if outcome == "Written" else "node_not_changed",
             extra={
                 **fields,
-                "pods": [claim.pod for claim in step.reports],
+                "pods": [pod_report.pod for pod_report in step.reports],
                 "until": until.isoformat() if until else "",
             },
         )
@@ -213,24 +215,28 @@ class NodeEvents:
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
     def _report_without_effect(self, each: NodePassedOver) -> None:
-        """Report a claim without effect once: by metric, in the log, and as an Event on its pod unless the claim is
+        """Report a pod's report without effect once: by metric, in the log, and as an Event on its pod unless it is
         only stale.
+
+        each: the report with the reason. It is reported again if the pod reports again.
         """
-        claim = each.claim
-        topic = claim.uid, each.reason, claim.report.at if claim.report is not None else claim.fault
+        pod_report = each.pod_report
+        topic = pod_report.uid, each.reason, pod_report.report.at if pod_report.report is not None else pod_report.fault
         if topic in self._reported:
             return
         self._reported[topic] = None
         while len(self._reported) > _MAX_REMEMBERED:
             del self._reported[next(iter(self._reported))]
         self._metrics.count_skipped(each.reason.value)
-        fields = {"node": claim.node, "pod": claim.pod, "reason": each.reason.value, "detail": each.why}
+        fields = {"node": pod_report.node, "pod": pod_report.pod, "reason": each.reason.value, "detail": each.why}
         log.log(logging.DEBUG if each.reason in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
         if each.reason not in _DEBUG_REASONS:
-            self._recorder.emit(_pod_ref(claim), "Warning", each.reason.value, f"{claim.node}: {each.why}", time.time())
+            self._recorder.emit(
+                _pod_ref(pod_report), "Warning", each.reason.value, f"{pod_report.node}: {each.why}", time.time()
+            )
 
 
-def _pod_ref(claim: FaultClaim) -> ObjectRef:
-    """Return the reference to the pod of a claim."""
-    namespace, _, name = claim.pod.partition("/")
-    return ObjectRef("Pod", "v1", namespace, name, claim.uid)
+def _pod_ref(pod_report: PodReport) -> ObjectRef:
+    """Return the reference to the pod of a report."""
+    namespace, _, name = pod_report.pod.partition("/")
+    return ObjectRef("Pod", "v1", namespace, name, pod_report.uid)

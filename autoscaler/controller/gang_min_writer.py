@@ -36,20 +36,23 @@ class View(Protocol):
     native: NativeGangs
 
     def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
-        """Return how the pods of a job at a size, in workers, use native PodGroups."""
+        """Return how the pods of a job at a size, in workers, use native PodGroups. As Cache.group_uses()."""
 
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
-        """Return the PodGroups whose minCount does not fit the pods of a resized job, which all run."""
+        """Return (job, use) of PodGroups whose minCount does not fit the pods of a resized job, which all run.
+
+        changes: returns True for a job whose size is about to change. As Cache.settled_uses().
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class GangMinReport:
     """The outcome of one write of a minCount, or why it was skipped."""
 
-    key: JobKey
+    key: JobKey  # the job
     group: str  # namespace/name of the PodGroup
     uid: str  # of the PodGroup
-    reason: GangReason
+    reason: GangReason  # of the write, or the obstacle
     outcome: str  # Written, Conflict, Refused or Skipped
     detail: str  # numbers, or the message of the API server
 
@@ -67,10 +70,11 @@ class GangMinWriter:
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Returns "" if the job may shrink now: every write succeeded, was not needed, is forbidden, or was refused
-        within the last REFUSAL_PAUSE_S. Else returns the outcome of the first write for which the shrink has to wait,
-        and makes no further write: Conflict, Refused (the server did not answer) or NotLeading. After
-        MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds since 1970.
+        Return "" if the job may shrink now: every write succeeded, was not needed, is not ours to make (an obstacle,
+        which is reported), or was refused now or within the last REFUSAL_PAUSE_S. Else return the outcome of the first
+        write for which the shrink has to wait, and make no further write: Conflict, Refused (the server did not answer)
+        or NotLeading. After MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds
+        since 1970.
         """
         for use in self._view.group_uses(key, size):
             min_count = min_of_shrink(use)
@@ -80,9 +84,9 @@ class GangMinWriter:
                 detail = f"{use.pods} of its pods stay, the minCount is {use.group.min_count}"
                 self._report_write(key, use, use.obstacle, "Skipped", detail)
             elif not self._is_refused(use.group.uid, now_s):
-                word = await self._write(key, use, min_count, now_s)
-                if word and (word == "NotLeading" or not self._give_up(use.group.uid)):
-                    return word
+                outcome = await self._write(key, use, min_count, now_s)
+                if outcome and (outcome == "NotLeading" or not self._give_up(use.group.uid)):
+                    return outcome
         return ""
 
     def _give_up(self, uid: str) -> bool:
@@ -106,7 +110,8 @@ class GangMinWriter:
         self._forget_deleted()
 
     async def _correct_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
-        """Write the minCount of one PodGroup if it does not fit its pods. key: of the job. now_s: seconds since 1970.
+        """Write the minCount of one PodGroup if it does not fit its pods. key: of the job. use: the PodGroup and its
+        pods. now_s: seconds since 1970.
 
         Nothing is written for REFUSAL_PAUSE_S after a refusal, or for RETRY_PAUSE_S after another failure. If the
         PodGroup has no annotation of ours, because its job shrank without a write of minCount, each minCount is written
@@ -134,8 +139,8 @@ class GangMinWriter:
     async def _write(self, key: JobKey, use: GroupUse, min_count: int, now_s: float) -> str:
         """Write the minCount of one PodGroup. use: the PodGroup and its pods. min_count: the new value.
 
-        Returns "" if nothing is left to do: written, PodGroup deleted, or forbidden or rejected by the API server (then
-        not retried for REFUSAL_PAUSE_S). Returns Conflict, Refused (the server failed) or NotLeading if a retry may
+        Return "" if nothing is left to do: written, PodGroup deleted, or forbidden or rejected by the API server (then
+        not retried for REFUSAL_PAUSE_S). Return Conflict, Refused (the server failed) or NotLeading if a retry may
         help. All but NotLeading and a deleted PodGroup are reported; a lasting refusal once. now_s: seconds since 1970.
         """
         group = use.group
@@ -154,9 +159,9 @@ class GangMinWriter:
             return ""
         except CallError as error:
             self._failures[group.uid] = self._failures.get(group.uid, (0, 0.0))[0] + 1, now_s
-            word = "Conflict" if isinstance(error, Conflict) else "Refused"
-            self._report_write(key, use, reason, word, str(error)[:300])
-            return word
+            outcome = "Conflict" if isinstance(error, Conflict) else "Refused"
+            self._report_write(key, use, reason, outcome, str(error)[:300])
+            return outcome
         self._failures.pop(group.uid, None)
         self._refused_s.pop(group.uid, None)
         self._store_written(answer)
@@ -171,12 +176,16 @@ class GangMinWriter:
             self._view.native.put_group(group)
 
     def _report_write(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
-        """Pass the outcome of a write, or a skipped write, to `report`. outcome, detail: as of GangMinReport."""
+        """Pass the outcome of a write, or a skipped write, to `report`. use: the PodGroup and its pods. reason,
+        outcome, detail: as of GangMinReport.
+        """
         name = f"{use.group.namespace}/{use.group.name}"
         self._report(GangMinReport(key, name, use.group.uid, reason, outcome, detail))
 
     def _forget_deleted(self) -> None:
-        """Forget deleted PodGroups once more than _MAX_REMEMBERED entries are stored."""
+        """Forget deleted PodGroups once more than _MAX_REMEMBERED refusals, failures and corrections are stored
+        together.
+        """
         tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._corrected)
         if sum(map(len, tables)) <= _MAX_REMEMBERED:
             return

@@ -38,9 +38,9 @@ class MemoryWriter:
         self._at_s, self._failed = 0.0, False  # time of the last attempt to write, and whether it failed
 
     async def read_memory(self, now_s: float) -> Memory:
-        """Return the memory of the previous leader. Retries every RETRY_S until the API server answers.
+        """Return the memory of the previous leader. Retry every RETRY_S until the API server answers.
 
-        Returns an empty memory if the ConfigMap does not exist or must not be read. now_s: seconds since 1970.
+        An empty memory if the ConfigMap does not exist or may not be read. now_s: seconds since 1970.
         """
         while True:
             try:
@@ -63,8 +63,8 @@ class MemoryWriter:
     async def write_changes(self, memory: Memory, now_s: float) -> bool:
         """Write the memory if it has changed. Return True if it was written. now_s: seconds since 1970.
 
-        New lending terms are written at once, other changes every WRITE_INTERVAL_S. A failed write is logged and
-        retried later; it delays no growth.
+        New or changed lending terms are written at once, unless the last write failed; other changes at most every
+        WRITE_INTERVAL_S. A failed write is logged and retried later; it delays no growth.
         """
         monotonic_s = self._clock.monotonic()
         at_once = not self._failed and any(self._terms.get(uid) != terms for uid, terms in memory.terms.items())

@@ -116,7 +116,7 @@ class Metrics:
     ) -> None:
         """Store an observation and its decision for the page, and count usage and waiting jobs that have started.
 
-        starts: job -> expected start; None keeps the previous ones.
+        steps: one for each job. starts: job -> expected start; None keeps the previous ones.
         """
         self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
         self.usage.record_decision(observation, steps := tuple(steps))
@@ -144,27 +144,27 @@ class Metrics:
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
         """Set the expected starts of waiting jobs: job -> (earliest, likely, latest), in seconds since 1970.
 
-        The first one of each job is kept as its promised start.
+        The first estimate of a job with a finite latest start is kept as its promised start.
         """
         self._starts = starts
         if self._snapshot is not None:
             self._first_estimates.add(starts, self._snapshot.since)
 
-    def count_outcome(self, step: Step, word: str) -> None:
+    def count_outcome(self, step: Step, outcome: str) -> None:
         """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
         A written change also counts its GPUs and its assumed cost. A change that a dry run intends is counted once for
-        as long as it stays the same. word: the outcome.
+        as long as it stays the same.
         """
-        if word == "DryRun":
+        if outcome == "DryRun":
             if self._dry_run_steps.get(step.key) == step:
                 return
             self._dry_run_steps[step.key] = step
         state = self._job(step.key)
         queue = state.job.queue if state is not None else ""
         direction = "grow" if step.target > step.current else "shrink"
-        self.changes.labels(queue, direction, step.reason.value, word).inc()
-        if word == "Written" and state is not None:
+        self.changes.labels(queue, direction, step.reason.value, outcome).inc()
+        if outcome == "Written" and state is not None:
             gpus = gpus_of(state.job.shape, self._counts)
             self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
             usual_s = (
@@ -176,7 +176,7 @@ class Metrics:
             self.usage.count_resize(state, step, "" if beneficiary is None else beneficiary.job.queue, cost_s)
 
     def count_gang_min(self, reason: GangReason, outcome: str) -> None:
-        """Count what became of the minCount of one PodGroup."""
+        """Count an outcome of a write of one PodGroup's minCount. reason, outcome: as of GangMinReport."""
         self._gang_mins.labels(reason.value, outcome).inc()
 
     def show_cluster(
@@ -272,18 +272,20 @@ class _NodeMetrics:
         start_at_zero(self._skipped, reasons)
 
     def set_counts(self, counts: Mapping[str, int], limit: int) -> None:
-        """Set the gauges of nodes. counts: state -> nodes. limit: how many nodes may be tainted."""
+        """Set the gauges of nodes. counts: state -> nodes; other states keep their number. limit: how many nodes may
+        be tainted.
+        """
         for state, count in counts.items():
             self._now.labels(state).set(count)
         self._limit.number = limit
 
-    def count_outcome(self, word: str, outcome: str) -> None:
-        """Count the outcome of one step on a node. word: its reason."""
-        self._changes.labels(word, outcome).inc()
+    def count_outcome(self, reason: str, outcome: str) -> None:
+        """Count the outcome of one step on a node. reason: of the step."""
+        self._changes.labels(reason, outcome).inc()
 
-    def count_skipped(self, word: str) -> None:
-        """Count a report without effect. word: the reason."""
-        self._skipped.labels(word).inc()
+    def count_skipped(self, reason: str) -> None:
+        """Count a report without effect. reason: why it has none."""
+        self._skipped.labels(reason).inc()
 
     def clear(self) -> None:
         """Drop the series, because another replica leads now."""
@@ -310,7 +312,7 @@ class _Leading:
         self._gauge, self._stopped = gauge, stopped
 
     def set(self, leads: int) -> None:
-        """Set the gauge to 1 or 0. At 0, call `stopped`."""
+        """Set the gauge to 1 or 0. At 0, call `stopped`. leads: 1 if this replica leads, else 0."""
         self._gauge.set(leads)
         if not leads:
             self._stopped()
@@ -363,7 +365,8 @@ class _FirstEstimates:
     def count_started(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
         """Count the waiting jobs that have started since the last call by their place in the first estimate.
 
-        Jobs that no longer wait are forgotten. waiting: jobs that wait now. now_s: seconds since 1970.
+        Jobs that no longer wait are forgotten; one that has ended or is deleted is not counted. waiting: jobs that wait
+        now. now_s: seconds since 1970.
         """
         for state in jobs if self.estimates else ():
             key = state.job.key

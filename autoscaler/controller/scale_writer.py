@@ -81,8 +81,9 @@ class ManualSizes:
     def changed_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
         """Return job -> its previous size, in workers, of the jobs whose size a person has changed.
 
-        steps, raw: of all jobs. Only jobs that we have never written are compared. All others have an annotation with
-        the size that we wrote. A changed job is returned again until that annotation is written.
+        steps, raw: of all jobs. Only jobs that we have never written are compared; all others have an annotation with
+        the size that we wrote. Suspended, rigid and refused jobs are skipped. A changed job is returned again until
+        that annotation is written.
         """
         changed = {}
         for step in steps:
@@ -98,7 +99,8 @@ class ManualSizes:
     def _size_before(self, step: Step, obj: Object) -> int | None:
         """Return the size before a person changed it, in workers; None if nobody has, or if we have written the job.
 
-        obj: the job's object. Stores the present size for the next call.
+        The first size of a uid that was observed counts as the size before. obj: the job's object. Stores the present
+        size for the next call.
         """
         meta = obj["metadata"]
         if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
@@ -161,7 +163,8 @@ class ScaleWriter:
     def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
         """Return job -> message of the API server, for jobs that are not resized for now because it refuses.
 
-        raw: all jobs. now_s: seconds since 1970. Refusals of deleted jobs are forgotten.
+        Jobs with a back-off for another reason are left out. raw: all jobs. now_s: seconds since 1970. Refusals of
+        deleted jobs are forgotten.
         """
         for key in self._refused.keys() - raw.keys():
             del self._refused[key]
@@ -181,8 +184,8 @@ class ScaleWriter:
 
         steps: of every job. raw: all jobs. notes: returns the annotations to write on a changed job. leaving: returns
         the names of the pods that leave by a shrink. At most MAX_GROWTHS growths are written; the next decision makes
-        the others, if they still fit. Lost ScalePlans are created again, and manual sizes are noted on their jobs.
-        now_s: seconds since 1970.
+        the others, if they still fit. A job whose size a person has changed is not resized in this call. Lost
+        ScalePlans are created again, and manual sizes are noted on their jobs. now_s: seconds since 1970.
         """
         steps = list(steps)
         by_hand = self._manual_sizes.changed_by_hand(steps, raw)
@@ -212,8 +215,8 @@ class ScaleWriter:
         """Return True if the write of one job was carried out; False if not, also after an exception.
 
         An exception delays no other job: it is logged, and counts as a refusal, so that it is reported on the job and
-        retried after a back-off. raw: job -> its object; an exception for a job that is missing here is only logged.
-        write: is awaited. now_s: seconds since 1970.
+        retried after a back-off. raw: all jobs; an exception for a job that is missing here is only logged. write: the
+        write of the job, which is awaited. now_s: seconds since 1970.
         """
         try:
             return await write
@@ -224,19 +227,20 @@ class ScaleWriter:
             return False
 
     def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
-        """Forget deleted jobs, once there are many of them. raw: all jobs."""
+        """Forget deleted jobs in each table that has _MAX_DELETED more entries than there are jobs. raw: all jobs."""
         for known in (self._sent, self._created_plans, self._conflicts):
             if len(known) > len(raw) + _MAX_DELETED:
                 for key in known.keys() - raw.keys():
                     known.pop(key)
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
-        """Write the previous size as if it were ours, so that the present size is read as set by a person.
+        """Write the previous size in our annotations, so that every later reader sees that a person has set the present
+        size.
 
-        raw: the job's object. size: the previous one. now_s: seconds since 1970. Returns True if it was written; else
-        the next decision retries.
+        raw: the job's object. size: the previous one. now_s: seconds since 1970. Return True if it was written. A
+        failure is logged, and the next decision retries.
         """
-        if await self._current_term(raw, now_s) is None:
+        if await self._term_to_write_with(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
         notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
@@ -266,23 +270,23 @@ class ScaleWriter:
         notes: NotesOf,
         now_s: float,
     ) -> bool:
-        """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds.
+        """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds. Return True if
+        it was written.
 
-        Returns True if it was written. The outcome is reported, unless the job is deleted or a retry is not due.
-        leaving: returns the names of leaving pods. jobs: all objects. notes: returns the annotations to write. now_s:
-        seconds since 1970.
+        The outcome is reported, unless the job is deleted or a retry is not due. leaving: returns the names of leaving
+        pods. jobs: all objects. notes: returns the annotations to write. now_s: seconds since 1970.
         """
         raw = jobs.get(step.key)
         if self.dry_run:
             self._report_outcome(step, "DryRun")
-        elif raw is not None and (term := await self._current_term(raw, now_s)) is None:
+        elif raw is not None and (term := await self._term_to_write_with(raw, now_s)) is None:
             self._report_outcome(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
             annotations = {**notes(step), labels.TERM: str(term)}
             names = leaving(step)
             shrinks = step.target < step.current
-            if shrinks and (word := await self._before_shrink(step.key, step.target, now_s)):
-                self._report_outcome(step, word)
+            if shrinks and (outcome := await self._before_shrink(step.key, step.target, now_s)):
+                self._report_outcome(step, outcome)
                 return False
 
             def change(of: Object) -> Change:
@@ -293,12 +297,12 @@ class ScaleWriter:
                 return True
         return False
 
-    async def _current_term(self, raw: Object, now_s: float) -> int | None:
+    async def _term_to_write_with(self, raw: Object, now_s: float) -> int | None:
         """Return the number of our term as leader; None if we do not lead. To be called directly before a write.
 
-        The Lease is read only if the job carries a later, recent term: another replica may lead, or the owner of the
-        job has written it. If the Lease cannot be read, we do not lead. raw: the job's object. now_s: seconds since
-        1970.
+        The Lease is read only if the job carries a later term of the last NEWER_S seconds: another replica may lead, or
+        the job's owner has forged it. If the Lease cannot be read, we do not lead. raw: the job's object. now_s:
+        seconds since 1970.
         """
         term = self._leader_term()
         annotations = raw["metadata"].get("annotations") or {}
@@ -307,10 +311,11 @@ class ScaleWriter:
         return term if await self._confirm_lease() else None
 
     async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
-        """Write a change, and report its outcome. Return True if it was written, with the object that carries it out.
+        """Write a change, and report its outcome. Return True if it was written, and the object that carries it out, if
+        the kind needs one, was created.
 
         raw: the job's object. change_of: returns the change for a version of it. now_s: seconds since 1970. A failure
-        is remembered, so that the retry waits.
+        of the API server is remembered, so that the retry waits; a conflict only after MAX_CONSECUTIVE_CONFLICTS.
         """
         change = change_of(raw)
         try:
@@ -343,7 +348,7 @@ class ScaleWriter:
 
         A shrink for which an earlier call got Conflict is retried at once on the newest version, if uid and spec are
         the same. Without that, an owner who changes annotations all the time could keep borrowed workers. raw: the
-        job's object. change_of: returns the change for another version of it.
+        job's object. change: for this version. change_of: returns the change for another version.
         """
         try:
             await self._jobs.patch(change.path, change.body, change.media_type, FIELD_MANAGER)
@@ -357,10 +362,11 @@ class ScaleWriter:
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.media_type, FIELD_MANAGER)
 
     async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        """Create the ScalePlan of a job's last change if it seems lost between the two writes. raw: the job's object.
+        """Create the ScalePlan of a job's last change if it seems lost between the two writes. Return True if it exists
+        now.
 
-        Returns True if the plan exists now. False if none is missing, a retry is not due, or the write failed. now_s:
-        seconds since 1970.
+        False if none is missing, a retry is not due, or the write failed. raw: the job's object. now_s: seconds since
+        1970.
         """
         recreate = self._kinds[key.kind].recreate
         change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
@@ -371,11 +377,11 @@ class ScaleWriter:
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
         """Create the object that carries out a change. Return True if it exists afterwards, also if it existed before.
 
-        False if another replica leads, or if the API server refuses, which is logged and remembered. raw: the job's
-        object. now_s: seconds since 1970.
+        change: with the path and the object. False if another replica leads, or if the API server fails or refuses,
+        which is logged and remembered. raw: the job's object. now_s: seconds since 1970.
         """
         try:
-            if await self._current_term(raw, now_s) is None:
+            if await self._term_to_write_with(raw, now_s) is None:
                 return False
             await self._jobs.create(change.path, change.body)
         except Conflict:
@@ -390,7 +396,7 @@ class ScaleWriter:
         return True
 
     def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that a change was not written, with a longer back-off each time. now_s: seconds since 1970.
+        """Remember that a change was not written, with a longer back-off each time in a row. now_s: seconds since 1970.
 
         raw: the job's object. why: the message of the API server, "" if it did not refuse. retry_after_s: the shortest
         back-off.
@@ -401,12 +407,14 @@ class ScaleWriter:
 
 
 def _refusal_message(error: CallError) -> str:
-    """Return the message of a refusal; "" if the server did not answer, or did not refuse."""
+    """Return the message of a refusal; "" if the server did not answer, or did not refuse. error: of the failed
+    call.
+    """
     return error.message if isinstance(error, Forbidden | Rejected) else ""
 
 
 def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
-    """Return the observation with these jobs as jobs that cannot be resized.
+    """Return the observation with these jobs as jobs that cannot be resized; itself if there are none.
 
     Then no decision counts on their workers, and no room is kept for them. A job that is refused already keeps its own
     reason. refused: job -> the reason.
@@ -435,7 +443,7 @@ def _batches(steps: list[Step]) -> Iterator[list[Step]]:
 
 
 def with_notes(change: Change, notes: Mapping[str, str]) -> Change:
-    """Return a change that also writes these annotations on the job. The given change stays unchanged."""
+    """Return a copy of a change that also writes these annotations on the job. notes: annotation -> value."""
     body = json.loads(json.dumps(change.body))
     body["metadata"].setdefault("annotations", {}).update(notes)
     return replace(change, body=body)

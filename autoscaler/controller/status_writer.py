@@ -56,10 +56,10 @@ class StatusWriter:
                 self._last_data.clear()  # another leader writes them now
 
     async def write_changes(self) -> None:
-        """Write the statuses and annotations that have changed since the last call, and delete the statuses of old
-        queues.
+        """Write the queue statuses that have changed since the last call, and annotations that pods lack. Delete the
+        statuses of old queues.
 
-        At most MAX_ANNOTATED_PODS pods are annotated. Failures are logged only.
+        At most MAX_ANNOTATED_PODS pods are annotated. Failures are logged only, and a later call retries.
         """
         configmap_data = self._configmap_data()
         for queue in self._last_data.keys() - configmap_data.keys():
@@ -75,7 +75,9 @@ class StatusWriter:
             await asyncio.gather(*work[at : at + TOGETHER])
 
     async def _write(self, queue: str, data: Mapping[str, str]) -> None:
-        """Write the ConfigMap of a queue. data: of the ConfigMap. A failure is logged, and the next round retries."""
+        """Write the ConfigMap of a queue. data: of the ConfigMap. A failure is logged, and the next call of
+        write_changes() retries.
+        """
         name = configmap_name(queue)
         body = {
             "apiVersion": "v1",
@@ -91,7 +93,9 @@ class StatusWriter:
             self._last_data[queue] = data
 
     async def _drop(self, queue: str) -> None:
-        """Delete the ConfigMap of a queue that no longer exists. A failure is logged, and the next round retries."""
+        """Delete the ConfigMap of a queue that no longer exists. A failure is logged, and the next call of
+        write_changes() retries.
+        """
         try:
             await self._store.delete(self._path(configmap_name(queue)))
         except NotFound:

@@ -18,12 +18,12 @@ from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
     BadNodeRecord,
-    FaultClaim,
     NodeEntry,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
+    PodReport,
     Record,
     TaintRules,
 )
@@ -47,7 +47,9 @@ class NodeReporter(Protocol):
     """A receiver of the outcome of each step on a node."""
 
     def report_plan(self, state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Report a plan before it is carried out. faults: records that cannot be read, by node."""
+        """Report a plan before it is carried out. state: on which it was made. faults: node -> why its record cannot
+        be read.
+        """
 
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
         """Report the outcome of a step: Written, DryRun, NotLeading, Conflict or Refused."""
@@ -67,14 +69,17 @@ class TaintWriter:
         dry_run: bool = True,
         time: SteadyTime | None = None,
     ) -> None:
-        """Prepare the writer; `run` starts it. time: the wall clock with its jumps; None for one of `clock`."""
+        """Prepare the writer; `run` starts it. time: the wall clock with its jumps; None for one of `clock`.
+
+        reporter: receives each plan and outcome. The class docstring explains the other arguments.
+        """
         self._nodes, self._fault_reports, self._rules, self._reporter = nodes, fault_reports, rules, reporter
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         # By node: the written step that the watch does not show yet, and when it was written, by the monotonic clock.
         self._written_steps: dict[str, tuple[NodeStep, float]] = {}
         self._pauses = RetryPauses[str](RETRY_BACKOFF)  # by node
-        self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by node, in a dry run
+        self._reported: dict[str, tuple[NodeReason, tuple[PodReport, ...]]] = {}  # by node, in a dry run
 
     async def run(self) -> None:
         """Decide and write until cancelled: after each news, and at least every LOOK_EACH_S."""
@@ -96,7 +101,7 @@ class TaintWriter:
     async def look(self, now_s: float) -> int:
         """Decide, report and write once. Return the number of changed nodes, 0 in a dry run. now_s: seconds since 1970.
 
-        Stale reports are forgotten.
+        A node that pauses after a failure is left out. Stale reports are forgotten.
         """
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._written_steps.items()):
@@ -115,8 +120,8 @@ class TaintWriter:
     async def _carry_out(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         """Carry out one step on a node, and report its outcome. Return True if the node was changed.
 
-        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run reports only. After a
-        failure the node pauses.
+        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run only reports, each new
+        plan once. After the outcome Refused the node pauses.
         """
         if self.dry_run:
             report = step.reason, step.reports
@@ -143,7 +148,8 @@ class TaintWriter:
     async def _write(self, step: NodeStep, decided_on: NodeEntry) -> str:
         """Write a step to the node, which must still be as it was decided on. Return the outcome: Written or Conflict.
 
-        Raises CallError, or DecodeError for an answer that is no JSON.
+        Raises CallError, which is Conflict for a change between the read and the write and NotFound for a deleted node,
+        or DecodeError for an answer that is no JSON. decided_on: the node as it was decided on.
         """
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))

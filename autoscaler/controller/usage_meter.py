@@ -54,8 +54,8 @@ class UsageMeter(Collector):
         """Create the series and start without usage. gpus: the resources that count as a GPU."""
         self._gpus, self._clock = gpus, clock
         self._free_gpus: Callable[[], int] = int
-        self._owner_of: Callable[[JobKey], str] = lambda _: ""
-        self._headroom: Mapping[str, int] = {}
+        self._owner_label_of: Callable[[JobKey], str] = lambda _: ""
+        self._policy_headroom: Mapping[str, int] = {}
         self._reclaim_s = Histogram(
             "turnout_reclaim_seconds",
             "Time from the decision that elastic workers leave for a job until its min is bound.",
@@ -67,34 +67,34 @@ class UsageMeter(Collector):
         self.clear()
 
     def clear(self) -> None:
-        """Forget all sums, rates and owners, because another replica leads now."""
+        """Forget all sums, rates and owner labels, because another replica leads now. The sources stay."""
         self._rates: UsageRates | None = None
         self._pending: _Pending | None = None
         self._at_s = 0.0
         self._sums, self._period = UsageSums(), UsageSums()
         self._queues: Mapping[str, QueueShare] = {}
         self._pairs: set[Pair] = set()  # that are counted by name
-        self._owners: dict[JobKey, str] = {}
+        self._owner_labels: dict[JobKey, str] = {}
         self._quarter: float | None = None  # number of the last period since 1970
         self._reclaims = Reclaims()
         self._reclaim_s.clear()
 
     def set_sources(
-        self, free_gpus: Callable[[], int], owner_of: Callable[[JobKey], str], headroom: Mapping[str, int]
+        self, free_gpus: Callable[[], int], owner_label_of: Callable[[JobKey], str], policy_headroom: Mapping[str, int]
     ) -> None:
-        """Set the sources of what an observation does not contain. Without this call there are no free GPUs, owners
-        and headroom.
+        """Set the sources of what an observation does not contain. Without this call there are no free GPUs, owner
+        labels and headroom.
 
-        free_gpus: returns how many GPUs of ready nodes are free. owner_of: returns the value of a job's label that
-        `--owner-label` names, "" without one. headroom: `Policy.headroom`, an amount for each resource.
+        free_gpus: returns how many GPUs of ready nodes are free. owner_label_of: returns the value of a job's label
+        that `--owner-label` names, "" without one. policy_headroom: `Policy.headroom`, an amount for each resource.
         """
-        self._free_gpus, self._owner_of, self._headroom = free_gpus, owner_of, headroom
+        self._free_gpus, self._owner_label_of, self._policy_headroom = free_gpus, owner_label_of, policy_headroom
 
     def record_decision(self, observation: Observation, steps: Sequence[Step]) -> None:
         """Add usage for the time since the last decision, at the rates of that decision; use the new rates from now on.
 
-        Also observes how long jobs have waited for workers to leave. Rates are computed at most every RATES_INTERVAL_S;
-        until then the decision is stored, and a later one replaces it.
+        steps: one for each job. Also observe how long jobs have waited for workers to leave. Rates are computed at most
+        every RATES_INTERVAL_S; until then the decision is stored, and a later one replaces it.
         """
         now_s = self._clock.monotonic()
         self.add_elapsed()
@@ -112,7 +112,7 @@ class UsageMeter(Collector):
     def add_elapsed(self, min_age_s: float = RATES_INTERVAL_S) -> None:
         """Add the time since the last addition by the current rates.
 
-        min_age_s: age of a waiting decision from which its rates are computed, in seconds; 0 for at once.
+        min_age_s: age of a stored decision from which its rates are computed and used, in seconds; 0 for at once.
         """
         now_s = self._clock.monotonic()
         if self._pending is not None and now_s - self._pending.since_s >= min_age_s:
@@ -122,7 +122,9 @@ class UsageMeter(Collector):
         self._add_until(now_s)
 
     def _add_until(self, until_s: float) -> None:
-        """Add the time until a moment of the monotonic clock by the current rates; nothing without rates."""
+        """Add the time up to a moment of the monotonic clock by the current rates; nothing without rates, or if it
+        is counted.
+        """
         if self._rates is not None and until_s > self._at_s:
             self._period.add(self._rates, until_s - self._at_s)
             shown_rates = UsageRates(lent=self._rates.lent, idle=self._rates.idle)  # jobs would be remembered for ever
@@ -130,9 +132,11 @@ class UsageMeter(Collector):
             self._at_s = until_s
 
     def _apply_rates(self, decision: _Pending) -> None:
-        """Compute the rates of a decision, use them from now on, and begin the series that they need at 0."""
+        """Compute the rates of a decision, and use them from now on. Begin the series that they need at 0."""
         observation, free_gpus = decision.observation, decision.free_gpus
-        rates = usage_rates(observation, decision.steps, free_gpus, self._gpus, self._headroom, self._owner)
+        rates = usage_rates(
+            observation, decision.steps, free_gpus, self._gpus, self._policy_headroom, self._owner_label
+        )
         self._rates = rates = replace(rates, lent=bound_pairs(rates.lent, self._pairs))
         for pair in rates.lent:
             self._sums.lent[pair] += 0.0
@@ -145,8 +149,9 @@ class UsageMeter(Collector):
     def count_resize(self, state: JobState, step: Step, beneficiary_queue: str, cost_s: float) -> None:
         """Count a written change of size, with its cost and, for a shrink, the GPUs that the lenders get back.
 
-        state: of the resized job before the change. cost_s: assumed cost of a restart for each worker that stays.
-        beneficiary_queue: of the job for which workers leave; "" for none, then the GPUs are split among the lenders.
+        state: of the resized job before the change. step: the change. beneficiary_queue: of the job for which workers
+        leave; "" for none, then the GPUs are split among the lenders. cost_s: assumed cost of a restart for each worker
+        that stays.
         """
         queue, worker_gpus = state.job.queue, gpus_of(state.job.shape, self._gpus)
         cost = worker_gpus * min(state.bound_workers, step.target) * cost_s
@@ -161,8 +166,9 @@ class UsageMeter(Collector):
             self._sums.returned[pair] += part
 
     def due_lines(self, now_s: float) -> list[UsageLine]:
-        """Return the usage lines of a period that has ended since the last call; [] if none has. now_s: seconds since
-        1970.
+        """Return the usage lines of a period that has ended since the last call; [] if none has, and at the first call.
+
+        The lines reach up to now. now_s: seconds since 1970.
         """
         quarter = now_s // PERIOD_S
         if quarter == self._quarter:
@@ -171,17 +177,21 @@ class UsageMeter(Collector):
         return self.take_lines(now_s) if before is not None else []
 
     def take_lines(self, now_s: float) -> list[UsageLine]:
-        """Return the usage lines of the period up to now, and begin a new period. now_s: seconds since 1970."""
+        """Return the usage lines of the period up to now, and begin a new period. [] if nothing was used. now_s:
+        seconds since 1970.
+        """
         self.add_elapsed(0.0)
         period, self._period = self._period, UsageSums()
         jobs = {holder.job for holder in self._rates.held_gpus} if self._rates is not None else ()
-        self._owners = {key: owner for key, owner in self._owners.items() if str(key) in jobs}
+        self._owner_labels = {key: owner for key, owner in self._owner_labels.items() if str(key) in jobs}
         return usage_lines(period, now_s)
 
-    def _owner(self, key: JobKey) -> str:
-        """Return the owner of a job as it was when it was first asked for; later changes of the label do not count."""
-        if (owner := self._owners.get(key)) is None:
-            owner = self._owners[key] = self._owner_of(key)
+    def _owner_label(self, key: JobKey) -> str:
+        """Return the owner label of a job, as it was when it was first asked for; later changes of the label do not
+        count.
+        """
+        if (owner := self._owner_labels.get(key)) is None:
+            owner = self._owner_labels[key] = self._owner_label_of(key)
         return owner
 
     def collect(self) -> Iterator[Metric]:
@@ -198,7 +208,11 @@ class UsageMeter(Collector):
 def _counter_family(
     name: str, text: str, labels: Iterable[str], amounts: Mapping[tuple[str, str], float]
 ) -> CounterMetricFamily:
-    """Return a counter with one sample for each entry of `amounts`, whose keys are the values of the labels."""
+    """Return the counter turnout_`name` with one sample for each entry of `amounts`, whose keys are the values of the
+    labels.
+
+    text: its help.
+    """
     family = CounterMetricFamily(f"turnout_{name}", text, labels=tuple(labels))
     for values, amount in amounts.items():
         family.add_metric(values, amount)

@@ -13,10 +13,10 @@ from itertools import product
 from turnout.autoscaler.model import Gpus
 from turnout.autoscaler.node_faults.model import (
     BadNodeRecord,
-    FaultClaim,
     NodeEntry,
     NodeObservation,
     NodeStep,
+    PodReport,
     Record,
     read_record,
 )
@@ -41,14 +41,16 @@ class FaultReportCache:
         self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()  # names of nodes with our taint or a record
         self._gpu_nodes = 0  # number of nodes with GPUs
-        self._claims: dict[str, tuple[str, FaultClaim]] = {}  # by the pod's uid, with the text that it was read from
+        self._pod_reports: dict[
+            str, tuple[str, PodReport]
+        ] = {}  # by the pod's uid, with the text that it was read from
         self._deleted_pods: dict[str, None] = {}  # uids, the first deleted first
         self.faults: dict[str, str] = {}
 
     def put_node(self, node: Node) -> None:
         """Store a node with its record. A record that cannot be read goes to `faults`, and counts as none.
 
-        Calls `news` if the node has changed, and has our taint or a record now.
+        Call `news` if the node has changed, and has a taint with our key or a record now.
         """
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
@@ -62,51 +64,61 @@ class FaultReportCache:
             self._news()
 
     def drop_node(self, name: str) -> None:
-        """Drop a deleted node, by its name, and the reports on it."""
+        """Drop a deleted node, by its name, and the reports on it. An unknown node is ignored."""
         self._count_gpu_node(self._nodes.pop(name, None), -1)
         self._notable.discard(name)
         self.faults.pop(name, None)
-        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.node == name]:
+        for uid in [uid for uid, (_, pod_report) in self._pod_reports.items() if pod_report.node == name]:
             self._forget(uid)
 
     def put_pod(self, pod: Pod) -> None:
         """Store the report of a pod, and call `news` if it may decide something.
 
-        A pod without a report is ignored; an earlier report of it stays.
+        A pod without a report is ignored; an earlier report of it stays. An unreadable report is stored with its
+        `fault`.
         """
         text = (pod.metadata.annotations or {}).get(labels.NODE_VERDICT)
-        before = self._claims.get(pod.metadata.uid)
+        before = self._pod_reports.get(pod.metadata.uid)
         if text is None or (before is not None and before[0] == text and before[1].node == pod.spec.node_name):
             return
-        claim = _read_claim(pod, text)
-        self._claims[pod.metadata.uid] = text, claim
-        is_fine = claim.report is not None and claim.report.kind is node_health.CheckResult.FINE
-        if not is_fine or claim.node in self._notable:  # a passed check on an unremarkable node decides nothing
+        pod_report = _decode_pod_report(pod, text)
+        self._pod_reports[pod.metadata.uid] = text, pod_report
+        is_fine = pod_report.report is not None and pod_report.report.kind is node_health.CheckResult.FINE
+        if not is_fine or pod_report.node in self._notable:  # a passed check on an unremarkable node decides nothing
             self._news()
 
     def drop_pod(self, uid: str) -> None:
-        """Note that a pod was deleted. Its report is kept until it is stale, for at most MAX_DELETED_PODS pods."""
-        if uid in self._claims:
+        """Note that a pod was deleted. Its report is kept until it is stale, for at most MAX_DELETED_PODS pods.
+
+        Beyond that the pod that was deleted first is forgotten. A pod without a report is ignored.
+        """
+        if uid in self._pod_reports:
             self._deleted_pods[uid] = None
             while len(self._deleted_pods) > MAX_DELETED_PODS:
                 self._forget(next(iter(self._deleted_pods)))
 
     def forget(self, before_s: float) -> None:
-        """Drop the reports from before a time, in seconds since 1970, which are stale."""
-        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.report and claim.report.at_s < before_s]:
+        """Drop the readable reports from before a time, in seconds since 1970, which are stale. Unreadable ones
+        stay.
+        """
+        for uid in [
+            uid
+            for uid, (_, pod_report) in self._pod_reports.items()
+            if pod_report.report and pod_report.report.at_s < before_s
+        ]:
             self._forget(uid)
 
     def state(self, written_steps: Mapping[str, NodeStep]) -> NodeObservation:
-        """Return the nodes with a record or a report, and all reports.
+        """Return the nodes with our taint, a record or a report, and all reports.
 
         written_steps: node -> step that was written and may not be shown by the watch yet; it counts as shown.
         """
-        claims = tuple(claim for _, claim in self._claims.values())
-        names = self._notable | {claim.node for claim in claims} | written_steps.keys()
+        pod_reports = tuple(pod_report for _, pod_report in self._pod_reports.values())
+        names = self._notable | {pod_report.node for pod_report in pod_reports} | written_steps.keys()
         nodes = {name: self._nodes[name] for name in sorted(names) if name in self._nodes}
         for name in nodes.keys() & written_steps.keys():
             nodes[name] = replace(nodes[name], record=written_steps[name].record, tainted=written_steps[name].taints)
-        return NodeObservation(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
+        return NodeObservation(nodes, pod_reports, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
     def is_shown(self, step: NodeStep) -> bool:
         """Return True if the watch shows a node as this step has written it, or if the node was deleted."""
@@ -129,7 +141,10 @@ class FaultReportCache:
             return None
 
     def _has_gpus(self, node: Node) -> bool:
-        """Return True if a node has GPUs in its allocatable or capacity: it has them, or had them before a fault."""
+        """Return True if a node has GPUs in its allocatable or capacity: it has them, or had them before a fault.
+
+        An amount that cannot be read counts as none.
+        """
         for offered, gpu in product((node.status.allocatable, node.status.capacity), self._gpus):
             try:
                 if amount(gpu, (offered or {}).get(gpu, 0)) > 0:
@@ -139,23 +154,29 @@ class FaultReportCache:
         return False
 
     def _count_gpu_node(self, entry: NodeEntry | None, sign: int) -> None:
-        """Add a node with GPUs to the number of GPU nodes, or take it away with sign -1. entry: None for no node."""
+        """Add a node to the number of GPU nodes, or remove it, if it has GPUs. entry: None changes nothing.
+
+        sign: 1 to add, -1 to remove.
+        """
         if entry is not None and entry.gpus:
             self._gpu_nodes += sign
 
     def _forget(self, uid: str) -> None:
         """Forget the report of a pod by its uid."""
-        self._claims.pop(uid, None)
+        self._pod_reports.pop(uid, None)
         self._deleted_pods.pop(uid, None)
 
 
-def _read_claim(pod: Pod, text: str) -> FaultClaim:
-    """Return a pod's report on its node. An unreadable one has a `fault`, and None as `report`."""
+def _decode_pod_report(pod: Pod, text: str) -> PodReport:
+    """Return a pod's report on its node. text: the annotation NODE_VERDICT.
+
+    If it is unreadable, `report` is None and `fault` says why.
+    """
     meta = pod.metadata
     owners = meta.owner_references or ()
     owner = next((each.uid for each in owners if each.controller), meta.uid)
     name = f"{meta.namespace}/{meta.name}"
     try:
-        return FaultClaim(name, meta.uid, owner, pod.spec.node_name, node_health.decode_report(text))
+        return PodReport(name, meta.uid, owner, pod.spec.node_name, node_health.decode_report(text))
     except node_health.BadNodeReport as error:
-        return FaultClaim(name, meta.uid, owner, pod.spec.node_name, None, str(error))
+        return PodReport(name, meta.uid, owner, pod.spec.node_name, None, str(error))

@@ -1,6 +1,7 @@
 """The nouns of tainted nodes: the record on a node, pods' reports, the changes of nodes and their reasons.
 
-The record, an annotation of the node, is the only memory. The next leader reads it there.
+The record, an annotation of the node, is the only memory. The next leader reads it there. Annotations, reasons and
+metrics call a pod's report a verdict. A proof is the part of a report that the record keeps.
 """
 
 from __future__ import annotations
@@ -71,15 +72,21 @@ class TaintRules:
     slow: bool = False  # slow nodes are tainted, too
 
     def max_tainted(self, gpu_nodes: int) -> int:
-        """Return how many nodes may be tainted at once, >= 1. gpu_nodes: number of GPU nodes."""
+        """Return how many nodes may be tainted at once, >= 1: the share, rounded down. gpu_nodes: number of GPU
+        nodes.
+        """
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def max_by_one_namespace(self, gpu_nodes: int) -> int:
-        """Return how many nodes the reports of one namespace may taint: half of `max_tainted`, rounded up."""
+        """Return how many nodes the reports of one namespace may taint: half of `max_tainted`, rounded up.
+
+        gpu_nodes: number of GPU nodes.
+        """
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:
-        """Return how long a taint lasts, in seconds: twice as long each time, up to `longest_s`.
+        """Return how long a taint lasts, in seconds: twice as long each time, up to `longest_s`, or `taint_s` if that
+        is longer.
 
         times: 1 for the first taint of a node, 2 for the next.
         """
@@ -91,16 +98,19 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
 
     pod: Annotated[str, msgspec.Meta(max_length=507)]  # namespace/name
     owner: Name  # uid of the pod's owner, or of the pod without one
-    at: Moment
+    at: Moment  # time of the report
     kind: CheckResult = CheckResult.FAULTY
-    cause: Name = ""
-    why: Text = ""
+    cause: Name = ""  # of the fault, "" if unknown
+    why: Text = ""  # for a person
     by: Name = ""
     round: Count = 0
 
 
 def namespace_of(pod: str) -> str:
-    """Return the namespace of a pod, given as namespace/name. All pods of a namespace count as one witness."""
+    """Return the namespace of a pod, given as namespace/name.
+
+    All pods of a namespace count as one report towards `min_namespaces`.
+    """
     return pod.partition("/")[0]
 
 
@@ -108,12 +118,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record in a node's annotation."""
 
     state: FaultState
-    since: Moment
+    since: Moment  # when the state began
     handled_until: Moment = msgspec.field(name="heard")  # reports up to then are handled
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
-    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()
-    # The same time for single namespaces.
+    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()  # the oldest first
+    # `handled_until` of single namespaces, the oldest first.
     handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
         msgspec.field(name="told", default=())
     )
@@ -124,7 +134,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return frozenset(namespace_of(proof.pod) for proof in self.proofs)
 
     def handled_until_of(self, namespace: str) -> datetime:
-        """Return the time up to which reports of a namespace are handled."""
+        """Return the time up to which reports of a namespace are handled: its own, or that of all namespaces if it
+        is later.
+        """
         return max([self.handled_until, *(at for name, at in self.handled_by_namespace if name == namespace)])
 
     @property
@@ -133,10 +145,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
     def with_handled(self, namespace: str, at: datetime) -> Record:
-        """Return the record after a report of a namespace was handled. at: time of the report. A later known time
-        stays.
+        """Return a copy in which the reports of a namespace up to `at` are handled. No time goes back: an earlier `at`
+        has no effect.
 
-        Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
+        Beyond MAX_NAMESPACES the namespaces with the oldest times are left out, and `handled_until` rises to their time
+        for all namespaces.
         """
         handled = sorted(
             ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
@@ -177,12 +190,12 @@ def record_text(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultClaim:
-    """A pod's report on the node that the API server has bound it to."""
+class PodReport:
+    """A pod's report on the node that the API server has bound it to, as decoded from the annotation NODE_VERDICT."""
 
     pod: str  # namespace/name
     uid: str  # as the API server has it
-    owner: str  # uid of the pod's owner, as the API server has it
+    owner: str  # uid of the pod's controller, of the pod itself without one, as the API server has it
     node: str  # name of the node that the pod is bound to, "" for none
     report: NodeReport | None  # None if the annotation cannot be read
     fault: str = ""  # why it cannot be read
@@ -195,7 +208,7 @@ class NodeEntry:
     uid: str
     gpus: bool  # it offers, or offered, GPUs
     tainted: bool = False  # it has a taint with our key, also of somebody else
-    record: Record | None = None
+    record: Record | None = None  # None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +216,7 @@ class NodeObservation:
     """All that the taint policy decides on."""
 
     nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
-    claims: tuple[FaultClaim, ...]  # reports, also of deleted pods
+    pod_reports: tuple[PodReport, ...]  # reports, also of deleted pods
     gpu_nodes: int  # number of nodes with GPUs
     tainted: int  # number of tainted nodes
 
@@ -213,19 +226,19 @@ class NodeStep:
     """The change of one node."""
 
     node: str  # its name
-    uid: str
+    uid: str  # of the node
     reason: NodeReason
     taints: bool  # the node has the taint after the change
     record: Record | None  # the record after the change, None for none
     why: str  # for a person
-    reports: tuple[FaultClaim, ...] = ()  # that caused it
+    reports: tuple[PodReport, ...] = ()  # that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
     """A report without effect."""
 
-    claim: FaultClaim
+    pod_report: PodReport
     reason: NodeReason
     why: str  # for a person
 

@@ -15,7 +15,6 @@ import msgspec
 
 from turnout.autoscaler.node_faults.model import (
     MAX_PROOFS,
-    FaultClaim,
     FaultState,
     NodeEntry,
     NodeObservation,
@@ -23,6 +22,7 @@ from turnout.autoscaler.node_faults.model import (
     NodeReason,
     NodeStep,
     PassedOver,
+    PodReport,
     Proof,
     Record,
     TaintRules,
@@ -39,8 +39,8 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
     """Return the steps for nodes, and the reports without effect.
 
     Steps that leave a node without a taint come first, then the others; in each part by the time of the first failed
-    check, then by name. A report that would taint more nodes than the rules permit has no effect. now_s: seconds since
-    1970.
+    check, then by name. A node without a change has no step. A report that would taint more nodes than the rules permit
+    has no effect. now_s: seconds since 1970.
     """
     reports, passed_over = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
@@ -55,7 +55,9 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
         if change.taints and not change.entry.tainted:
             namespace = _sole_namespace(change.record)
             if why := _over_share(state, rules, taints, namespace, tainted_by_namespace[namespace]):
-                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.applied_reports)
+                passed_over += (
+                    PassedOver(pod_report, NodeReason.SHARE_REACHED, why) for pod_report in change.applied_reports
+                )
                 continue
             taints += 1
             tainted_by_namespace[namespace] += 1
@@ -65,20 +67,20 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
 
 def _reports_that_count(
     state: NodeObservation, rules: TaintRules, now_s: float
-) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
-    """Return (node -> [(claim, its report)] of new reports on it, claims without effect).
+) -> tuple[dict[str, list[tuple[PodReport, NodeReport]]], list[PassedOver]]:
+    """Return (node -> [(pod report, its content)] of new reports on it, reports without effect).
 
     Neither has a report that was handled before, or one from after `now_s`, which counts later.
     """
     passed_over: list[PassedOver] = []
-    reports = defaultdict[str, list[tuple[FaultClaim, NodeReport]]](list)
-    for claim in state.claims:
-        if (reason := _without_effect(claim, state, rules, now_s)) is not None:
+    reports = defaultdict[str, list[tuple[PodReport, NodeReport]]](list)
+    for pod_report in state.pod_reports:
+        if (reason := _without_effect(pod_report, state, rules, now_s)) is not None:
             passed_over.append(reason)
-        elif (report := claim.report) is None or report.at_s > now_s:
+        elif (report := pod_report.report) is None or report.at_s > now_s:
             continue
-        elif not _is_handled(state.nodes[claim.node].record, claim, report):
-            reports[claim.node].append((claim, report))
+        elif not _is_handled(state.nodes[pod_report.node].record, pod_report, report):
+            reports[pod_report.node].append((pod_report, report))
     return reports, passed_over
 
 
@@ -96,17 +98,17 @@ def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespac
     return ""
 
 
-def _report_order(report: tuple[FaultClaim, NodeReport]) -> tuple[float, str]:
-    """Return a sort key: the time of a report, then the uid of its pod."""
+def _report_order(report: tuple[PodReport, NodeReport]) -> tuple[float, str]:
+    """Return a sort key: the time of a report, then the uid of its pod. report: (pod report, its content)."""
     return report[1].at_s, report[0].uid
 
 
-def _is_handled(record: Record | None, claim: FaultClaim, report: NodeReport) -> bool:
+def _is_handled(record: Record | None, pod_report: PodReport, report: NodeReport) -> bool:
     """Return True if a report, or a later one of its namespace, was handled before.
 
-    record: of its node, None for a node without one.
+    record: of its node, None for a node without one. report: the content of `pod_report`.
     """
-    return record is not None and report.at <= record.handled_until_of(namespace_of(claim.pod))
+    return record is not None and report.at <= record.handled_until_of(namespace_of(pod_report.pod))
 
 
 def _sole_namespace(record: Record | None) -> str:
@@ -116,36 +118,38 @@ def _sole_namespace(record: Record | None) -> str:
     return next(iter(record.namespaces))
 
 
-def _without_effect(claim: FaultClaim, state: NodeObservation, rules: TaintRules, now_s: float) -> PassedOver | None:
-    """Return the claim with the reason why it has no effect; None if it has one, or was handled before.
+def _without_effect(
+    pod_report: PodReport, state: NodeObservation, rules: TaintRules, now_s: float
+) -> PassedOver | None:
+    """Return the report with the reason why it has no effect; None if it has one, or was handled before.
 
     now_s: seconds since 1970.
     """
-    report, entry = claim.report, state.nodes.get(claim.node)
+    report, entry = pod_report.report, state.nodes.get(pod_report.node)
     if report is None:
-        return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
+        return PassedOver(pod_report, NodeReason.BAD_VERDICT, pod_report.fault)
     age_s = now_s - report.at_s
-    if not claim.node or report.node not in ("", claim.node):
-        why = f"it speaks of node {report.node!r}, and its pod is bound to {claim.node or 'none'!r}"
-        return PassedOver(claim, NodeReason.OTHER_NODE, why)
+    if not pod_report.node or report.node not in ("", pod_report.node):
+        why = f"it speaks of node {report.node!r}, and its pod is bound to {pod_report.node or 'none'!r}"
+        return PassedOver(pod_report, NodeReason.OTHER_NODE, why)
     if entry is None:
-        return PassedOver(claim, NodeReason.UNKNOWN_NODE, f"there is no node {claim.node!r}")
+        return PassedOver(pod_report, NodeReason.UNKNOWN_NODE, f"there is no node {pod_report.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
         age_text = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
-        return PassedOver(claim, NodeReason.STALE, f"it is {age_text}")
-    if _is_handled(entry.record, claim, report):
+        return PassedOver(pod_report, NodeReason.STALE, f"it is {age_text}")
+    if _is_handled(entry.record, pod_report, report):
         return None
     if report.kind is CheckResult.FINE:
-        reason = _pass_without_effect(namespace_of(claim.pod), report, entry.record)
+        reason = _pass_without_effect(namespace_of(pod_report.pod), report, entry.record)
     else:
         reason = _failure_without_effect(report, entry, rules)
-    return None if reason is None else PassedOver(claim, *reason)
+    return None if reason is None else PassedOver(pod_report, *reason)
 
 
 def _pass_without_effect(namespace: str, report: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
     """Return (reason, text) why a passed check has no effect; None if it has an effect.
 
-    namespace: of its pod. record: None for a node without a record.
+    namespace: of its pod. report: of the check. record: None for a node without a record.
     """
     if record is None:
         return None
@@ -159,7 +163,10 @@ def _pass_without_effect(namespace: str, report: NodeReport, record: Record | No
 
 
 def _failure_without_effect(report: NodeReport, entry: NodeEntry, rules: TaintRules) -> tuple[NodeReason, str] | None:
-    """Return (reason, text) why a failed check has no effect; None if it has an effect."""
+    """Return (reason, text) why a failed check has no effect; None if it has an effect.
+
+    report: of the check. entry: the node of the report.
+    """
     if report.kind is CheckResult.LINK:
         return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
     if report.kind is CheckResult.SLOW and not rules.slow:
@@ -172,7 +179,7 @@ def _failure_without_effect(report: NodeReport, entry: NodeEntry, rules: TaintRu
 
 
 def _failure_text(report: NodeReport) -> str:
-    """Return the cause of a failed check as text."""
+    """Return the cause of a failed check as text, with its explanation if it has one."""
     return f"{report.cause or report.kind.value}: {report.why}" if report.why else report.kind.value
 
 
@@ -188,13 +195,13 @@ class _NodeChange:
     reason: NodeReason | None = None  # why the node changes; None if it does not
     detail: str = ""  # for a person
     first_failure_s: float = 0.0  # time of the first failed check that was applied, in seconds since 1970; 0 for none
-    applied_reports: tuple[FaultClaim, ...] = ()  # the reports that were applied
+    applied_reports: tuple[PodReport, ...] = ()  # the reports that were applied
 
-    def apply_reports(self, reports: Sequence[tuple[FaultClaim, NodeReport]]) -> None:
-        """Apply reports, which the caller has sorted by time, then expire the state if its time is up.
+    def apply_reports(self, reports: Sequence[tuple[PodReport, NodeReport]]) -> None:
+        """Apply reports in their order, then expire the state if its time is up. Call it once.
 
-        Reports that were handled before are skipped. If somebody has removed our taint, the node is cleared first. Call
-        it once.
+        reports: (pod report, its content), sorted by time. Reports that were handled before are skipped. If somebody
+        has removed our taint, the node is cleared first, and reports from before now are skipped.
         """
         self.record = self.entry.record
         if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
@@ -203,52 +210,53 @@ class _NodeChange:
                 msgspec.structs.replace(self.record, handled_until=utc_datetime(self.now_s)) if self.record else None
             )
         before = self.record
-        for claim, report in reports:
-            if _is_handled(before, claim, report):
+        for pod_report, report in reports:
+            if _is_handled(before, pod_report, report):
                 continue
-            self.applied_reports = (*self.applied_reports, claim)
+            self.applied_reports = (*self.applied_reports, pod_report)
             if report.kind is CheckResult.FINE:
-                self._apply_pass(claim)
+                self._apply_pass(pod_report)
             else:
-                self._apply_failure(claim, report)
+                self._apply_failure(pod_report, report)
             if self.record is not None:
-                self.record = self.record.with_handled(namespace_of(claim.pod), report.at)
+                self.record = self.record.with_handled(namespace_of(pod_report.pod), report.at)
         self._expire()
 
     def _is_in(self, state: FaultState) -> bool:
         """Return True if the record has this state."""
         return self.record is not None and self.record.state is state
 
-    def _apply_pass(self, claim: FaultClaim) -> None:
-        """Apply a passed check: remove the proofs of its namespace. Without any proof left, the node recovers.
+    def _apply_pass(self, pod_report: PodReport) -> None:
+        """Apply a passed check: remove the proofs of its namespace. If no proof is left, the node recovers.
 
-        A cleared node, and proofs of other namespaces only, do not change.
+        A node without a record, a cleared node, and a node with proofs of other namespaces only do not change.
         """
         record = self.record
         if (
             record is None
             or self._is_in(FaultState.CLEARED)
-            or (record.proofs and namespace_of(claim.pod) not in record.namespaces)
+            or (record.proofs and namespace_of(pod_report.pod) not in record.namespaces)
         ):
             return
-        remaining = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(claim.pod))
+        remaining = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(pod_report.pod))
         if remaining:
             self.record = msgspec.structs.replace(record, proofs=remaining)
             self.reason, self.detail = (
                 self.reason or NodeReason.STILL_FAULTY,
-                f"{claim.pod} has passed a check, others failed here",
+                f"{pod_report.pod} has passed a check, others failed here",
             )
         else:
-            self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
+            self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{pod_report.pod} has passed a check here")
 
-    def _apply_failure(self, claim: FaultClaim, report: NodeReport) -> None:
-        """Apply a failed check: the node is suspected, or tainted once enough namespaces have reported.
+    def _apply_failure(self, pod_report: PodReport, report: NodeReport) -> None:
+        """Apply a failed check: the node is suspected with too few namespaces among its proofs, else tainted.
 
-        A tainted node gets a further proof. A node on trial is tainted again, for twice as long.
+        A tainted node gets a further proof. A node on trial is tainted again, for twice as long, by one namespace
+        alone.
         """
         record = self.record
-        proofs = self._proofs_with(claim, report)
-        why = f"{claim.pod} says {_failure_text(report)}"
+        proofs = self._proofs_with(pod_report, report)
+        why = f"{pod_report.pod} says {_failure_text(report)}"
         self.first_failure_s = self.first_failure_s or report.at_s
         if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)
@@ -262,17 +270,19 @@ class _NodeChange:
         reason = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
         self._set_record(FaultState.TAINTED, reason, why, self.rules.duration_s(times + 1), proofs, times + 1)
 
-    def _proofs_with(self, claim: FaultClaim, report: NodeReport) -> tuple[Proof, ...]:
-        """Return the proofs of the node with this report added, at most MAX_PROOFS; only the first of each namespace is
-        kept.
+    def _proofs_with(self, pod_report: PodReport, report: NodeReport) -> tuple[Proof, ...]:
+        """Return the proofs of the node with this report added, at most MAX_PROOFS, the oldest first.
 
-        Proofs count only while the node is suspected or tainted.
+        Only the first proof of each namespace is kept. Earlier proofs count only while the node is suspected or
+        tainted. report: the content of `pod_report`.
         """
         is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
         proofs = self.record.proofs if self.record is not None and is_accused else ()
-        if namespace_of(claim.pod) in {namespace_of(each.pod) for each in proofs}:
+        if namespace_of(pod_report.pod) in {namespace_of(each.pod) for each in proofs}:
             return proofs
-        proof = Proof(claim.pod, claim.owner, report.at, report.kind, report.cause, report.why, report.by, report.round)
+        proof = Proof(
+            pod_report.pod, pod_report.owner, report.at, report.kind, report.cause, report.why, report.by, report.round
+        )
         return (*proofs, proof)[:MAX_PROOFS]
 
     def _set_record(
@@ -284,10 +294,10 @@ class _NodeChange:
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        """Set a new state with its reason. reason, detail: why it is set, and the same as text.
+        """Set a new state that begins now, with its reason. The times of handled reports stay.
 
-        lasts_s: after which the state ends by itself, None for never. proofs: reports that count from now on. times:
-        how often the node was tainted in a row.
+        detail: the reason as text. lasts_s: time after which the state ends by itself, None for never. proofs: reports
+        that count from now on. times: how often the node was tainted in a row.
         """
         until, record = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
         handled_until, handled_by_namespace = (
@@ -297,7 +307,8 @@ class _NodeChange:
         self.reason, self.detail = reason, detail
 
     def _expire(self) -> None:
-        """End a state whose time is up: a taint becomes a trial; a suspicion, trial or cleared record is forgotten.
+        """End a state whose time is up. A taint becomes a trial. A suspicion or trial is cleared, or forgotten without
+        recent reports. A cleared record is forgotten.
 
         A cleared record is kept as long as late reports from before its clearing may still come.
         """

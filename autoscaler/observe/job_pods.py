@@ -45,14 +45,17 @@ def drop_unused_fields(pod: Pod) -> Pod:
 
 
 def labels_and_annotations(pod: Pod) -> PodValues:
-    """Return the labels and annotations of a pod in one mapping."""
+    """Return the labels and annotations of a pod in one new mapping. An annotation goes before a label of the same
+    key.
+    """
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
 
 def with_owners(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
     """Return the pod with only the owners that count: controllers, and jobs that its labels name, which come first.
 
-    kinds: kinds whose pods name their job. uids: job -> uid of known jobs; an unknown job gets its key as uid.
+    The pod itself is not changed, and is returned if nothing has to change. kinds: kinds whose pods name their job.
+    uids: job -> uid of known jobs; an unknown job gets its key, as text, as uid.
     """
     values = labels_and_annotations(pod)
     before = pod.metadata.owner_references or []
@@ -78,8 +81,11 @@ def _names_elastic_job(values: PodValues, ref: OwnerReference) -> bool:
     )
 
 
-def owner(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
-    """Return the job of a pod: an owner in its namespace whose selector matches; None without one. jobs: by uid."""
+def job_of(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
+    """Return the job of a pod: its first owner that is a job in its namespace whose selector matches; None without one.
+
+    jobs: by uid.
+    """
     for ref in pod.metadata.owner_references or ():
         job = jobs.get(ref.uid)
         if job is not None and _matches(pod, job):
@@ -114,7 +120,7 @@ def split_by_role(identity: PodIdentity, role: str, pods: Iterable[Pod]) -> tupl
 
 
 def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodShape]) -> tuple[int, ...]:
-    """Return how many pods with a node each role has, in order, at most as many as the role has.
+    """Return how many pods with a node each role has, in the order of `roles`, at most as many as the role has.
 
     roles: (shape of the template, pods of the role). pods: shapes of the pods with a node. A pod differs from its
     template, because API servers add tolerations and a LimitRange adds requests: equal shapes count first, then shapes
@@ -148,8 +154,9 @@ def _any(pod: PodShape, template: PodShape) -> bool:
 def workers(identity: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
     """Return the workers of a job by index.
 
-    identity: how its kind labels pods. pods: its workers' pods. row: returns the row of a node by its name, None for
-    "".
+    If indexes have gaps (`index_is_order`), the workers are numbered anew from 0 in their order, terminating ones last.
+    identity: how the job's kind labels pods. pods: its workers' pods. row: returns the row of a node by its name, None
+    for "".
     """
     pods_as_workers = [
         Worker(
@@ -192,9 +199,10 @@ def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
 
 
 def _missing_claim(pod: Pod, scheduler: str) -> str:
-    """Return why a pod waits for a volume claim, "" if it does not. scheduler: of the pod.
+    """Return why a pod waits for a volume claim, "" if it does not. scheduler: the name of the pod's scheduler.
 
-    A claim exists if the scheduler has tried the pod and does not report the claim as missing.
+    A claim exists if the scheduler has tried the pod and does not report the claim as missing. Volcano tries a pod
+    late: before that nothing is missing.
     """
     if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
         return ""
@@ -214,7 +222,7 @@ def _was_tried(pod: Pod) -> bool:
 
 
 def _unschedulable_message(pod: Pod) -> str | None:
-    """Return the message of a scheduler that found no node for the pod; None if no scheduler has tried."""
+    """Return the message of a scheduler that found no node for the pod; None if no scheduler has reported that."""
     conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
     return next(
         (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None
@@ -260,7 +268,7 @@ class StepTimeReports:
 
         Speeds rise at most in proportion to workers. Of more than MAX_POINTS sizes, the smallest are kept. Without a
         report, `noted` is returned as it is. uid: of the job. noted: the curve of the job's annotation, (workers, steps
-        per second).
+        per second), () for none.
         """
         seconds_by_size = self._seconds.get(uid)
         if not seconds_by_size:

@@ -30,11 +30,12 @@ STARTS_S = 60.0  # longest time from the first worker of a job to a change that 
 
 
 def plausible_budget(past: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
-    """Return the record of the last resize without impossible values: an owner may have written it.
+    """Return the record of the last resize without impossible values: the job's owner may have written it.
 
-    A resize in the future counts as none, and a job cannot have won more time than its age at the resize. past: the
-    record in the annotations. created: creation of the job, RFC 3339. began_s: start of its first worker, 0 for none.
-    now_s: seconds since 1970, as all times.
+    A resize in the future counts as none, and a job cannot have won more time than its age at the resize. A resize
+    counts as made at the start only if the first worker started at that time. past: the record in the annotations; it
+    is returned itself if it is plausible. created: creation of the job, RFC 3339. began_s: start of its first worker, 0
+    for none. now_s: seconds since 1970, as all times.
     """
     if not past.resized_s or past.resized_s > now_s + MAX_CLOCK_LEAD_S:
         return ResizeBudget(restart_s=past.restart_s)
@@ -70,7 +71,8 @@ class JobReader:
         """Return the job, and its object with the annotations that count; None for an unreadable job. raw: its object.
 
         An unreadable job is left alone, unless workers are lent to it: then its last readable annotations count, so
-        that it gives workers back and does not grow. `faults` and `unknown` change.
+        that it gives workers back and does not grow; None if its spec cannot be read either. `faults` and `unknown`
+        change.
         """
         if names := unknown_names(raw["metadata"].get("annotations") or {}):
             self.unknown[key] = names
@@ -86,7 +88,7 @@ class JobReader:
         return job, raw
 
     def note_fault(self, key: JobKey, error: Exception) -> None:
-        """Store in `faults` why a job cannot be read."""
+        """Store in `faults` why a job cannot be read. error: raised by its kind, or any other exception."""
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
     def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
@@ -100,8 +102,8 @@ class JobReader:
         """Return uid -> the terms to keep in the leader memory: of jobs above the min of their terms, and of growing
         jobs.
 
-        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. jobs: by uid.
-        growing: uids of jobs that are about to grow.
+        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. jobs: all, by
+        uid. growing: uids of jobs that are about to grow.
         """
         return {
             uid: trimmed(terms)
@@ -118,7 +120,9 @@ class JobReader:
         self._written_annotations.clear()
 
     def forget(self, uid: str, key: JobKey | None) -> None:
-        """Forget what is known of a deleted job. key: None if no job of this uid was ever stored."""
+        """Forget what is known of a deleted job. key: None if no job of this uid was ever stored. An unknown uid is
+        ignored.
+        """
         self._written_annotations.pop(uid, None)
         self._terms.pop(uid, None)
         if key is not None:
@@ -126,7 +130,10 @@ class JobReader:
             self.unknown.pop(key, None)
 
     def _refuse_if_hpa_resizes(self, key: JobKey, job: Job) -> Job:
-        """Return the job; with the reason in `refused` if a HorizontalPodAutoscaler resizes it."""
+        """Return the job; with the reason in `refused` if a HorizontalPodAutoscaler resizes it.
+
+        A job that is refused already keeps its own reason.
+        """
         name = "" if job.refused else self._resized_by(key)
         why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
         return replace(job, refused=why) if name else job
@@ -134,7 +141,8 @@ class JobReader:
     def _on_lending_terms(self, job: Job, raw: Object) -> Job:
         """Return the job with the terms that count: of its object, or those on which its workers were lent.
 
-        raw: its object. Stores the terms for the next call.
+        The latter count while it has more workers than the min of these terms. raw: its object. Stores the terms for
+        the next call.
         """
         known = self._terms.get(job.uid)
         annotations = raw["metadata"].get("annotations") or {}
@@ -150,10 +158,11 @@ class JobReader:
         return replace(job, bounds=Bounds(known.minimum, job.bounds.maximum), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
-        """Return (job, object) as its last readable annotations give them, for a job with lent workers.
+        """Return (job, object) of an unreadable job with lent workers: its present spec with the annotations that were
+        last readable.
 
-        So workers can be taken back. The job's max is its present size. None if nothing is lent, or if its spec cannot
-        be read either. raw: its object.
+        Its max is its present size, so that it can only shrink. None if it was never readable, if it has no workers
+        above its min, or if its spec is the unreadable part. uid, raw: of the job.
         """
         if (known := self._terms.get(uid)) is None:
             return None
@@ -171,7 +180,7 @@ class JobReader:
 
 
 def _with_annotations(raw: Object, annotations: Mapping[str, str], drop_others: bool = False) -> Object:
-    """Return the job's object with these annotations added; `raw` itself if nothing changes.
+    """Return a copy of the job's object with these annotations added; `raw` itself if nothing changes.
 
     drop_others: True to remove all others that decisions read.
     """

@@ -33,7 +33,7 @@ class NativeGroup:
 
     namespace: str
     name: str
-    uid: str
+    uid: str  # of the PodGroup
     version: str  # the resourceVersion
     min_count: int  # >= 1
     stated: int | None = None  # our annotation: the minCount that the owner stated, >= 1; None without one
@@ -59,7 +59,10 @@ class NativeGroup:
 
 
 def read_native_group(raw: Mapping[str, Any]) -> NativeGroup | None:
-    """Return a native PodGroup; None if it has no gang policy, or its minCount cannot be read. raw: its object."""
+    """Return a native PodGroup; None if it has no gang policy, or its minCount cannot be read. raw: its object.
+
+    An annotation of ours that cannot be read counts as missing.
+    """
     meta, spec = raw["metadata"], raw.get("spec") or {}
     minimum = native_min(spec.get("schedulingPolicy"))
     if minimum is None:
@@ -87,7 +90,8 @@ def patch_of(group: NativeGroup, min_count: int) -> dict[str, Any]:
     """Return a merge patch that sets minCount to `min_count` (>= 1).
 
     The write fails with a conflict if the PodGroup has another version meanwhile. If `min_count` is below the owner's
-    own minCount, the patch adds our annotations with both values; else it removes them.
+    own minCount, the patch adds our annotations with both values; else it removes them. group: the PodGroup as it is
+    now.
     """
     stated = group.stated_min
     is_lower = min_count < stated
@@ -112,7 +116,8 @@ class GroupUse:
 def min_of_shrink(use: GroupUse) -> int | None:
     """Return the minCount that has to be written before pods leave, >= 1; None if the present one fits.
 
-    A PodGroup that loses all of its pods keeps its minCount: its gang starts whole again, or ends.
+    use: at the size after the shrink. A PodGroup that loses all of its pods keeps its minCount: its gang starts whole
+    again, or ends.
     """
     return use.pods if 0 < use.pods < use.group.min_count else None
 
@@ -120,7 +125,8 @@ def min_of_shrink(use: GroupUse) -> int | None:
 def min_of_settled(use: GroupUse) -> int | None:
     """Return the minCount to write for a job whose pods all run, >= 1; None if nothing has to be written.
 
-    That is: the present minCount fits, some pod does not run, there are no pods, or somebody else wrote it after us.
+    None means that the present minCount fits, that some pod does not run, that there are no pods, or that somebody else
+    wrote another minCount after us.
     """
     group = use.group
     if use.running < use.pods or not use.pods:
@@ -157,9 +163,8 @@ class NativeGangs:
         self._unsettled: dict[GroupName, None] = {}  # PodGroups to check, the oldest change first
 
     def put_group(self, raw: Mapping[str, Any]) -> None:
-        """Store a PodGroup, and mark it to be checked.
-
-        One without a readable gang policy is dropped. raw: its object.
+        """Store a PodGroup, and mark it to be checked. One without a readable gang policy is dropped instead. raw:
+        its object.
         """
         meta = raw["metadata"]
         name, group = (meta.get("namespace", ""), meta["name"]), read_native_group(raw)
@@ -170,12 +175,15 @@ class NativeGangs:
         self._unsettled[name] = None
 
     def drop_group(self, namespace: str, name: str) -> None:
-        """Drop a deleted PodGroup."""
+        """Drop a deleted PodGroup. An unknown one is ignored. The pods that name it stay."""
         self._groups.pop((namespace, name), None)
         self._unsettled.pop((namespace, name), None)
 
     def put_pod(self, pod: Pod) -> None:
-        """Store a pod. A pod that names no PodGroup, is over or terminates is dropped instead."""
+        """Store a pod under the PodGroup that it names, and mark that PodGroup to be checked.
+
+        A pod that names none, is over or terminates is dropped instead.
+        """
         uid, name = pod.metadata.uid, group_named(pod)
         if name is None or not is_alive(pod):
             self.drop_pod(uid)
@@ -187,7 +195,7 @@ class NativeGangs:
         self._note_change(name)
 
     def drop_pod(self, uid: str) -> None:
-        """Drop a pod by its uid. An unknown pod is ignored."""
+        """Drop a pod by its uid, and mark its PodGroup to be checked. An unknown pod is ignored."""
         if (name := self._named.pop(uid, None)) is None:
             return
         pods = self._pods[name]
@@ -210,14 +218,17 @@ class NativeGangs:
         return {group.uid for group in self._groups.values()}
 
     def pods(self, name: GroupName) -> Collection[str]:
-        """Return the uids of the living pods that name a PodGroup."""
+        """Return the uids of the living pods that name a PodGroup, also an unknown one. A view: later changes show
+        in it.
+        """
         return self._pods.get(name, {}).keys()
 
     def take_unsettled(self) -> list[GroupName]:
         """Remove and return the PodGroups to check, the oldest change first, until they have MAX_PODS_CHECKED pods
         together.
 
-        The caller marks a PodGroup again by `check_again` if it is not settled yet.
+        At least one is returned if any is marked. The caller marks a PodGroup again by `check_again` if it is not
+        settled yet.
         """
         names: list[GroupName] = []
         pods = 0
@@ -231,7 +242,7 @@ class NativeGangs:
         return names
 
     def check_again(self, names: Iterable[GroupName]) -> None:
-        """Mark PodGroups to be checked again, because their pods do not all run yet."""
+        """Mark PodGroups to be checked again, because their pods do not all run yet. Unknown ones are ignored."""
         for name in names:
             self._note_change(name)
 
@@ -239,7 +250,8 @@ class NativeGangs:
 def obstacle_of(group: NativeGroup, job: Job, owners: Iterable[JobKey | None]) -> GangReason | None:
     """Return why the autoscaler must not change a PodGroup for a job; None if it may.
 
-    owners: the jobs of all living pods that name the PodGroup, None for a pod of no job.
+    It may if the job, or the object that the job is a part of, owns the PodGroup; else if it has no controller and only
+    pods of the job name it. owners: the jobs of all living pods that name the PodGroup, None for a pod of no job.
     """
     if job.uid in group.owners or (job.part_of and job.part_of in group.owners):
         return None

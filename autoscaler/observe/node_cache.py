@@ -51,7 +51,9 @@ class NodeCache:
         return self._snapshot.pods_on(name)
 
     def drop_node(self, name: str) -> Collection[str]:
-        """Drop a deleted node by its name; its row stays, without room. Return the uids of the pods on it."""
+        """Drop a deleted node by its name; its row stays, without room. Return the uids of the pods on it. An
+        unknown node is ignored.
+        """
         self._add_to_total(self._nodes.pop(name, None), -1)
         self._unready.discard(name)
         self._snapshot.drop_node(name)
@@ -67,11 +69,13 @@ class NodeCache:
             self._snapshot.release(pod.metadata.uid)
 
     def drop_pod(self, uid: str) -> None:
-        """Release a deleted pod."""
+        """Release a deleted pod by its uid. An unknown pod is ignored."""
         self._snapshot.release(uid)
 
     def assign_rows(self) -> bool:
-        """Give every new node a row. Return True if rows of other nodes may have moved."""
+        """Give every node a row, in the order of names. Return False if all have one already; else rows may have
+        moved.
+        """
         if self._has_all_rows:
             return False
         self._snapshot.set_row_order(sorted(self._nodes))
@@ -79,7 +83,10 @@ class NodeCache:
         return True
 
     def row(self, node: str) -> int | None:
-        """Return the row of a node by its name; UNKNOWN_NODE for an unknown node, None for the name ""."""
+        """Return the row of a node by its name; UNKNOWN_NODE for an unknown node, None for the name "".
+
+        A known node without a row raises KeyError: call assign_rows() before.
+        """
         if not node:
             return None
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
@@ -117,11 +124,14 @@ class NodeCache:
         return self._snapshot.order
 
     def unready_share(self) -> float:
-        """Return the share of nodes that are not ready, 0 to 1."""
+        """Return the share of nodes that are not ready, 0 to 1; 0 without nodes."""
         return len(self._unready) / max(1, len(self._nodes))
 
     def free_on(self, nodes: Collection[str]) -> Mapping[str, int]:
-        """Return what is free on these nodes together, by resource. Unknown nodes and zeros are left out."""
+        """Return what is free on these nodes together, by resource. Unknown nodes and zeros are left out.
+
+        An overcommitted resource of a node counts as 0.
+        """
         rows = self._rows_of(nodes)
         sums = np.maximum(self._snapshot.free()[rows], 0).sum(axis=0).tolist() if rows else []
         return {name: amount for name, amount in zip(self._snapshot.columns, sums, strict=False) if amount}
@@ -149,9 +159,10 @@ class NodeCache:
         return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
 
     def _add_to_total(self, node: Node | None, sign: int) -> None:
-        """Add what a node offers to the total of the cluster, or subtract it with sign -1. node: None changes nothing.
+        """Add what a node offers to the total of the cluster, or subtract it. node: None changes nothing. sign: 1 or
+        -1.
 
-        An invalid amount counts as none.
+        An amount that cannot be read counts as none.
         """
         for resource, text in ((node.status.allocatable or {}) if node is not None else {}).items():
             try:

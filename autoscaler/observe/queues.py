@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from turnout.autoscaler.model import JobState
-from turnout.autoscaler.observe.job_pods import owner
+from turnout.autoscaler.observe.job_pods import job_of
 from turnout.autoscaler.observe.unmanaged_gangs import PodGroupState
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
@@ -26,23 +26,24 @@ _MinRequest = tuple[tuple[tuple[str, int], ...], bool]  # (resource, amount) of 
 STOPPED = "stopped/"  # prefix of the name of the closed queue that stands for a stopped LocalQueue
 
 
-class Shares:
-    """The queues as their objects describe them, and the mins that jobs request of them."""
+class QueueCache:
+    """The queues that objects describe, and the sum of the mins of the jobs in each."""
 
     def __init__(self) -> None:
         """Start without queues."""
         self._specs: dict[str, QueueSpec] = {}  # by the key of the object
         self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
         self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
-        self._stopped: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
+        self._closed: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
         # The queue that pays for pods of a namespace that name none. A missing namespace pays by a queue of its own.
         self.queue_of_namespace: Mapping[str, str] = {}
 
     def put(self, queue: QueueSpec, object_key: str) -> bool:
-        """Store a queue in place of the earlier version of its object. object_key: of the object that describes the
-        queue.
+        """Store a queue in place of the earlier version of its object. Return True if the caller must resolve the
+        queues of jobs and pods again.
 
-        Return True if names of queues or namespaces may mean another queue now.
+        object_key: of the object that describes the queue. True: a name may mean another queue now, because the queue
+        is new, was renamed, or changed its grants or the queues of namespaces.
         """
         before = self._specs.get(object_key)
         renamed = before is not None and before.name != queue.name and self.drop(object_key)
@@ -52,9 +53,10 @@ class Shares:
         return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
     def drop(self, object_key: str) -> bool:
-        """Drop a queue whose object was deleted; an unknown key is ignored. object_key: with which it was stored.
+        """Drop a queue whose object was deleted. Return True if there was one, so that the caller resolves the queues
+        of jobs and pods again.
 
-        Return True if names of queues or namespaces may mean another queue now.
+        object_key: with which it was stored. An unknown key is ignored: False.
         """
         queue = self._specs.pop(object_key, None)
         if queue is None:
@@ -71,13 +73,13 @@ class Shares:
         return queue in self._named
 
     def is_cluster_queue(self, queue: str) -> bool:
-        """Return True if a LocalQueue may lead to this queue: it is a ClusterQueue, or a closed queue that stop()
-        returned.
+        """Return True if a LocalQueue may lead to this queue: it is a ClusterQueue, or a closed queue that
+        close_local_queue() returned.
 
         A closed queue counts as its ClusterQueue. False for an unknown name, and for a name that a queue of another
         dialect has as well. The admin of a namespace writes its LocalQueues, so they may name anything.
         """
-        objects = self._named.get(self._stopped.get(queue, queue))
+        objects = self._named.get(self._closed.get(queue, queue))
         return objects is not None and all(each.dialect is QueueDialect.KUEUE for each in objects.values())
 
     def grants(self, queue: str, namespace: str) -> bool:
@@ -88,27 +90,27 @@ class Shares:
         objects = self._named.get(queue)
         return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 
-    def stop(self, local_queue: str, cluster_queue: str) -> str:
+    def close_local_queue(self, local_queue: str, cluster_queue: str) -> str:
         """Close a LocalQueue. Return the name of a closed queue that stands for it, below its ClusterQueue.
 
-        local_queue: namespace/name.
+        local_queue: namespace/name. cluster_queue: its ClusterQueue.
         """
         name = f"{STOPPED}{local_queue}"
-        self._stopped[name] = cluster_queue
+        self._closed[name] = cluster_queue
         return name
 
-    def resume(self, local_queue: str, cluster_queue: str) -> str:
-        """Open a LocalQueue again, or forget a deleted one. Return `cluster_queue`, "" for a deleted one.
+    def reopen_local_queue(self, local_queue: str, cluster_queue: str) -> str:
+        """Reopen a LocalQueue, or forget a deleted one. Return `cluster_queue`, for symmetry with close_local_queue().
 
-        local_queue: namespace/name.
+        local_queue: namespace/name. cluster_queue: its ClusterQueue, "" for a deleted one.
         """
-        self._stopped.pop(f"{STOPPED}{local_queue}", None)
+        self._closed.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
     def replace_min(self, before: JobState | None, after: JobState | None) -> None:
         """Replace a job's min, other roles included, in the demand of its queue.
 
-        before, after: the job's states; None for a job that did not exist before, or that is over.
+        before, after: the job's states; None for a job that did not exist before, or that is over now.
         """
         if before is not None and after is not None and _have_same_min(before, after):
             return
@@ -118,7 +120,7 @@ class Shares:
             self._count_min(after, 1)
 
     def _count_min(self, state: JobState, times: int) -> None:
-        """Add a job's min to the demand of its queue. times: 1, or -1 to take it back."""
+        """Add a job's min, other roles included, to the demand of its queue. times: 1 to add it, -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         minimum = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
@@ -150,20 +152,20 @@ class Shares:
         return demand
 
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, QueueShare]:
-        """Return every queue by name, with its share of the current demand.
+        """Return every queue by name, with its share of the current demand. A new mapping.
 
-        used: queue -> requests of pods on nodes. bare: the part of these pods without a job. total: what all nodes
-        offer.
+        A closed LocalQueue is a closed queue of its own below its ClusterQueue, whose use includes it. used: queue ->
+        requests of pods on nodes. bare: the part of these pods without a job. total: what all nodes offer.
         """
         used = {**used}
-        for name, cluster_queue in self._stopped.items():
+        for name, cluster_queue in self._closed.items():
             used[cluster_queue] = Counter(used.get(cluster_queue, {})) + Counter(used.get(name, {}))
         demand = self._demand(total)
         for name, amounts in bare.items():
             demand.setdefault(name, Counter()).update(amounts)
         demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
         queues = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
-        for name, cluster_queue in self._stopped.items():
+        for name, cluster_queue in self._closed.items():
             queues[name] = QueueShare(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
@@ -174,7 +176,9 @@ class Shares:
 
 
 def _have_same_min(state: JobState, other: JobState) -> bool:
-    """Return True if two states of a job add the same to the demand of the same queue."""
+    """Return True if two states of one job add the same to the demand of the same queue. state, other: before and
+    after.
+    """
     job, other_job = state.job, other.job
     return (
         state.is_waiting == other.is_waiting
@@ -199,8 +203,8 @@ def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, QueueShare]) 
     """Return the jobs; a job that its queue does not allow to be resized has the queue's reason in `refused`.
 
     A queue with `refused` allows no resize. A queue with `eviction_risk` allows it only for jobs with Kueue's priority
-    boost. A job that is refused already keeps its own reason. queues: by name. If every queue allows all, `jobs` itself
-    is returned, else an iterator that can be read once.
+    boost. A job that is refused already keeps its own reason. queues: by name; a job of an unknown queue is not
+    changed. If every queue allows all, `jobs` itself is returned, else an iterator that can be read once.
     """
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
     return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
@@ -227,14 +231,14 @@ _QUEUE_KEYS = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, 
 class QueueUsage:
     """The use of each queue, and the queue that pays for each pod.
 
-    jobs: by uid; the caller keeps them current. shares: the queues and their grants. used: requests of pods on nodes,
-    by queue and resource. bare: the part of `used` by pods without a job. ungranted: why the name of a queue does not
-    count, by job or gang.
+    jobs: by uid; the caller keeps them current. queue_cache: the queues and their grants. used: requests of pods on
+    nodes, by queue and resource. bare: the part of `used` by pods without a job. ungranted: why the name of a queue
+    does not count, by job or gang.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
+    def __init__(self, jobs: Mapping[str, Job], queue_cache: QueueCache) -> None:
         """Start without pods. The class docstring explains the arguments."""
-        self._jobs, self._shares = jobs, shares
+        self._jobs, self._queue_cache = jobs, queue_cache
         self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> its queue and its shape
         self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
         self._bare: set[str] = set()  # uids of pods on nodes that are of no job
@@ -245,7 +249,8 @@ class QueueUsage:
     def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
         """Charge a pod to the queue that pays for it now, and to no other.
 
-        pod, shape: None for a deleted pod. It, an ended pod and a pod without a node are charged to no queue.
+        uid: of the pod. pod, shape: None for a deleted pod. It, an ended pod and a pod without a node are charged to no
+        queue.
         """
         before = self._charged.pop(uid, None)
         if before is not None:
@@ -257,7 +262,7 @@ class QueueUsage:
             queue = self.queue_of(pod)
             self._charged[uid] = queue, shape
             self.used.setdefault(queue, Counter()).update(dict(shape.requests))
-            if owner(pod, self._jobs) is None:
+            if job_of(pod, self._jobs) is None:
                 self._bare.add(uid)
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
@@ -273,13 +278,14 @@ class QueueUsage:
 
     def queue_of(self, pod: Pod) -> str:
         """Return the queue that pays for a pod: of its job, else the one that it names, else of its namespace."""
-        job = owner(pod, self._jobs)
+        job = job_of(pod, self._jobs)
         return self.resolve(pod.metadata.namespace, queue_named_by(pod) if job is None else job.queue)
 
     def resolve(self, namespace: str, queue: str) -> str:
-        """Return the queue that a name means in a namespace. A LocalQueue leads to its ClusterQueue.
+        """Return the queue that a name in a namespace means. A LocalQueue leads to its ClusterQueue.
 
-        A missing name, and a name that is not granted to the namespace, mean the queue of the namespace.
+        queue: the name, "" for none. A missing name, and one that is not granted to the namespace, mean the queue of
+        the namespace.
         """
         return self._granted_queue(namespace, queue) or self._namespace_queue(namespace)
 
@@ -298,8 +304,8 @@ class QueueUsage:
         """Return the queue that pays for a gang without a job: the one that its PodGroup names, else the one that its
         pod names.
 
-        pod, group: None if the gang has none. If that name is not granted, the queue of the namespace pays, and
-        `ungranted` gets the reason.
+        pod, group: None if the gang has none. If the name is not granted, the queue of the namespace pays, and
+        `ungranted` gets the reason under the name of the gang.
         """
         pod_queue = queue_named_by(pod) if pod is not None else ""
         if group is not None:
@@ -323,7 +329,7 @@ class QueueUsage:
         namespace_queue = NAMESPACE + namespace
         if queue in ("", namespace_queue) or self._granted_queue(namespace, queue):
             return ""
-        if queue == _VOLCANO_DEFAULT and not self._shares.exists(queue):
+        if queue == _VOLCANO_DEFAULT and not self._queue_cache.exists(queue):
             return ""
         name, paying_queue = queue[:_MAX_NAME], self._namespace_queue(namespace)
         return f"no queue grants the name {name!r} to namespace {namespace}, so it counts in {paying_queue}"
@@ -331,16 +337,16 @@ class QueueUsage:
     def _granted_queue(self, namespace: str, queue: str) -> str:
         """Return the queue that a name in a job of this namespace means; "" if the namespace may not use it.
 
-        A LocalQueue means its ClusterQueue.
+        A LocalQueue of the namespace means its ClusterQueue; its name goes before that of any other queue.
         """
         cluster_queue = self._local.get(f"{namespace}/{queue}", "")
-        if cluster_queue and self._shares.is_cluster_queue(cluster_queue):
+        if cluster_queue and self._queue_cache.is_cluster_queue(cluster_queue):
             return cluster_queue
-        return queue if self._shares.grants(queue, namespace) else ""
+        return queue if self._queue_cache.grants(queue, namespace) else ""
 
     def _namespace_queue(self, namespace: str) -> str:
         """Return the queue that pays for pods of a namespace that name no granted queue."""
-        return self._shares.queue_of_namespace.get(namespace) or NAMESPACE + namespace
+        return self._queue_cache.queue_of_namespace.get(namespace) or NAMESPACE + namespace
 
 
 def queue_named_by(pod: Pod) -> str:

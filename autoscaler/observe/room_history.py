@@ -1,7 +1,7 @@
 """Follow room over time: room that is idle, room that is promised by leaving workers, and room that stays unused.
 
 Idle: a restart for room that another job takes at once is useless, and nobody knows whether room stays idle. Waiting
-one restart time before growing costs at most twice the optimum (ski rental).
+one restart time before growing costs at most twice the optimum (ski rental). The default waits 0.75 of it.
 
 Promised: a finalizer or a long grace may keep a terminating pod, and a controller may not follow a resize. Room that is
 still taken after `promise_s` no longer counts as free, so other jobs make room.
@@ -34,41 +34,47 @@ class _FreeRoom:
     """The free amount of one resource in one place over a span of time."""
 
     since_s: float  # first observation
-    # (amount, when it was last observed), ascending in both: the amounts that may still be the minimum of the span.
-    minima: deque[tuple[int, float]] = field(default_factory=deque)
+    # Candidates for the minimum of the span: (amount, last time it was the free amount), both ascending.
+    candidates: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, free: int, now_s: float, span_s: float) -> int:
-        """Store the amount that is free now.
+        """Store the amount that is free now. Return the minimum over the last `span_s` seconds.
 
-        Return the minimum over the last `span_s` seconds; 0 if it is observed for less than that. now_s: by the
-        monotonic clock.
+        0 if the room is observed for less than that. now_s: by the monotonic clock, never earlier than in the last
+        call.
         """
-        minima = self.minima
-        if minima:
-            minima[-1] = minima[-1][0], now_s
-        while minima and minima[0][1] <= now_s - span_s:
-            minima.popleft()
-        while minima and minima[-1][0] >= free:
-            minima.pop()
-        minima.append((free, _FOREVER_S))
-        return minima[0][0] if now_s - self.since_s >= span_s else 0
+        candidates = self.candidates
+        if candidates:
+            candidates[-1] = candidates[-1][0], now_s
+        while candidates and candidates[0][1] <= now_s - span_s:
+            candidates.popleft()
+        while candidates and candidates[-1][0] >= free:
+            candidates.pop()
+        candidates.append((free, _FOREVER_S))
+        return candidates[0][0] if now_s - self.since_s >= span_s else 0
 
     def due_s(self, span_s: float) -> float:
-        """Return when the minimum over the span rises next, if nothing changes, by the clock of `update`."""
-        return max(self.since_s, self.minima[0][1] if len(self.minima) > 1 else self.since_s) + span_s
+        """Return when the minimum over the span may rise next, if nothing changes, by the clock of `update`.
+
+        Before `span_s` seconds of observation that is their end. It may lie in the past if nothing will rise.
+        """
+        return max(self.since_s, self.candidates[0][1] if len(self.candidates) > 1 else self.since_s) + span_s
 
 
 class IdleRoom:
-    """The free room of each place and resource over time. span_s: how long room has to be free to count as idle."""
+    """The free room of each place and resource over time. A place is NODES, all nodes together, or the name of a queue.
+
+    span_s: how long room has to be free to count as idle, in seconds.
+    """
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._rooms: dict[tuple[str, str], _FreeRoom] = {}  # by place (NODES or queue) and resource
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Store the free room of an observation.
+        """Store the free room of an observation. Return a copy of the observation with `idle_room` set.
 
-        Return the observation with `idle_room` set. now_s: by the monotonic clock.
+        A place or resource that is missing now is forgotten. now_s: by the monotonic clock.
         """
         before, self._rooms = self._rooms, {}
         idle_room: dict[str, dict[str, int]] = {}
@@ -78,9 +84,9 @@ class IdleRoom:
         return replace(observation, idle_room=idle_room)
 
     def due_s(self, now_s: float) -> float:
-        """Return when more room will count as idle if nothing changes; infinity for never.
+        """Return when more room may count as idle next if nothing changes; infinity for never.
 
-        Both by the monotonic clock.
+        now_s and the result: by the monotonic clock.
         """
         dues = (room.due_s(self._span_s) for room in self._rooms.values())
         return min((due_s for due_s in dues if due_s > now_s), default=_FOREVER_S)
@@ -111,9 +117,10 @@ class Promises:
         self._since: dict[JobKey, tuple[int, float]] = {}  # promised workers, and since when they are no fewer
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Store since when leaving workers of each job hold room. now_s: by the monotonic clock.
+        """Store since when leaving workers of each job hold room. Return the observation with `overdue` set for each
+        job whose room stays promised for longer than `promise_s`.
 
-        Returns the observation with `overdue` set for each job whose room stays promised for longer than `promise_s`.
+        `observation` itself if there is no such job. now_s: by the monotonic clock.
         """
         before, self._since = self._since, {}
         overdue_jobs: set[JobKey] = set()
@@ -167,9 +174,10 @@ class _StrikeRecord:
     until_s: float = 0.0  # end of its back-off
 
     def add_strike(self, now_s: float, free_strikes: int) -> None:
-        """Count one more unused room, and begin a back-off that doubles. The first `free_strikes` strikes have none.
+        """Count one more unused room, and begin a back-off that doubles, up to MAX_BACKOFF_S. The first `free_strikes`
+        strikes have none.
 
-        now_s: by the monotonic clock. The count begins again after a long time without strikes.
+        now_s: by the monotonic clock. The count begins again after FORGET_S + MAX_BACKOFF_S without strikes.
         """
         self.times = 1 if now_s - self.at_s > FORGET_S + MAX_BACKOFF_S else self.times + 1
         self.at_s = now_s
@@ -202,10 +210,10 @@ class UnusedRoom:
         self._givers: dict[JobKey, _Giver] = {}
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Follow kept room and givers. Return the observation with two marks. now_s: by the monotonic clock.
+        """Follow kept room and givers. Return the observation with two marks; itself if there is nothing to mark.
 
         `unbindable`: on a waiting job that is in a back-off, for which no room is kept. `size_before`: on a job whose
-        given room was left unused, so that it gets its workers back.
+        given room was left unused, so that it gets its workers back. now_s: by the monotonic clock.
         """
         if not (self._kept_rooms or self._owners or self._givers):
             return observation
@@ -221,7 +229,7 @@ class UnusedRoom:
         """Return the observation with `unbindable` on waiting jobs in a back-off, and `size_before` on jobs whose
         workers were given up without use.
 
-        now_s: by the monotonic clock.
+        `observation` itself if there are none. now_s: by the monotonic clock.
         """
         waiting = (each for each in observation.jobs if each.is_waiting)
         reasons = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
@@ -232,8 +240,9 @@ class UnusedRoom:
         return replace(observation, jobs=tuple(marked))
 
     def strikes(self, now_s: float) -> tuple[Strike, ...]:
-        """Return who has left room unused, the longest remaining back-off first, for the next leader. now_s: monotonic
-        clock.
+        """Return the strikes of each job and namespace that has left room unused, the longest remaining back-off first.
+
+        They are for the next leader. now_s: by the monotonic clock.
         """
         strikes = [
             Strike(owner, each.times, now_s - each.at_s, max(0.0, each.until_s - now_s))
@@ -244,8 +253,8 @@ class UnusedRoom:
     def restore_strikes(self, strikes: Iterable[Strike], now_s: float) -> None:
         """Store the strikes of the previous leader.
 
-        A back-off ends after MAX_BACKOFF_S at the latest. A longer back-off that is known here stays. now_s: by the
-        monotonic clock.
+        A back-off ends after MAX_BACKOFF_S at the latest. Strikes that are known here stay if their back-off ends
+        later. now_s: by the monotonic clock.
         """
         for each in strikes:
             until_s = now_s + min(each.left_s, MAX_BACKOFF_S)
@@ -253,9 +262,10 @@ class UnusedRoom:
                 self._owners[each.owner] = _StrikeRecord(each.times, now_s - each.age_s, until_s)
 
     def record_decision(self, observation: Observation, steps: Iterable[Step], now_s: float) -> None:
-        """Store a decision: room is kept for jobs whose scheduler has its turn; other jobs give workers.
+        """Store a decision: for which jobs room is kept (SCHEDULERS_TURN), and which jobs give workers, and to whom.
 
-        now_s: by the monotonic clock.
+        Room that was kept for a job without this reason is forgotten, without a strike. observation, steps: of the
+        decision. now_s: by the monotonic clock.
         """
         served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
         self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
@@ -269,7 +279,8 @@ class UnusedRoom:
                 giver.beneficiaries.add(step.beneficiary)
 
     def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
-        """Forget a kept room that was taken, and add a strike for one that was left unused for `bind_s`.
+        """Forget a kept room that was taken. Forget, with a strike, one that was left unused for `bind_s`, or whose job
+        ended without it.
 
         each: the state of the job, None for a deleted one. A job that binds further pods gets `bind_s` again. now_s: by
         the monotonic clock.
@@ -295,7 +306,8 @@ class UnusedRoom:
     def _add_strikes(self, key: JobKey, now_s: float) -> None:
         """Add a strike to a job and to its namespace, and set `left_unused` on the givers that shrank for the job.
 
-        key: of the job that left its room unused. now_s: by the monotonic clock.
+        The first FREE_STRIKES of a namespace begin no back-off. key: of the job that left its room unused. now_s: by
+        the monotonic clock.
         """
         for owner, free_strikes in ((key, 0), (key.namespace, FREE_STRIKES)):
             self._owners.setdefault(owner, _StrikeRecord()).add_strike(now_s, free_strikes)
@@ -303,10 +315,11 @@ class UnusedRoom:
             giver.left_unused |= key in giver.beneficiaries
 
     def _settle_giver(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
-        """Forget a giver that needs nothing any more, and add strikes for its beneficiaries that have ended.
+        """Forget a giver that needs nothing any more, and add strikes for its beneficiaries that ended without taking
+        the room.
 
-        It needs nothing if its room was taken, it has its size again, it was deleted, or it gave more than FORGET_S
-        ago. jobs: all jobs. now_s: by the monotonic clock.
+        It needs nothing if no beneficiary waits and none has left its room unused, if it has its size again, if it was
+        deleted, or if it gave more than FORGET_S ago. jobs: all jobs. now_s: by the monotonic clock.
         """
         giver, state = self._givers[key], jobs.get(key)
         for beneficiary in sorted(giver.beneficiaries):
@@ -323,7 +336,7 @@ class UnusedRoom:
         """Return why no room is kept for a waiting job now: its back-off, or that of its namespace; "" without a
         back-off.
 
-        now_s: by the monotonic clock.
+        each: the state of the job. now_s: by the monotonic clock.
         """
         key = each.job.key
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
@@ -345,7 +358,10 @@ class UnusedRoom:
 
 
 def _with_mark(each: JobState, reasons: dict[JobKey, str], sizes_before: dict[JobKey, int]) -> JobState:
-    """Return the job with its entries of `reasons` as `unbindable` and of `sizes_before` as `size_before`."""
+    """Return the job with its entries of `reasons` as `unbindable` and of `sizes_before` as `size_before`.
+
+    A reason that the job has already stays. The job itself is returned if it has no entry. each: the state of the job.
+    """
     why, size_before = reasons.get(each.job.key, ""), sizes_before.get(each.job.key, 0)
     if not why and not size_before:
         return each

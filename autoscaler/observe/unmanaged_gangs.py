@@ -66,7 +66,10 @@ def read_pod_group(dialect: Dialect, raw: Object) -> PodGroupState:
 
 
 def _stated_min(dialect: Dialect, spec: Object) -> int | None:
-    """Return how many members start together as the PodGroup states it, >= 1; None if it states no such number."""
+    """Return how many members start together as the PodGroup states it, >= 1; None if it states no such number.
+
+    dialect: of the PodGroup. spec: its spec. A number above _MAX_MEMBERS counts as none.
+    """
     minimum: Any = spec.get("minMember")
     if dialect is Dialect.NATIVE:
         minimum = native_min(spec.get("schedulingPolicy"))
@@ -76,7 +79,12 @@ def _stated_min(dialect: Dialect, spec: Object) -> int | None:
 
 
 def _member_share(min_resources: Any, members: int) -> PodShape | None:
-    """Return the shape of one of `members` members, by its share of minResources; None if that cannot be read."""
+    """Return the shape of one of `members` members, by its share of minResources, rounded up; None if that cannot be
+    read.
+
+    min_resources: resource -> quantity of all members together, as the PodGroup states it. The resource "pods" is
+    always 1.
+    """
     if not isinstance(min_resources, dict) or not min_resources:
         return None
     if not all(isinstance(text, str | int | float) for text in min_resources.values()):
@@ -109,9 +117,9 @@ class TerminatingPods:
             self._since.pop(uid, None)
 
     def uids_with_promised_room(self, monotonic_s: float) -> Iterator[str]:
-        """Yield, sorted, the uids of terminating pods seen for at most PROMISE_S; their room counts as free.
+        """Yield, sorted, the uids of terminating pods whose room counts as free: for at most PROMISE_S.
 
-        The time of a pod begins with the first call that sees it. monotonic_s: now by the monotonic clock.
+        The time of a pod begins with the first call after its `put`. monotonic_s: now by the monotonic clock.
         """
         for uid, since_s in sorted(self._since.items()):
             if since_s is None:
@@ -186,7 +194,7 @@ class UnmanagedGangs:
         self._groups[group.key] = group
 
     def drop_group(self, key: GangKey) -> None:
-        """Drop a deleted PodGroup."""
+        """Drop a deleted PodGroup. An unknown one is ignored."""
         self._groups.pop(key, None)
 
     def waiting(
@@ -215,13 +223,16 @@ class UnmanagedGangs:
     def scraped_jobs(self) -> Iterator[tuple[JobKey, Pod]]:
         """Yield (owner that Prometheus attaches to the series of these pods, one of its pods), by owner.
 
-        At most MAX_SCRAPED_JOBS, since a tenant creates as many owners as it likes.
+        Only the first MAX_SCRAPED_JOBS, since a tenant creates as many owners as it likes.
         """
         for key in sorted(self._scraped)[:MAX_SCRAPED_JOBS]:
             yield key, next(iter(self._scraped[key].values()))
 
     def started(self, key: JobKey) -> bool:
-        """Return True if any member of a gang has had a node, also a member that was deleted since."""
+        """Return True if any member of a gang has had a node, also a member that was deleted since.
+
+        Only the last _MAX_STARTED such gangs are remembered.
+        """
         return (key.namespace, key.name) in self._started
 
     def all_gangs(self) -> Iterator[tuple[JobKey, PodGroupState | None, list[tuple[Pod, PodShape]]]]:
@@ -236,7 +247,11 @@ class UnmanagedGangs:
     def _job_state(
         self, key: GangKey, group: PodGroupState | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
     ) -> JobState | None:
-        """Return a gang as a job of one size that lacks workers; None if it has its min, or no shape is known."""
+        """Return a gang as a job of one size that lacks workers; None if it lacks no member to its min, or no shape is
+        known.
+
+        members: (pod, shape) of each; the list is sorted by rank. Its entry in `about` is set. group: None for none.
+        """
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
         unbound = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
@@ -255,7 +270,7 @@ class UnmanagedGangs:
         """Return why no scheduler binds what a gang lacks to its min, "" if one can.
 
         unbound: members without a node. lacking: how many more members need a node. to_come: members that do not exist
-        yet.
+        yet. group: None for none.
         """
         if not unbound:
             return (
@@ -267,9 +282,10 @@ class UnmanagedGangs:
         return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
     def _job_key(self, key: GangKey, group: PodGroupState | None, first: Pod | None) -> JobKey:
-        """Return the name of a gang: that of its PodGroup, else that of its pods. Also sets its entry in `about`.
+        """Return the name of a gang: that of its PodGroup, else that of its pods. Also set its entry in `about`.
 
-        first: a pod without a node, to which Events go if there is no PodGroup; None for none.
+        first: a pod without a node, to which Events go if there is no PodGroup; None for none: then `about` has no
+        entry.
         """
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
@@ -292,7 +308,8 @@ def _needed_shapes(group: PodGroupState | None, unbound: list[tuple[Pod, PodShap
     known.
 
     Those of the unbound members come first. Pods that do not exist yet get the shape of the first unbound member, else
-    of the PodGroup. unbound: members without a node. needed: how many more pods need a node; 0 or less for none.
+    of the PodGroup. group: None for none. unbound: members without a node. needed: how many more pods need a node; 0 or
+    less for none.
     """
     shapes = [shape for _, shape in unbound[:needed]] if needed > 0 else []
     main = shapes[0] if shapes else group.shape if group is not None else None
@@ -307,10 +324,11 @@ def _job(
     shapes: list[PodShape],
     lookups: _Lookups,
 ) -> Job:
-    """Return the job that stands for a gang.
+    """Return the job that stands for a gang. Its size, min and max are the members with a node and those that it lacks
+    of the first shape.
 
-    unbound: members without a node. bound: number of members with a node. shapes: of the pods that it lacks, at least
-    one.
+    Members of other shapes are other roles. unbound: members without a node. bound: number of members with a node.
+    shapes: of the pods that it lacks, at least one. group: None for none. lookups: of queue and priority.
     """
     first = unbound[0][0] if unbound else None
     other_shapes = Counter(shape for shape in shapes if shape != shapes[0])
@@ -336,7 +354,11 @@ def _job(
 
 
 def _min_members(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> int:
-    """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
+    """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist.
+
+    If its pods state different numbers, the largest counts. group: None for none. members: at least one if `group`
+    states no min.
+    """
     if group is not None and group.minimum is not None:
         return group.minimum
     memberships = [membership(pod) for pod, _ in members]
@@ -347,7 +369,7 @@ def _min_members(group: PodGroupState | None, members: list[tuple[Pod, PodShape]
 def _waiting_since(group: PodGroupState | None, waiting: list[tuple[Pod, PodShape]]) -> str:
     """Return since when a gang waits, RFC 3339; "" if unknown.
 
-    That is the oldest creation among the waiting pods and the PodGroup.
+    That is the oldest creation among the waiting pods and the PodGroup. group: None for none.
     """
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

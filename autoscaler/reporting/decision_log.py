@@ -49,7 +49,7 @@ class UsageLine(msgspec.Struct, tag_field="line", tag="usage", omit_defaults=Tru
     at: str  # end of the period, RFC 3339
     seconds: float  # measured time of the period, >= 0
     queue: str
-    jobs: tuple[JobUsage, ...] = ()
+    jobs: tuple[JobUsage, ...] = ()  # each job, or all pods without a job, that held its GPUs
     lent_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that others used, by the queue that borrowed them
     returned_gpus: dict[str, float] = {}  # GPUs that it got back, by the queue that had borrowed them
     idle_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that nobody used, by reason
@@ -81,9 +81,8 @@ def is_usage(line: bytes) -> bool:
 
 
 def read_usage_line(line: bytes) -> UsageLine:
-    """Return the usage of a line of the decision log.
-
-    Raises BadLine if it cannot be read, or a number is out of bounds.
+    """Return the usage of a line of the decision log. Raises BadLine if it cannot be read, or a number is out of
+    bounds.
     """
     usage = _decode_line(_USAGE_DECODER, line)
     amounts = [usage.seconds, usage.won_gpu_s, usage.cost_gpu_s]
@@ -108,13 +107,15 @@ def _decode_line(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
 
 
 def usage_lines(sums: UsageSums, now_s: float) -> list[UsageLine]:
-    """Return one line for each queue that used, lent, got back or left idle any GPUs, sorted by queue.
+    """Return one line for each queue that used, lent, got back or left idle any GPUs, or had costs, sorted by queue.
 
-    now_s: end of the period, in seconds since 1970.
+    sums: of the period. now_s: end of the period, in seconds since 1970.
     """
     by_queue: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(dict))
     for holder, gpu_s in sums.held_gpu_s.items():
-        use = JobUsage(holder.job, holder.owner, _round_amount(gpu_s), _round_amount(sums.elastic.get(holder, 0.0)))
+        use = JobUsage(
+            holder.job, holder.owner_label, _round_amount(gpu_s), _round_amount(sums.elastic.get(holder, 0.0))
+        )
         by_queue[holder.queue]["jobs"][holder] = use
     for name, pairs in (("lent_gpu_s", sums.lent), ("returned_gpus", sums.returned)):
         for (source, borrower), amount in pairs.items():
@@ -123,7 +124,7 @@ def usage_lines(sums: UsageSums, now_s: float) -> list[UsageLine]:
     for (queue, reason), gpu_s in sums.idle.items():
         if gpu_s:
             by_queue[queue]["idle_gpu_s"][reason] = _round_amount(gpu_s)
-    for name, amounts in (("won_gpu_s", sums.won), ("cost_gpu_s", sums.cost)):
+    for name, amounts in (("won_gpu_s", sums.gained), ("cost_gpu_s", sums.cost)):
         for queue, amount in amounts.items():
             by_queue[queue][name] = _round_amount(amount)
     at = rfc3339(now_s)
@@ -158,7 +159,7 @@ class Decisions:
     def new(self, steps: Iterable[Step]) -> list[Step]:
         """Return the steps that differ from the last ones in reason or size, and remember all steps for the next call.
 
-        steps: of all jobs; a job without a step is forgotten.
+        steps: of all jobs; a job without a step is forgotten. A step that differs only in its detail is not returned.
         """
         before, self._last = self._last, {step.key: step for step in steps}
         return [step for key, step in self._last.items() if not _is_same(before.get(key), step)]
@@ -170,7 +171,7 @@ def _is_same(before: Step | None, step: Step) -> bool:
 
 
 def log_record(step: Step) -> dict[str, Any]:
-    """Return the fields of a decision for the process log."""
+    """Return the fields of a decision for the process log. `detail` and `for_job` are absent if they are empty."""
     record: dict[str, Any] = {
         "job": str(step.key),
         "workers_before": step.current,
@@ -184,7 +185,7 @@ def log_record(step: Step) -> dict[str, Any]:
     return record
 
 
-def sentence(step: Step) -> str:
+def event_text(step: Step) -> str:
     """Return a decision as the text of an Event: the change of size or the present size, and the reason."""
     reason = step.detail or step.reason.value
     if step.changes:

@@ -179,8 +179,9 @@ def _simulate_futures(
 def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, guess: bool) -> Estimate:
     """Return the estimate of a job from its simulated starts: earliest, median and latest.
 
-    starts_s: seconds from now in each future, ascending; NEVER for a future without a start. running: number of running
-    jobs. rank: number of waiting jobs before it. guess: True if too few run times are known. now_s: seconds since 1970.
+    NEVER if no future has a start. starts_s: seconds from now in each future, ascending; NEVER for a future without a
+    start. running: number of running jobs. rank: number of waiting jobs before it. guess: True if too few run times are
+    known. now_s: seconds since 1970.
     """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
@@ -326,7 +327,8 @@ class RuntimeStats:
     def of(self, queue: str) -> Floats:
         """Return the run times of a queue's jobs, in seconds, ascending. The array is cached: do not change it.
 
-        A queue with fewer than MIN_RUN_TIMES gets those of all queues; they are empty if they are too few, too.
+        A queue with fewer than MIN_RUN_TIMES gets those of all queues together; the array is empty if these are too
+        few, too.
         """
         queue_times: Sequence[float] = self._of.get(queue, ())
         name = queue if len(queue_times) >= MIN_RUN_TIMES else ""
@@ -338,9 +340,9 @@ class RuntimeStats:
     def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
         """Return how long jobs still run, in seconds, float[draws, jobs].
 
-        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: quantiles, 0..1,
-        float[draws, jobs]: the time of a larger quantile is longer or equal. Each known run time above a job's age is
-        equally likely, and so is a time beyond all of them.
+        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs], by now. chances: quantiles,
+        0..1, float[draws, jobs]: the time of a larger quantile is longer or equal. Each known run time above a job's
+        age is equally likely, and so is a time beyond all of them.
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()
@@ -376,7 +378,8 @@ class RuntimeStats:
 def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
     """Return how much longer jobs of these ages run, in seconds. chances: 0..1.
 
-    A job runs x times its age longer with a probability of 1 / (1 + x).
+    A job runs at least x times its age longer with a probability of 1 / (1 + x), for x up to 99. Ages below MIN_AGE_S
+    count as MIN_AGE_S.
     """
     capped = np.minimum(chances, _MAX_CHANCE)
     longer_s: Floats = np.maximum(ages_s, MIN_AGE_S) * capped / (1 - capped)
@@ -440,7 +443,7 @@ class DemandGroup:
         """Charge one job of the group. Return what it has taken, for `leave`; None, with nothing charged, if it does
         not fit.
 
-        The result is [] for a request with a tier: its room is then never given back in this future.
+        The result is [] for a request with a tier, and `leave` then gives nothing back.
         """
         request, room, quota = self.request, free_room.room, free_room.quota
         if request.tier is not None:
@@ -495,8 +498,9 @@ def simulate(
 ) -> dict[int, float]:
     """Return rank -> start of waiting jobs in one future, in seconds from now. A job without a start has no entry.
 
-    draw: number of the future. start: the room now; it is not charged. lent: queues whose elastic workers have left.
-    remaining_s: how long running jobs still run, in seconds, float[jobs]. groups: the waiting jobs by request.
+    draw: number of the future. start: the room now; it is not charged. running: the running jobs. lent: queues whose
+    elastic workers have left. remaining_s: how long these jobs still run, in seconds, float[jobs]. groups: the waiting
+    jobs by request. Only the first MAX_ENDS ends are simulated.
     """
     free_room, starts, heads = start.copied(), dict[int, float](), _DemandGroups(groups)
     soonest = (

@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.model import Gpus, JobState, Observation, Step, bound, free, largest, total
+from turnout.autoscaler.model import (
+    Gpus,
+    JobState,
+    Observation,
+    Step,
+    gpu_limit,
+    largest_gpu_amount,
+    remaining_gpus,
+    total_gpus,
+)
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import QueueShare, bounds_several
 from turnout.kube import labels
@@ -37,10 +46,13 @@ def configmap_name(queue: str) -> str:
     return f"{PREFIX}{plain}-{digest}" if plain else PREFIX + digest
 
 
-def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
-    """Return queue -> data of its ConfigMap. Equal input gives equal data. steps: the last decision.
+def queue_configmaps(
+    observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool
+) -> dict[str, dict[str, str]]:
+    """Return queue -> data of its ConfigMap, for each queue that an object describes or a job names.
 
-    Queues without an object appear if a job names them. gpus: the resources that count as a GPU.
+    Equal input gives equal data. Quotas that bound several queues are left out. steps: the last decision. gpus: the
+    resources that count as a GPU. dry_run: True if sizes are only reported.
     """
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
@@ -60,7 +72,8 @@ def _queue_entry(
 ) -> dict[str, Any]:
     """Return the status of one queue for its ConfigMap; at most MAX_JOBS jobs in each list, the rest is counted.
 
-    queue: None without an object. jobs: of the queue. decided: job -> its last step.
+    queue: None if no object describes it. jobs: of the queue. decided: job -> its last step. dry_run: True if nothing
+    is written.
     """
     waiting = [each for each in jobs if each.is_waiting]
     lent = sorted(
@@ -82,14 +95,14 @@ def _queue_entry(
 def _gpus(queue: QueueShare, gpus: Gpus) -> dict[str, int]:
     """Return type of amount (used, limit, deserved, headroom, free) -> GPUs of a queue.
 
-    Amounts not stated are left out.
+    A limit, deserved share or headroom that the queue does not state is left out, and so is `free` without a limit.
     """
     amounts = {
-        "used": total(queue.used, gpus),
-        "limit": bound(queue.limit, gpus),
-        "deserved": bound(queue.deserved, gpus),
-        "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
-        "free": free(queue.limit, queue.used, gpus),
+        "used": total_gpus(queue.used, gpus),
+        "limit": gpu_limit(queue.limit, gpus),
+        "deserved": gpu_limit(queue.deserved, gpus),
+        "headroom": largest_gpu_amount(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
+        "free": remaining_gpus(queue.limit, queue.used, gpus),
     }
     return {type_: amount for type_, amount in amounts.items() if amount is not None}
 
@@ -114,7 +127,7 @@ def _job_entry(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any
 
 
 def _elastic_workers(state: JobState) -> int:
-    """Return how many workers above the min of a job have a node."""
+    """Return how many workers of a job have a node beyond its min."""
     return max(0, state.bound_workers - state.job.bounds.minimum)
 
 
@@ -154,7 +167,8 @@ class AnnotatedJobs:
     def missing(
         self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
     ) -> Iterator[PodAnnotations]:
-        """Yield the annotations that pods of these jobs lack. Consume the whole iterator, or jobs are checked again.
+        """Yield the annotations that pods of these jobs lack. Consume the whole iterator: else the jobs after the last
+        one that it has reached are checked again.
 
         A job whose state is the same object as in the last call, and that lacked nothing, is skipped. notes: returns
         pod name -> annotations of a job's pods.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from math import inf, isfinite
 
-from turnout.autoscaler.model import Gpus, JobState, QueueOrder, Reason, Step, bound, free, total
+from turnout.autoscaler.model import Gpus, JobState, QueueOrder, Reason, Step, gpu_limit, remaining_gpus, total_gpus
 from turnout.autoscaler.reporting.usage import gpus_of, missing_gpus
 from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.jobs.queues.model import QueueShare, bounds_several
@@ -71,7 +71,8 @@ class Snapshot:
 def waiting_since_s(state: JobState, now_s: float) -> float:
     """Return since when a job waits, in seconds since 1970; `now_s` if that is not known.
 
-    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node.
+    That is the creation of the job; or, if it has workers on nodes or finished ones, the creation of its oldest worker
+    without a node.
     """
     without_node_s = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
     return without_node_s if state.bound_workers or state.finished else unix_s(state.job.created) or without_node_s
@@ -118,7 +119,10 @@ def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -
 
 
 def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
-    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue lack to reach their mins."""
+    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue lack to reach their mins.
+
+    jobs: all. Jobs that do not wait have no entry.
+    """
     sums: dict[str, int] = defaultdict(int)
     ahead: dict[JobKey, int] = {}
     for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
@@ -136,15 +140,18 @@ def prediction_result(estimate: Start, started_s: float) -> str:
 
 
 def _queue_samples(snapshot: Snapshot, gpus: Gpus) -> Iterator[Sample]:
-    """Yield the GPUs of each queue by type; no sample for an amount that the queue does not state."""
+    """Yield the GPUs of each queue by type; no sample for an amount that the queue does not state.
+
+    snapshot: of the decision. gpus: the resources that count as a GPU.
+    """
     for name, queue in snapshot.queues.items():
         if bounds_several(name):
             continue
         amounts = {
-            "limit": bound(queue.limit, gpus),
-            "deserved": bound(queue.deserved, gpus),
-            "used": total(queue.used, gpus),
-            "available": free(queue.limit, queue.used, gpus),
+            "limit": gpu_limit(queue.limit, gpus),
+            "deserved": gpu_limit(queue.deserved, gpus),
+            "used": total_gpus(queue.used, gpus),
+            "available": remaining_gpus(queue.limit, queue.used, gpus),
         }
         for type_, amount in amounts.items():
             if amount is not None:
@@ -185,8 +192,8 @@ class _Sums:
 
 
 def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobState]) -> Iterator[Sample]:
-    """Yield the sums over the jobs of each queue, zeros included. jobs_with_series: the jobs that have series of their
-    own.
+    """Yield the sums over the jobs of each queue, zeros included. jobs_with_series: the jobs that have series of
+    their own.
     """
     sums = {name: _Sums() for name in sorted(snapshot.names())}
     sums_of_job: dict[JobKey, _Sums] = {}
@@ -231,6 +238,7 @@ def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, max_jobs: int) -> li
     """Return at most `max_jobs` jobs to have series of their own: in each queue waiting jobs first, then by GPUs.
 
     The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
+    Queues come by name.
     """
     by_queue: dict[str, list[JobState]] = defaultdict(list)
     for each in jobs:

@@ -14,7 +14,17 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step, bound, free, largest, total
+from turnout.autoscaler.model import (
+    Gpus,
+    JobState,
+    Observation,
+    Reason,
+    Step,
+    gpu_limit,
+    largest_gpu_amount,
+    remaining_gpus,
+    total_gpus,
+)
 from turnout.autoscaler.scaling.free_room import lacking_pods
 from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.jobs.queues.model import QueueShare, bounds_several
@@ -42,9 +52,9 @@ Pair = tuple[str, str]  # the queue that lends and the queue that borrows
 class UsedBy(NamedTuple):
     """A holder of GPUs: a job, or all pods of a queue that belong to no job."""
 
-    queue: str
+    queue: str  # that pays for the pods
     job: str = ""  # KIND/NAMESPACE/NAME; "" for pods without a job
-    owner: str = ""  # the value of the configured label; "" without one
+    owner_label: str = ""  # the value of the label that --owner-label names; "" without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,8 @@ class UsageRates:
 
     held_gpus: Mapping[UsedBy, float] = field(default_factory=dict)  # GPUs of pods with a node, >= 0
     elastic: Mapping[UsedBy, float] = field(default_factory=dict)  # GPUs of workers above the min, >= 0
-    won: Mapping[str, float] = field(default_factory=dict)  # by queue: GPUs at the min that would run as fast, >= 0
+    # By queue: the speed that elastic workers add, as a number of GPUs at the speed of the min, >= 0.
+    gained: Mapping[str, float] = field(default_factory=dict)
     lent: Mapping[Pair, float] = field(default_factory=dict)  # GPUs, >= 0
     idle: Mapping[tuple[str, str], float] = field(default_factory=dict)  # GPUs by queue and IdleReason, >= 0
 
@@ -63,36 +74,37 @@ def usage_rates(
     steps: Iterable[Step],
     free_gpus: int,
     gpus: Gpus,
-    headroom: Mapping[str, int] | None = None,
-    owner_of: Callable[[JobKey], str] = lambda _: "",
+    policy_headroom: Mapping[str, int] | None = None,
+    owner_label_of: Callable[[JobKey], str] = lambda _: "",
 ) -> UsageRates:
     """Return who uses, lends and leaves idle which GPUs now.
 
     steps: one for each job. free_gpus: GPUs on ready nodes that no pod uses. gpus: the resources that count as a GPU.
-    headroom: the admin's, by resource; None for none. owner_of: returns the owner of a job, "" for none.
+    policy_headroom: `Policy.headroom`, by resource; None for none. owner_label_of: returns the value of a job's label
+    that `--owner-label` names, "" without one.
     """
     held_gpus: dict[UsedBy, float] = {}
     elastic: dict[UsedBy, float] = {}
-    won: dict[str, float] = defaultdict(float)
+    gained: dict[str, float] = defaultdict(float)
     in_jobs: dict[str, float] = defaultdict(float)
     for each in observation.jobs:
         if not (amount := _held_gpus(each, gpus)):
             continue
-        job, holder = each.job, UsedBy(each.job.queue, str(each.job.key), owner_of(each.job.key))
+        job, holder = each.job, UsedBy(each.job.queue, str(each.job.key), owner_label_of(each.job.key))
         held_gpus[holder] = amount
         in_jobs[job.queue] += amount
         if each.evictable_rows:
             worker_gpus, minimum = gpus_of(job.shape, gpus), job.bounds.minimum
             elastic[holder] = len(each.evictable_rows) * worker_gpus
-            won[job.queue] += (
+            gained[job.queue] += (
                 gain(job.curve, minimum, minimum, max(minimum, each.bound_workers)).share * minimum * worker_gpus
             )
     for name, queue in leaf_queues(observation.queues):
-        if (rest := total(queue.used, gpus) - in_jobs[name]) > 0:
+        if (rest := total_gpus(queue.used, gpus) - in_jobs[name]) > 0:
             held_gpus[UsedBy(name)] = rest
     lent_pairs = lending(elastic_gpus(observation.jobs, gpus), observation.queues, gpus)
-    idle = idle_gpus(observation, steps, free_gpus, gpus, headroom or {})
-    return UsageRates(held_gpus, elastic, won, lent_pairs, idle)
+    idle = idle_gpus(observation, steps, free_gpus, gpus, policy_headroom or {})
+    return UsageRates(held_gpus, elastic, gained, lent_pairs, idle)
 
 
 @lru_cache(maxsize=4096)
@@ -102,7 +114,7 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
 
 
 def elastic_gpus(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
-    """Return queue -> GPUs of workers above the min. A queue without any is left out."""
+    """Return queue -> GPUs of workers above the min that have a node. A queue without any is left out. jobs: all."""
     elastic: dict[str, int] = defaultdict(int)
     for each in jobs:
         if each.evictable_rows:
@@ -124,15 +136,16 @@ def leaf_queues(queues: Mapping[str, QueueShare]) -> Iterator[tuple[str, QueueSh
 
 
 def unused_shares(queues: Mapping[str, QueueShare], gpus: Gpus) -> Mapping[str, int]:
-    """Return queue -> GPUs of its share that it does not use. A queue without any, or without a share, is left out.
+    """Return queue -> GPUs of its share that it does not use. Queues that use all of it, or have no share, are left
+    out.
 
-    The share is the deserved share of the queue, else its limit.
+    The share is the deserved share of the queue, else its limit. Only leaf queues count.
     """
     unused_of_queue = {}
     for name, queue in leaf_queues(queues):
-        unused = free(queue.deserved, queue.used, gpus)
+        unused = remaining_gpus(queue.deserved, queue.used, gpus)
         if unused is None:
-            unused = free(queue.limit, queue.used, gpus)
+            unused = remaining_gpus(queue.limit, queue.used, gpus)
         if unused:
             unused_of_queue[name] = unused
     return unused_of_queue
@@ -147,17 +160,19 @@ def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, QueueShare], 
     borrowed_of_queue = {}
     for name, amount in elastic.items():
         queue = queues.get(name)
-        deserved = None if queue is None else bound(queue.deserved, gpus)
-        beyond_share = amount if queue is None or deserved is None else max(0, total(queue.used, gpus) - deserved)
+        deserved = None if queue is None else gpu_limit(queue.deserved, gpus)
+        beyond_share = amount if queue is None or deserved is None else max(0, total_gpus(queue.used, gpus) - deserved)
         if borrowed := min(amount, beyond_share):
             borrowed_of_queue[name] = borrowed
     return borrowed_of_queue
 
 
 def lending(elastic: Mapping[str, int], queues: Mapping[str, QueueShare], gpus: Gpus) -> Mapping[Pair, float]:
-    """Return (lender, borrower) -> GPUs that are lent now. OTHER lends the GPUs that are in no share.
+    """Return (lender, borrower) -> GPUs that are lent now. OTHER lends the GPUs that are in no share. Zeros are left
+    out.
 
-    elastic: queue -> GPUs of workers above the min.
+    elastic: queue -> GPUs of workers above the min. The GPUs of a borrower are split in proportion to the unused shares
+    of the other queues, and no queue lends more than its unused share in all.
     """
     borrowed, unused = borrowed_gpus(elastic, queues, gpus), unused_shares(queues, gpus)
     all_borrowed = sum(borrowed.values())
@@ -171,7 +186,12 @@ def lending(elastic: Mapping[str, int], queues: Mapping[str, QueueShare], gpus: 
 def split_return(
     borrower: str, returned_gpus: float, queues: Mapping[str, QueueShare], gpus: Gpus
 ) -> Mapping[str, float]:
-    """Return lender -> its part of the GPUs that a queue gives back, in the same proportion as they are lent."""
+    """Return lender -> its part of the GPUs that a queue gives back, in proportion to the unused shares of other queues
+    now.
+
+    No lender gets more than its unused share; OTHER gets the rest. borrower: the queue that gives back. returned_gpus:
+    how many.
+    """
     return split(returned_gpus, _without(unused_shares(queues, gpus), borrower))
 
 
@@ -188,7 +208,7 @@ def split(amount: float, weights: Mapping[str, int], all_amounts: float = 0.0) -
 
 
 def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
-    """Return the weights without that of one queue."""
+    """Return a copy of the weights without that of one queue."""
     return {name: weight for name, weight in weights.items() if name != queue}
 
 
@@ -196,14 +216,15 @@ def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
 
 
 def idle_gpus(
-    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
+    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, policy_headroom: Mapping[str, int]
 ) -> Mapping[tuple[str, str], float]:
     """Return (queue, reason) -> idle GPUs. Each reason is split among the queues in proportion to unused shares.
 
-    steps: one for each job. free_gpus: GPUs on ready nodes that no pod uses. headroom: the admin's, by resource.
+    OTHER has the part that is in no unused share. steps: one for each job. free_gpus: GPUs on ready nodes that no pod
+    uses. policy_headroom: `Policy.headroom`, by resource.
     """
     unused = unused_shares(observation.queues, gpus)
-    amounts = idle_by_reason(observation, steps, free_gpus, gpus, headroom)
+    amounts = idle_by_reason(observation, steps, free_gpus, gpus, policy_headroom)
     return {
         (queue, reason.value): part
         for reason, amount in amounts.items()
@@ -212,17 +233,17 @@ def idle_gpus(
 
 
 def idle_by_reason(
-    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
+    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, policy_headroom: Mapping[str, int]
 ) -> Mapping[IdleReason, int]:
     """Return reason -> idle GPUs; the amounts sum up to `free_gpus`. Reasons without GPUs are left out.
 
     GPUs are assigned to the reasons in this order: reserved, headroom, settling. The rest goes to the one reason that
-    `_Wants.reason_of_rest` returns. steps: one for each job. headroom: the admin's, by resource. A negative `free_gpus`
-    counts as 0.
+    `_Wants.reason_of_rest` returns. steps: one for each job. policy_headroom: `Policy.headroom`, by resource. A
+    negative `free_gpus` counts as 0.
     """
     wants = _Wants.read(observation, steps, gpus)
-    headroom_gpus = largest(headroom, gpus) + sum(
-        largest(queue.headroom, gpus) for queue in observation.queues.values()
+    headroom_gpus = largest_gpu_amount(policy_headroom, gpus) + sum(
+        largest_gpu_amount(queue.headroom, gpus) for queue in observation.queues.values()
     )
     ordered = (
         (IdleReason.RESERVED, wants.reserved),
@@ -264,11 +285,13 @@ class _Wants:
             if step.target < step.current:
                 leaving += (step.current - step.target) * worker_gpus
             wants._add(each, step.reason, observation.queues.get(each.job.queue), gpus)
-        wants.reserved += max(0, wants.awaited - leaving) + largest(observation.reserved, gpus)
+        wants.reserved += max(0, wants.awaited - leaving) + largest_gpu_amount(observation.reserved, gpus)
         return wants
 
     def _add(self, each: JobState, reason: Reason, queue: QueueShare | None, gpus: Gpus) -> None:
-        """Add what one job wants by the reason of its step. queue: of the job, None if unknown."""
+        """Add what one job wants by the reason of its step. each: the state of the job. queue: of the job, None if
+        unknown. Most reasons add nothing.
+        """
         worker_gpus = gpus_of(each.job.shape, gpus)
         match reason:
             case Reason.SCHEDULERS_TURN:
@@ -285,11 +308,11 @@ class _Wants:
                 self._add_unmet((each.next_size - each.job.replicas) * worker_gpus, queue, gpus)
 
     def _add_unmet(self, amount: int, queue: QueueShare | None, gpus: Gpus) -> None:
-        """Add the GPUs of a job without room, unless the limit of its queue is what stops it.
+        """Add the GPUs of a job without room, unless the limit of its queue is what stops it, or it needs none.
 
         amount: GPUs that it needs. queue: of the job, None if unknown.
         """
-        free_of_limit = None if queue is None else free(queue.limit, queue.used, gpus)
+        free_of_limit = None if queue is None else remaining_gpus(queue.limit, queue.used, gpus)
         if amount and (free_of_limit is None or amount <= free_of_limit):
             self.unmet.append(amount)
 
@@ -317,19 +340,19 @@ class UsageSums:
     seconds: float = 0.0  # the time that was measured
     held_gpu_s: dict[UsedBy, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
     elastic: dict[UsedBy, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
-    won: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds by queue
+    gained: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds by queue
     cost: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds by queue, of restarts
     lent: dict[Pair, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
     returned: dict[Pair, float] = field(default_factory=lambda: defaultdict(float))  # GPUs
     idle: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
 
     def add(self, rates: UsageRates, seconds: float) -> None:
-        """Add the rates of a span of `seconds`: each as GPU-seconds."""
+        """Add the rates of a span, each as GPU-seconds. seconds: length of the span."""
         self.seconds += seconds
         parts: tuple[tuple[dict[object, float], Mapping[object, float]], ...] = (
             (self.held_gpu_s, rates.held_gpus),  # type: ignore[assignment]
             (self.elastic, rates.elastic),
-            (self.won, rates.won),
+            (self.gained, rates.gained),
             (self.lent, rates.lent),
             (self.idle, rates.idle),
         )
@@ -341,7 +364,8 @@ class UsageSums:
 def bound_pairs(amounts: Mapping[Pair, float], known: set[Pair], max_pairs: int = MAX_PAIRS) -> Mapping[Pair, float]:
     """Return the amounts of the pairs that are counted by name, and the sum of all others as (OTHER, OTHER).
 
-    known: the pairs that are counted by name. It is changed: new pairs are added until it has `max_pairs`.
+    known: the pairs that are counted by name so far. It is changed: new pairs are added, in order of name, until it has
+    `max_pairs`.
     """
     amounts_by_name: dict[Pair, float] = defaultdict(float)
     for pair in sorted(amounts):
@@ -360,12 +384,11 @@ class Reclaims:
         self._since: dict[JobKey, float] = {}  # seconds of a clock that never jumps
 
     def update(self, jobs: Sequence[JobState], steps: Iterable[Step], now_s: float) -> list[tuple[str, float]]:
-        """Store for which jobs workers leave.
+        """Store for which jobs workers leave. Return (queue, seconds) of each job that has got its min since the last
+        call.
 
-        Return (queue, seconds) of each job that has got its min since the last call.
-
-        The seconds count from the decision that workers leave for it. A job that ends or is deleted before has no
-        entry. now_s: by the monotonic clock.
+        The seconds count from the first decision that workers leave for it. A job that ends, is suspended or is deleted
+        before has no entry. steps: one for each job. now_s: by the monotonic clock.
         """
         for step in steps:
             if step.reason is Reason.WAITS_FOR_ROOM:

@@ -24,10 +24,10 @@ from turnout.autoscaler.model import (
     Policy,
     Reason,
     Step,
-    bound,
-    free,
-    largest,
-    total,
+    gpu_limit,
+    largest_gpu_amount,
+    remaining_gpus,
+    total_gpus,
 )
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
 from turnout.autoscaler.scaling.free_room import lacking_pods, total_of
@@ -65,7 +65,7 @@ class QueueSection:
     open: bool  # it takes new pods
     limit: int | None
     deserved: int | None
-    used: int
+    used: int  # by pods with a node
     free: int | None  # of the limit, >= 0
     headroom: int  # kept free, 0 for none
     holders: tuple[Holder, ...]  # the largest first, at most MAX_HOLDERS
@@ -94,7 +94,7 @@ class GangSection:
     missing: int  # that lack a node to the min, >= 0
     other_roles: tuple[tuple[int, int], ...]  # (pods with a node, pods) of each other role
     tier: int | None  # of the widest switch that the gang may span, None for any
-    multiple: int
+    multiple: int  # of the number of its pods on one host
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,15 @@ def chain(
 
 
 def _state(state: JobState, step: Step) -> str:
-    """Return the state of a job as the explanation names it."""
+    """Return the state of a job as the explanation names it: waiting, suspended or running."""
     return "waiting" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "running"
 
 
 def _since_s(state: JobState) -> float | None:
-    """Return since when a job waits or runs, in seconds since 1970; None if unknown."""
+    """Return since when a job waits or runs, in seconds since 1970; None if unknown.
+
+    A waiting job, and one without workers, counts from its creation; any other from the start of its first worker.
+    """
     if state.is_waiting or not state.workers:
         return unix_s(state.job.created)
     return min(worker.since_s for worker in state.workers) or None
@@ -201,16 +204,16 @@ def _queue_section(
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or QueueShare()
-    used = total(described.used, gpus) if queue else sum(each.gpus for each in holders)
+    used = total_gpus(described.used, gpus) if queue else sum(each.gpus for each in holders)
     return QueueSection(
         name,
         queue is not None,
         described.open,
-        bound(described.limit, gpus),
-        bound(described.deserved, gpus),
+        gpu_limit(described.limit, gpus),
+        gpu_limit(described.deserved, gpus),
         used,
-        free(described.limit, described.used, gpus),
-        max(largest(policy.headroom, gpus), largest(described.headroom, gpus)),
+        remaining_gpus(described.limit, described.used, gpus),
+        max(largest_gpu_amount(policy.headroom, gpus), largest_gpu_amount(described.headroom, gpus)),
         tuple(holders[:MAX_HOLDERS]),
         max(0, len(holders) - MAX_HOLDERS),
     )
@@ -246,7 +249,7 @@ def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
 def _resource_needs(state: JobState, queue: QueueShare | None) -> tuple[ResourceNeed, ...]:
     """Return what a job requests of its queue, by resource: its min while it waits, else its next larger size.
 
-    queue: None if no object describes it; then () is returned.
+    While it waits, only the pods that it lacks count. queue: None if no object describes it; then () is returned.
     """
     larger = state.job.sizes.larger(state.job.replicas)
     pods = lacking_pods(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
@@ -324,7 +327,7 @@ class UnmanagedGang:
 class ClusterContext:
     """The part of the cluster that an observation does not show."""
 
-    gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)
+    gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)  # by the key of the gang
     map_read: bool = True  # the map of switches could be read, or it was found not to exist
 
 
@@ -352,7 +355,9 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
 
 
 def members(state: JobState, cluster: ClusterContext) -> int:
-    """Return how many pods of a job's resized role exist, with a node or without."""
+    """Return how many pods of a job's resized role exist, with a node or without. Terminating pods of a job do not
+    count.
+    """
     gang = cluster.gangs.get(state.job.key)
     return gang.existing if gang is not None else len(state.living)
 
@@ -360,7 +365,8 @@ def members(state: JobState, cluster: ClusterContext) -> int:
 def max_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
     """Return how many workers of a job the nodes would hold together if all pods of jobs and of `gangs` had left.
 
-    If the job requires one switch and there is a map, they must fit under one switch.
+    If the job requires one switch and there is a map, they must fit under one switch. gangs: the unmanaged gangs. Pods
+    of other roles of jobs do not leave.
     """
     removed = [
         *((pod.row, pod.shape) for pod in observation.terminating_pods),
@@ -415,7 +421,8 @@ def _no_place(minimum: int, max_workers: int, tier: int | None) -> Cause:
     """Return the cause of a job that cannot start even on empty nodes. tier: of the switch that must hold it; None for
     any place.
 
-    minimum: workers that it needs together. max_workers: workers that the best place holds.
+    Without a tier it has no start, so that the decision's own stays. minimum: workers that it needs together.
+    max_workers: workers that the best place holds.
     """
     where = "these nodes hold" if tier is None else f"a switch of tier {tier} holds"
     needs = f"it needs {minimum} workers together, and {where} {max_workers} at most"
@@ -444,7 +451,7 @@ def _incomplete(minimum: int, existing: int) -> Cause:
 
 
 def count_refusals(nodes: Iterable[Node], shape: PodShape) -> Counter[str]:
-    """Return how many nodes do not admit a pod of this shape, by the first reason of each node."""
+    """Return how many nodes do not admit a pod of this shape, by the first reason of each node (refusal())."""
     return Counter(why for node in nodes if (why := refusal(node, shape)))
 
 
@@ -465,9 +472,9 @@ def refusal(node: Node, shape: PodShape) -> str:
 
 
 def _untolerated_taint(node: Node, bare: Node, shape: PodShape) -> str:
-    """Return the first taint of a node that a pod does not tolerate, or "cordoned".
+    """Return the first taint of a node that a pod does not tolerate, as "taint KEY", or "cordoned".
 
-    bare: the node without taints and without a cordon.
+    bare: the node without taints and without a cordon. shape: of the pod.
     """
     for taint in node.spec.taints or ():
         if not admits(msgspec.structs.replace(bare, spec=NodeSpec(taints=[taint])), shape):
@@ -491,9 +498,9 @@ class RoomSection:
 
 
 def room_section(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomSection:
-    """Return the section about the room for workers of a job, now and without any job.
+    """Return the section about the room for workers of a job, now and without any worker of any job.
 
-    worker: requests of one worker, as text.
+    nodes: all of the observation. worker: requests of one worker, as text.
     """
     shape = state.job.shape
     fits = observation.room.fits(shape)

@@ -30,7 +30,7 @@ class Quota:
     def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
         """Return True if a request fits `times` times in a queue and each queue above it, beside what is charged.
 
-        An unknown queue has no limit.
+        An unknown queue has no limit. needs: (resource, amount) of one request, without the resource "pods".
         """
         described = self._queues.get(queue)
         if described is None:
@@ -45,14 +45,17 @@ class Quota:
         return True
 
     def fits_empty(self, queue: str, needs: Needs) -> bool:
-        """Return True if a request would fit in a queue, and in the queues above it, if nothing used them."""
+        """Return True if a request would fit in a queue, and in the queues above it, if nothing used them.
+
+        An unknown queue has no limit. needs: as of holds().
+        """
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
-        """Charge a request `times` times to a queue and each queue above it, even beyond a limit. A negative `times`
-        gives back.
+        """Charge a request `times` times to a queue and each queue above it, even beyond a limit. Negative `times` give
+        back.
 
-        An unknown queue is ignored.
+        An unknown queue is ignored. needs: as of holds().
         """
         described = self._queues.get(queue)
         if described is not None and described.parent:
@@ -112,7 +115,8 @@ class Quota:
 def lacking_pods(state: JobState) -> list[tuple[PodShape, int]]:
     """Return the pods that a waiting job still needs to reach its min, as (shape, count >= 1); [] if it needs none.
 
-    Its workers come first, then its other roles. Finished workers count as present.
+    Its workers come first, then its other roles. Finished workers count as present. A pod without a node counts as
+    lacking.
     """
     lacking = [(state.job.shape, state.job.bounds.minimum - state.bound_workers - state.finished)]
     other_roles = zip(state.job.other_roles, state.other_pods or (0,) * len(state.job.other_roles), strict=False)
@@ -137,7 +141,7 @@ Pods = Sequence[tuple[PodShape, int]]  # shape, and count >= 1
 class CapacityRequest:
     """Pods that one job requests at once."""
 
-    queue: str
+    queue: str  # that pays for the pods
     pods: Pods
     tier: int | None = None  # tier >= 1 of the one switch that must hold them and `near_rows`, None for no limit
     near_rows: tuple[int, ...] = ()  # rows of the nodes of the job's other pods
@@ -163,7 +167,10 @@ class FreeRoom:
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
     def take(self, pool: Pool, pods: int) -> bool:
-        """Charge so many pods of a pool. Return False, with nothing charged, if they do not fit."""
+        """Charge pods of a pool to its queue and to nodes. Return False, with nothing charged, if they do not all fit.
+
+        pods: how many.
+        """
         if not self.quota.holds(pool.queue, pool.needs, pods) or self.room.take(pool.shape, pods) is None:
             return False
         self.quota.take(pool.queue, pool.needs, pods)
@@ -202,8 +209,8 @@ class FreeRoom:
     def _domains(self, request: CapacityRequest) -> Iterator[list[int]]:
         """Yield the node rows of each switch that may hold a request with a tier, the tightest switch first.
 
-        A switch counts if the pods of the most frequent shape fit under it. Yields nothing without a map of switches,
-        or if the job's other pods are under several switches.
+        A switch counts if the pods of the most frequent shape fit under it, and if the job's other pods are under it.
+        Nothing is yielded without a map of switches, or if those pods are under several switches.
         """
         tiers = self.room.switches
         if not tiers or request.tier is None:
@@ -226,7 +233,7 @@ class FreeRoom:
         """Charge all pods to nodes. Return (shape, charges) of each entry; None, with nothing charged, if some do not
         fit.
 
-        rows: nodes to use, None for all.
+        rows: nodes to use, in this order, None for all.
         """
         all_charges: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
@@ -239,8 +246,9 @@ class FreeRoom:
         return all_charges
 
     def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one worker of a pool takes on each of these node rows, also in the queue. sign: -1 charges it
-        again.
+        """Give back what one worker of a pool takes on each of these node rows, also in the queue.
+
+        rows: a row may occur several times. sign: 1, or -1 to charge it again, even if it does not fit.
         """
         if rows:
             self.room.give(pool.shape, rows, sign)

@@ -1,8 +1,8 @@
 """First phase: decide on the jobs that would not change even with free room.
 
 This module also has the order of jobs, and the decision that all phases extend. An observation that cannot be trusted
-changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and workers without a node are settled
-before any room is shared out.
+changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and jobs with workers without a node get
+their step before any room is shared out.
 """
 
 from __future__ import annotations
@@ -69,16 +69,18 @@ def in_queue_order(observation: Observation) -> Iterable[JobState]:
 
 
 def _same_for_all(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
-    """Return a decision in which every job gets the step that `step_of` returns, so no job is left for the next
-    phases.
+    """Return a decision in which every job gets the step that `step_of` returns, so no job is left for the next phases.
+
+    Its rooms are the observation's own: they must not be charged.
     """
     free = FreeRoom(observation.room, Quota(observation.queues))
     return Decision({each.identity: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
 def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
-    """Return (reason, detail) why no job may change: stale data, a clock jump, lost nodes or an admin's pause; else
-    None.
+    """Return (reason, detail) why no job may change: stale data, a clock jump, lost nodes or an admin's pause.
+
+    None if jobs may change. The first of these reasons counts.
     """
     if not observation.complete:
         return Reason.STALE, "a list failed"
@@ -96,7 +98,10 @@ def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str
 
 
 def _release_step(state: JobState) -> Step:
-    """Return the step of a job when an admin takes back all lent room: to its min, also if its owner has paused it."""
+    """Return the step of a job when an admin takes back all lent room: to its min, also if its owner has paused it.
+
+    A job without workers above its min, and one that is not elastic, keeps its size.
+    """
     job = state.job
     if not job.elastic or job.replicas <= job.bounds.minimum:
         return state.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
@@ -108,8 +113,8 @@ def _release_step(state: JobState) -> Step:
 def _will_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     """Return True if the promised workers of a job can be expected to leave, so that their room counts as free soon.
 
-    They cannot after `promise_s`, since a controller that has not followed a resize by then may never do so. now_s:
-    seconds since 1970.
+    False if they have stayed for too long (`overdue`), or if our last resize is more than `promise_s` ago and none of
+    them terminates: a controller that has not followed a resize by then may never do so. now_s: seconds since 1970.
     """
     if state.overdue:
         return False
@@ -119,7 +124,7 @@ def _will_leave(state: JobState, policy: Policy, now_s: float) -> bool:
 
 
 def _with_promised(free: FreeRoom, leaving_jobs: Iterable[JobState], pods: Iterable[TerminatingPod]) -> FreeRoom:
-    """Return a copy of the room with the room of leaving workers, so that no second worker leaves for the same room.
+    """Return a copy of the room to which the room of leaving workers is added, so that no second worker leaves for it.
 
     leaving_jobs: jobs whose promised workers will leave. pods: terminating pods of no living job.
     """
@@ -132,9 +137,10 @@ def _with_promised(free: FreeRoom, leaving_jobs: Iterable[JobState], pods: Itera
 
 
 def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | None:
-    """Return the step that shrinks a job whose workers above the min lack a node for more than `pending_s`; else None.
+    """Return the step that shrinks a job because some of its workers have no node; None if its size stays.
 
-    None also if its owner has paused it. now_s: seconds since 1970.
+    It shrinks if a worker lacks a node for more than `pending_s`, unless its owner has paused shrinks: to the largest
+    size for which enough workers have a node, not below its min. now_s: seconds since 1970.
     """
     job = state.job
     if len(state.living) == state.bound_workers or not may_give(state, now_s):
@@ -161,7 +167,7 @@ class Decision:
     expected: FreeRoom  # `free` with the room of leaving workers; the same object if no worker leaves
 
     def with_steps(self, steps: Steps) -> Decision:
-        """Return the decision with these steps added. A later step replaces an earlier step of the same job."""
+        """Return a copy of the decision with these steps added. A new step replaces an earlier step of the same job."""
         return replace(self, steps={**self.steps, **steps}) if steps else self
 
 
@@ -170,13 +176,14 @@ Turn = tuple[object, ...]  # a sort key: the smallest starts and grows first
 
 
 def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
-    """Return the jobs in the order in which they start and grow. jobs: sorted by ORDER."""
+    """Return the jobs in the order in which they start and grow, in a new list. jobs: sorted by ORDER."""
     turns = turns_of(jobs)
     return sorted(jobs, key=lambda each: turns[each.identity]) if turns else list(jobs)
 
 
 def turns_of(jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
-    """Return identity -> sort key of each job; {} if the jobs are in the order of their turns already.
+    """Return identity -> sort key of each job. {} if `can_pay_restart` is None and no job has a priority or deadline:
+    `jobs` are in order then.
 
     Priorities and deadlines that owners write reorder the jobs of one namespace only. jobs: sorted by ORDER.
     can_pay_restart: returns True for a job that can pay a restart; among equal jobs it comes after those that cannot;

@@ -59,7 +59,9 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
 
 
 def request_of(state: JobState) -> CapacityRequest:
-    """Return a waiting job's request: the pods that it lacks to its min, and the tier of switch that it requires."""
+    """Return a waiting job's request: the pods that it lacks to its min, the tier of switch that it requires, and
+    the nodes of its living workers.
+    """
     near_rows = tuple(worker.row for worker in state.living if worker.row is not None)
     return CapacityRequest(
         state.job.queue, lacking_pods(state), state.job.spread.tier, near_rows, state.job.key.namespace
@@ -72,8 +74,9 @@ def _steps_for_waiting_job(
     """Yield (job, step): the shrinks of the jobs that make room for a waiting job, then its own step, which keeps its
     size.
 
-    expected: the room after promised workers have left; the job is charged if it fits. free: the room now; the job is
-    charged if it fits in both.
+    waiter: the waiting job. preemptor: chooses the jobs that shrink, in the room `expected`. expected: the room after
+    promised workers have left; the job is charged if it fits, also if that needs shrinks. free: the room now; the job
+    is charged if it fits in both without a shrink.
     """
     job, request = waiter.job, request_of(waiter)
     needs = total_of(request.pods)
@@ -168,7 +171,7 @@ class Preemptor:
         return FreeRoom(self._room.room.with_pods_removed(rows), quota)
 
     def note_served(self, request: CapacityRequest) -> None:
-        """Note that a request was met without any victim, so that its room is gone."""
+        """Note that a request was met without any victim: charge it to the room without elastic workers, too."""
         self._room_without_elastic.reserve(request)
 
     def select_victims(self, request: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
@@ -177,7 +180,8 @@ class Preemptor:
 
         The request is then charged to the room, after the room of the victims was released. Victims that turn out not
         to be needed keep their workers. A job that would be exhausted gives all its elastic workers, since it cannot
-        pay another restart. With None nothing is charged.
+        pay another restart. With None nothing is charged. A job may be returned again by a later call, with a smaller
+        size.
         """
         if not self._room_without_elastic.fits(request):
             return None
@@ -197,7 +201,7 @@ class Preemptor:
             sizes[key] = unit.state, min(unit.size_left, sizes[key][1]) if key in sizes else unit.size_left
         for key, (state, size) in list(sizes.items()):
             if self._would_be_exhausted(state.job):  # so that this restart is its last
-                for unit in _units(state, size):
+                for unit in _elastic_units(state, size):
                     room.release(unit.state.pool, unit.rows)
                     sizes[key] = state, unit.size_left
         self._sizes.update({key: size for key, (_, size) in sizes.items()})
@@ -217,13 +221,15 @@ class Preemptor:
         for _, each in heapq.merge(*map(self._jobs_last_turn_first, queues), key=itemgetter(0), reverse=True):
             if each.job.key.namespace == namespace and not self._may_shrink_in_namespace(each):
                 continue
-            for unit in _units(each, self._sizes.get(each.job.key)):
+            for unit in _elastic_units(each, self._sizes.get(each.job.key)):
                 if each.job.queue != queue and not quota.borrows(each.job.queue):
                     break
                 yield unit
 
     def _jobs_last_turn_first(self, queue: str) -> list[tuple[Turn, JobState]]:
-        """Return (turn, job) of the jobs of a queue that may give, the last turn first. Cached for this decision."""
+        """Return (turn, job) of the jobs of a queue that may give, the last turn first. Cached for this decision: do
+        not change it.
+        """
         if (sorted_jobs := self._sorted_jobs.get(queue)) is None:
             self._turns = self._turns or turns_of(self._jobs, lambda each: self._can_pay_restart(each.job))
             jobs = [(self._turns[each.identity], each) for each in self._jobs_of_queue[queue]]
@@ -231,10 +237,10 @@ class Preemptor:
         return sorted_jobs
 
 
-def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
-    """Yield a job's elastic workers as victims, size by size, from the highest index down to its min.
+def _elastic_units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
+    """Yield a job's elastic workers as victims, size by size, from the highest index down, and never below its min.
 
-    size_left: the size from which to begin, in workers; None for the present size.
+    size_left: the size from which to begin, in workers; None for the number of its living workers.
     """
     job, living = state.job, state.living
     size = len(living) if size_left is None else size_left
@@ -248,7 +254,7 @@ def _needed_units(victims: list[_Victim], request: CapacityRequest, room: FreeRo
     """Return the victims without which the request does not fit; the others are charged to the room again.
 
     The victims that were selected last are spared first. Of each job, the highest indexes leave. victims: in the order
-    of selection, all released in the room.
+    of selection, those of one job one after another, all released in the room.
     """
     needed: list[_Victim] = []
     for _, units in groupby(reversed(victims), key=lambda unit: unit.state.job.key):

@@ -20,9 +20,10 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
-    """Return True if a job was never resized and got its min at most `start_s` ago: a change costs it nothing yet.
+    """Return True if a job was never resized and its first worker began at most `start_s` ago: a change costs it
+    nothing yet.
 
-    now_s: seconds since 1970.
+    False for a job without workers. now_s: seconds since 1970.
     """
     return not state.job.resize_budget.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
@@ -30,7 +31,7 @@ def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
 def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
     """Return True if growing to `larger` workers wins back the cost of `restarts` restarts within `payback_s`.
 
-    restarts: 2 for the growth and a later shrink, 1 if the growth itself is free.
+    larger: a size, in workers. restarts: 2 for the growth and a later shrink, 1 if the growth itself is free.
     """
     share = gain(job.curve, job.bounds.minimum, job.replicas, larger).share
     return share * policy.payback_s >= restarts * restart_s(job, policy)
@@ -86,10 +87,10 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
 
 def is_exhausted(job: Job, policy: Policy, now_s: float) -> bool:
-    """Return True if a shrink now would cost the job more than the one restart that it may owe.
+    """Return True if a shrink now would cost the job more than the one restart that it may owe: its balance is below 0.
 
-    Such a job gives all its elastic workers, so that this shrink is its last. A low restart cost that its owner states
-    does not avoid that. now_s: seconds since 1970.
+    Such a job gives all its elastic workers, so that this shrink is its last. The balance counts the higher of its own
+    restart cost and that of the policy. False for a job that was never resized. now_s: seconds since 1970.
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s
@@ -101,9 +102,10 @@ _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
-    """Return annotation -> value that a resize writes on a job: its time, balance and conditions, and a measured curve.
+    """Return annotation -> value that a resize writes on a job: its time, balance, conditions and, if measured, its
+    curve.
 
-    The curve is left out if it was not measured. now_s: seconds since 1970.
+    step: the resize. now_s: seconds since 1970.
     """
     notes = {
         labels.RESIZED_AT: rfc3339(now_s),
@@ -120,7 +122,7 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
     """Return the conditions AbleToScale, ScalingActive and ScalingLimited of a resized job, as of a
     HorizontalPodAutoscaler.
 
-    now_s: seconds since 1970.
+    step: the resize. now_s: seconds since 1970, the transition time of all three.
     """
     limit = {job.maximum: "AtMax", job.bounds.minimum: "AtMin"}.get(step.target, "")
     rows = (
@@ -141,9 +143,11 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 
 def is_overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
-    """Return True if a leader of a later term has written these annotations in the last NEWER_S seconds.
+    """Return True if a leader of a later term has written these annotations in the last NEWER_S seconds, or seems to
+    have.
 
-    Then this replica no longer leads. annotations: of a job. term: of this replica. now_s: seconds since 1970.
+    Then this replica may no longer lead. A time up to NEWER_S ahead counts, too. annotations: of a job, which its
+    owner may forge. term: of this replica. now_s: seconds since 1970.
     """
     term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

@@ -47,7 +47,8 @@ class RoomToGrow:
     def refusal(self, unit: Unit) -> _HoldReason | None:
         """Return (reason, detail) why there is no room for a unit; None if there is. Cached.
 
-        Later charges are not considered: a lack of room that they cause is known only after `take`.
+        Idle time is not considered, nor are charges after the first call: a lack of room that they cause is known only
+        after `take`.
         """
         if unit not in self.refusals:
             self.refusals[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
@@ -94,7 +95,7 @@ class RoomToGrow:
         """Yield the idle room, by resource, of the nodes, of a queue and of the queues above it. `take` charges these
         dicts.
 
-        A queue without a limit yields none, and nothing is yielded if idle time does not matter.
+        A queue without a limit on devices yields none, and nothing is yielded if idle time does not matter.
         """
         if self.idle_room is not None:
             for place in (NODES, *self.expected.quota.chain(queue)):
@@ -119,7 +120,8 @@ class RoomToGrow:
         )
 
     def _has_room(self, pool: Pool, pods: int) -> bool:
-        """Return True if workers of a pool fit in each room, its queue is open, and no job is about to start there.
+        """Return True if workers of a pool fit in each room, its queue is open, and no job is about to start in the
+        queue.
 
         pods: how many workers.
         """
@@ -190,9 +192,9 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
 
 
 def _room_to_grow(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
-    """Return the room before any growth.
+    """Return the room before any growth. Its rooms are those of `before`, so that growth is charged to them.
 
-    The idle amounts are copied, since growth is charged to them; the rooms are not.
+    Only `after_headroom` is a copy, if there is headroom. The idle amounts are copied, too.
     """
     expected = before.expected
     after_headroom = (
@@ -210,8 +212,8 @@ def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
     """Return the step that gives workers back to a job whose given room was left unused; None if none fits or it may
     not grow.
 
-    The returned workers are charged to the room. No cooldown, balance or idle time delays them, because the job had
-    these workers before. now_s: seconds since 1970.
+    It gets at most `size_before` workers, which are charged to the room. No cooldown, balance or idle time delays them,
+    because the job had these workers before. now_s: seconds since 1970.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.ready_to_grow and _not_ready_reason(each, now_s) is not None:
@@ -264,7 +266,8 @@ def _assign_growth(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_st
     """Charge the growth of jobs to the room. Return identity -> new size; a job that does not grow has no entry.
 
     The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a
-    restart. Jobs of equal gain come in the order of their turns. jobs: sorted by ORDER.
+    restart. Jobs of equal gain come in the order of their turns. jobs: sorted by ORDER. at_start: True if they start,
+    so that idle time does not matter.
     """
     sizes: dict[object, int] = {}
     for each in sorted(in_turn(jobs), key=_gain_order):
@@ -283,7 +286,7 @@ def _gain_order(each: JobState) -> float:
 def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bool) -> int:
     """Charge the growth of a job to the room, and return its new size: as large as fits, while each step gains enough.
 
-    The present size if the job does not grow.
+    The present size, with nothing charged, if the job does not grow. at_start: True if the job starts.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.maximum and gain(job.curve, job.bounds.minimum, size, larger).per_worker >= policy.min_gain:

@@ -81,7 +81,7 @@ async def perform(show: Show, screen: Screen, page: DemoPage | None = None) -> T
             for act in play.acts:
                 await performance.play_act(act)
             await performance.finale()
-        calls = tuple(ExtenderCall(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.requests)
+        calls = tuple(ExtenderCall(a.verb.value, a.nodes, a.took_s, a.failed) for a in asked_extender.requests)
         tally = performance.tally(calls, await extender.neutral_answers())
         screen.close(tally)
     return tally

@@ -108,9 +108,9 @@ def _up(args: argparse.Namespace) -> int:
         return ExitCode.FAILED
     print("\n".join(welcome(record, str(folder / KUBECONFIG))))
     if args.processes:
-        from turnout.simulator.processes.runtime.container_init import can_have_walls
+        from turnout.simulator.processes.runtime.container_init import can_isolate
 
-        if not can_have_walls():
+        if not can_isolate():
             print(NO_NAMESPACES_WARNING, file=sys.stderr)
     return 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnout.simulator.cluster.kubeconfig import ClusterAccess
+    from turnout.simulator.cluster.kubeconfig import LocalClusterAccess
 
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 20.0
 _ANSWER_TIMEOUT_S = 10.0  # of one request to the cluster's API
@@ -159,7 +159,7 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
     return dict(phases), ready
 
 
-def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
+def _list_all(access: LocalClusterAccess, plural: str) -> list[dict[str, Any]]:
     """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods".
 
     Raises OSError if the API server does not answer or refuses.
@@ -167,7 +167,7 @@ def _list_all(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
     import ssl
     import urllib.request  # imported late: it takes a tenth of the time limit of --help
 
-    tls_context = ssl.create_default_context(cadata=access.authority or None)
+    tls_context = ssl.create_default_context(cadata=access.ca_pem or None)
     no_proxy = urllib.request.ProxyHandler({})  # Go programs use no proxy for loopback either
     opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=tls_context))
     headers = {"Authorization": f"Bearer {access.token}"}

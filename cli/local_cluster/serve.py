@@ -30,7 +30,7 @@ from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes, map
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderSettings
-from turnout.simulator.local_cluster import LocalCluster, attached, local_cluster
+from turnout.simulator.local_cluster import LocalCluster, attached_cluster, local_cluster
 from turnout.simulator.processes.runtime.logs import HOST, PodLogs, endpoint
 from turnout.topology.names import TEXT_KEY
 
@@ -136,7 +136,7 @@ async def _real(
     below = await stack.enter_async_context(control_plane(asks, kwok=not request.processes))
     config = await asyncio.to_thread(below.kubeconfig.read_bytes)
     await asyncio.to_thread(_put, request.folder / KUBECONFIG, config)
-    cluster = await stack.enter_async_context(attached(kubeconfig.read_kubeconfig(config)))
+    cluster = await stack.enter_async_context(attached_cluster(kubeconfig.read_kubeconfig(config)))
     kubelet = ("", 0)
     if request.processes:
         pod_logs = PodLogs()

@@ -14,9 +14,9 @@ from turnout.autoscaler.model import Policy
 from turnout.cli.why import count, duration_text
 from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import GPU
-from turnout.simulator.replay.model import ReplayRules, Submission, Tape
-from turnout.simulator.replay.run import Compared, Watch, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, submissions_of
+from turnout.simulator.replay.model import ReplayOutcome, ReplayRules, Submission
+from turnout.simulator.replay.run import Comparison, Watch, p99, replay
+from turnout.simulator.replay.traces import JobProperties, TraceRow, submissions_of
 
 USUAL_LOAD = 0.65  # of the cluster, if --nodes is not given
 
@@ -80,7 +80,7 @@ def jobs_of(
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
-    submissions = submissions_of(chosen, Labels(options.elastic, options.factor), Random(options.seed))
+    submissions = submissions_of(chosen, JobProperties(options.elastic, options.factor), Random(options.seed))
     nodes = options.nodes or _usual(submissions)
     rules = ReplayRules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:
@@ -108,7 +108,7 @@ def simulate(
     options: SimulationOptions,
     ended: Callable[[int], None] = lambda _: None,
     watches: tuple[Watch, Watch] | None = None,
-) -> Compared:
+) -> Comparison:
     """Replay the trace without lending and with lending, and return both results.
 
     ended: called at each event with the number of ended jobs of both runs together. watches: (called at each event of
@@ -117,7 +117,7 @@ def simulate(
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
-    def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
+    def run(policy: Policy | None, before: int, watch: Watch | None) -> ReplayOutcome:
         """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs.
 
         watch: called at each event, None for none.
@@ -131,13 +131,13 @@ def simulate(
         return replay(submissions, rules, policy, watch=at_event)
 
     without, lent = watches or (None, None)
-    return Compared(run(None, 0, without), run(policy, len(submissions), lent))
+    return Comparison(run(None, 0, without), run(policy, len(submissions), lent))
 
 
-def figures(compared: Compared) -> Figures:
+def figures(compared: Comparison) -> Figures:
     """Return the figures of both runs: means, shares and losses. compared: runs of at least one job."""
     rules = compared.lent.rules
-    before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
+    before, after = ([ran.waited_s for ran in tape.results] for tape in (compared.without, compared.lent))
     losses = compared.losses_s
     return Figures(
         jobs=len(losses),

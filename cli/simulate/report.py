@@ -11,7 +11,7 @@ import msgspec
 
 from turnout.cli.simulate.model import Figures, size_sentence, table_rows, verdict
 from turnout.simulator.replay.model import JobResult
-from turnout.simulator.replay.run import Compared
+from turnout.simulator.replay.run import Comparison
 
 MAX_POINTS = 600  # of a curve
 PERCENTILES = tuple(range(101))
@@ -102,13 +102,16 @@ def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list
     return kept_points
 
 
-def report(trace: str, compared: Compared, figures: Figures, curves: tuple[Curve, Curve]) -> Report:
+def report(trace: str, compared: Comparison, figures: Figures, curves: tuple[Curve, Curve]) -> Report:
     """Return the values of the report. trace: its name. compared: both runs, with the same jobs in the same order.
 
     figures: of `compared`. curves: of the run without lending, of that with it.
     """
     outcomes = sorted(
-        (_outcome(before, after) for before, after in zip(compared.without.ran, compared.lent.ran, strict=True)),
+        (
+            _outcome(before, after)
+            for before, after in zip(compared.without.results, compared.lent.results, strict=True)
+        ),
         key=lambda each: (each.completion_s - each.completion_without_s, each.name),
     )
     return Report(
@@ -119,10 +122,10 @@ def report(trace: str, compared: Compared, figures: Figures, curves: tuple[Curve
         rows=table_rows(figures),
         without=curves[0],
         lent=curves[1],
-        wait_without_s=_percentiles(compared.without.ran, lambda each: each.waited_s),
-        wait_s=_percentiles(compared.lent.ran, lambda each: each.waited_s),
-        completion_without_s=_percentiles(compared.without.ran, lambda each: each.took_s),
-        completion_s=_percentiles(compared.lent.ran, lambda each: each.took_s),
+        wait_without_s=_percentiles(compared.without.results, lambda each: each.waited_s),
+        wait_s=_percentiles(compared.lent.results, lambda each: each.waited_s),
+        completion_without_s=_percentiles(compared.without.results, lambda each: each.took_s),
+        completion_s=_percentiles(compared.lent.results, lambda each: each.took_s),
         winners=tuple(each for each in outcomes[:LISTED_JOBS] if each.completion_s < each.completion_without_s),
         losers=tuple(
             each for each in outcomes[: -LISTED_JOBS - 1 : -1] if each.completion_s > each.completion_without_s

@@ -75,7 +75,7 @@ class AutoscalerView(Cache):
             if not gpus or pod.status.phase in _OVER:
                 continue
             meta = pod.metadata
-            job = job_pods.owner(pod, self.jobs)
+            job = job_pods.job_of(pod, self.jobs)
             if job is not None:
                 owner, queue = job.key, self._accounts.resolve(job.key.namespace, job.queue)
             else:

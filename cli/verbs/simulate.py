@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turnout.cli.simulate.report import UseRecorder
     from turnout.simulator.replay.cluster import ReplayWorld
     from turnout.simulator.replay.model import Submission
-    from turnout.simulator.replay.run import Compared, Watch
+    from turnout.simulator.replay.run import Comparison, Watch
     from turnout.simulator.replay.traces import TraceRow
 
 DRAWN = "drawn"
@@ -116,7 +116,7 @@ def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
 
 
 def _write_report(
-    args: argparse.Namespace, compared: Compared, figures: Figures, recorders: tuple[UseRecorder, UseRecorder]
+    args: argparse.Namespace, compared: Comparison, figures: Figures, recorders: tuple[UseRecorder, UseRecorder]
 ) -> int:
     """Write the HTML report to the file of --report, and its path to stderr.
 

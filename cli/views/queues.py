@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.model import Gpus, JobState, Observation, bound, free, total
+from turnout.autoscaler.model import Gpus, JobState, Observation, gpu_limit, remaining_gpus, total_gpus
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
@@ -61,18 +61,18 @@ def _row(name: str, queue: QueueShare | None, jobs: list[JobState], bare: list[U
     gpus: names of GPU resources.
     """
     spec = queue or QueueShare()
-    used = total(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
-    share = bound(spec.deserved, gpus)
+    used = total_gpus(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
+    share = gpu_limit(spec.deserved, gpus)
     waiting = [each for each in jobs if each.is_waiting]
     return QueueRow(
         name,
         spec.open,
         share,
-        bound(spec.limit, gpus),
+        gpu_limit(spec.limit, gpus),
         used,
         sum(max(0, each.bound_workers - each.job.bounds.minimum) * each.job.shape.gpus(gpus) for each in jobs),
         0 if share is None else max(0, used - share),
-        free(spec.limit, spec.used, gpus),
+        remaining_gpus(spec.limit, spec.used, gpus),
         len(jobs) - len(waiting) + len(bare),
         len(waiting),
         sum(_missing_gpus(each, gpus) for each in waiting),

@@ -25,7 +25,7 @@ class FaultRule:
     slow_s: float = 0.0  # how much longer the answer takes, in seconds
     drop: bool = False  # running watches end at once, and no request is refused
     retry_after_s: int = 1  # sent with a 429
-    times: int = 1
+    times: int = 1  # how many requests it still applies to, >= 1
 
     def refusal(self) -> ApiRefusal | None:
         """Return the refusal that the rule injects; None if it refuses nothing."""
@@ -47,7 +47,7 @@ class FaultRules:
         """Add a rule from decoded JSON, an object with the fields of FaultRule.
 
         A rule with neither a code nor a delay is not stored. The caller carries out `drop`. Raises ApiRefusal (400) for
-        unknown fields and values that are out of bounds, and TypeError for a value of another type.
+        unknown fields and values that are out of bounds, and TypeError for a `slow_s` or `times` that is no number.
         """
         known = set(FaultRule.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):

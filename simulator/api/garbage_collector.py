@@ -17,7 +17,7 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOpti
 def collect(store: Store) -> int:
     """Collect garbage: check every object that has changed since the last call, and those that change thereby.
 
-    Return how many objects were written or deleted.
+    Return the number of writes and deletions.
     """
     done = 0
     while store.owner_index.to_check:
@@ -34,7 +34,7 @@ def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
     """Do the next garbage collection step for one object: delete it, delete or release its dependents, or remove
     references to deleted owners.
 
-    Return the number of objects that were written or deleted.
+    Return the number of writes and deletions.
     """
     if not stored.obj["metadata"].get("deletionTimestamp"):
         return 0 if kind is NAMESPACES else _collect_unowned(store, kind, stored)
@@ -79,7 +79,7 @@ def _keep_owners(store: Store, kind: ResourceKind, stored: Stored, owners: list[
 def _empty_namespace(store: Store, namespace: Stored) -> int:
     """Delete the objects in a namespace that is being deleted, and the namespace once it is empty.
 
-    Return the number of changes.
+    Objects that are being deleted already are waited for. Return the number of deletions.
     """
     name, done = namespace.obj["metadata"]["name"], 0
     for kind, key in store.contents(name):
@@ -97,9 +97,10 @@ def _empty_namespace(store: Store, namespace: Stored) -> int:
 
 
 def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Remove the references to an owner from its dependents, and the finalizer from the owner.
+    """Remove the references to an owner from its dependents, and the finalizer `orphan` from the owner.
 
-    The owner is then deleted, unless it has another finalizer. Return the number of changes.
+    The owner is then removed, unless it has another finalizer. Return the number of changed objects, the owner
+    included.
     """
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
@@ -111,9 +112,10 @@ def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Let the dependents of an object be deleted; remove its finalizer once no dependent blocks its deletion.
+    """Mark the dependents of an object to be checked, which deletes them; remove its finalizer once no dependent blocks
+    its deletion.
 
-    Return the number of changes. The dependents are deleted by later steps.
+    Return the number of changes made here, 0 or 1. The dependents are deleted by later steps.
     """
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)
@@ -133,6 +135,6 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
 
 
 def _remove_finalizer(store: Store, kind: ResourceKind, stored: Stored, finalizer: str) -> None:
-    """Remove one finalizer from an object."""
+    """Remove one finalizer from an object that has it. The object is removed if it was the last one."""
     left = [each for each in stored.obj["metadata"]["finalizers"] if each != finalizer]
     store.patch_metadata(kind, stored, {"finalizers": left})

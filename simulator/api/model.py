@@ -30,7 +30,7 @@ class ScaleSubresource:
     """The fields of an object that its scale subresource shows."""
 
     replicas: tuple[str, ...] = ("spec", "replicas")  # path of the wanted number
-    status_replicas_path: tuple[str, ...] = ("status", "replicas")
+    status_replicas_path: tuple[str, ...] = ("status", "replicas")  # path of the present number
     selector: tuple[str, ...] = ("spec", "selector")  # path in the object to a selector, as text or as labels
 
 
@@ -39,10 +39,10 @@ class ResourceKind:
     """One kind of object."""
 
     group: str  # "" for core
-    version: str
-    kind: str
-    plural: str
-    namespaced: bool = True
+    version: str  # such as "v1"
+    kind: str  # such as "Pod"
+    plural: str  # the name in paths, such as "pods"
+    namespaced: bool = True  # False: it is cluster-scoped
     # True: it has a status subresource. Writes to the object do not change the status, and the reverse.
     status: bool = False
     keeps_created_status: bool = False  # True: a creation may set the status
@@ -55,7 +55,7 @@ class ResourceKind:
     defaults: Callable[[Object], None] = no_defaults  # fills in a new object, in place
     custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
     scaling: ScaleSubresource | None = None  # None for a CRD without this subresource, or a built-in kind
-    columns: tuple[PrinterColumn, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()  # that kubectl prints; () for the name and the age
     schema: Mapping[str, Any] | None = None  # of a CRD; None keeps every field
     singular: str = ""  # "" for the kind in lower case
 
@@ -121,7 +121,7 @@ class Unserved(Exception):
 
 
 def success(message: str = "") -> dict[str, Any]:
-    """Return the metav1.Status of a success for which no object is returned."""
+    """Return the metav1.Status of a success for which no object is returned. message: for people, "" for none."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "message": message}
 
 
@@ -131,12 +131,15 @@ def not_found(resource: str, name: str) -> ApiRefusal:
 
 
 def conflict(resource: str, name: str, why: str) -> ApiRefusal:
-    """Return the refusal (409) of a write on an object that has changed. why: the last part of the message."""
+    """Return the refusal (409 Conflict) of a write on an object that has changed, or whose state forbids the write.
+
+    resource: as of ResourceKind. why: the last part of the message.
+    """
     return ApiRefusal("Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def invalid(kind: str, name: str, why: str) -> ApiRefusal:
-    """Return the refusal (422) of an object with a fault. why: the field and its fault."""
+    """Return the refusal (422) of an object with a fault. kind: as of ResourceKind. why: the field and its fault."""
     return ApiRefusal("Invalid", f'{kind} "{name}" is invalid: {why}')
 
 

@@ -39,9 +39,9 @@ def _label_predicates(text: str) -> list[ObjectPredicate]:
 
 
 def _label_predicate(term: str) -> ObjectPredicate:
-    """Return the predicate of one term of a label selector, such as `a=b` or `a in (b, c)`. Raises ApiRefusal (400).
+    """Return the predicate of one term of a label selector: `a=b`, `a!=b`, `a in (b, c)`, `a notin (b)`, `a` or `!a`.
 
-    An object without the label matches `!=` and `notin`.
+    An object without the label matches `!=` and `notin`. Raises ApiRefusal (400) for any other term.
     """
     if match := _SET.match(term):
         key, operator, listed = match.groups()

@@ -79,7 +79,9 @@ class Store:
     # Reading.
 
     def journal(self, kind: ResourceKind) -> WatchHistory:
-        """Return the history of a kind, for a watch to read."""
+        """Return the history of a kind, for a watch to read. It is the store's own, and empty for a kind without
+        writes.
+        """
         return self._journals.setdefault(kind.resource, WatchHistory(self._kept_changes))
 
     def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
@@ -93,7 +95,7 @@ class Store:
         return stored
 
     def find(self, kind: ResourceKind, namespace: str, selection: ObjectPredicate) -> list[Stored]:
-        """Return all objects of a kind that match a selection, in the order of their keys.
+        """Return all objects of a kind that match a selection, sorted by (namespace, name). A new list.
 
         namespace: "" for every namespace.
         """
@@ -107,11 +109,11 @@ class Store:
     def page(
         self, kind: ResourceKind, namespace: str, selection: ObjectPredicate, limit: int, after: Key | None, at: int = 0
     ) -> StorePage:
-        """Return one page of a list, in the order of the keys. Raises ApiRefusal (410) if the version is forgotten.
+        """Return one page of a list, sorted by (namespace, name).
 
         namespace: "" for every namespace. selection: chooses the objects. limit: the most objects, 0 for no bound.
         after: the key after which the page begins, None for the first page. at: the version to show, 0 for the current
-        version.
+        version. Raises ApiRefusal (410) if changes after this version are forgotten.
         """
         objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
         keys = _keys_of_page(objects, namespace, after)
@@ -121,11 +123,14 @@ class Store:
         return StorePage(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
 
     def dependents(self, uid: str) -> list[tuple[ResourceKind, Stored]]:
-        """Return the objects that name this uid as an owner."""
+        """Return (kind, object) of each object that names this uid as an owner, in no order."""
         return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.owner_index.dependents(uid)]
 
     def waits_for_dependents(self, uid: str) -> bool:
-        """Return True if the object with this uid is being deleted and waits until its dependents are deleted."""
+        """Return True if the object with this uid is being deleted and waits until its dependents are deleted.
+
+        False if there is no such object.
+        """
         place = self.owner_index.place(uid)
         if place is None:
             return False
@@ -135,9 +140,10 @@ class Store:
     # Writing.
 
     def _named(self, kind: ResourceKind, namespace: str, meta: dict[str, Any]) -> dict[str, Any]:
-        """Return a new object's metadata with its namespace, and with a generated name if it has only generateName.
+        """Complete a new object's metadata in place, and return it: a generated name if it has only generateName, and
+        the namespace.
 
-        meta is changed. namespace: of the URL.
+        A namespace in the metadata stays. namespace: of the URL.
         """
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + self._new_uid()[:5]
@@ -148,10 +154,11 @@ class Store:
     def create(self, kind: ResourceKind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
         """Store a new object with defaults, uid and version, and return it.
 
-        namespace: of the URL, "" for a cluster-scoped kind. manager: the writer, for managedFields. Raises ApiRefusal:
-        400 for a wrong kind, apiVersion or namespace, 409 for a name in use, 422 for an invalid object, 404 for an
-        unknown namespace, 403 if a quota or a namespace that is being deleted forbids it, 500 for an object with a
-        resourceVersion.
+        namespace: of the URL, "" for a cluster-scoped kind. obj: with metadata; its nested values are stored, not
+        copied, and may get defaults. manager: the writer, for managedFields. Raises ApiRefusal: 400 for a wrong kind,
+        apiVersion or namespace, or a label that is no string; 409 for a name in use; 422 for an invalid object; 404 for
+        an unknown namespace; 403 if a quota or a namespace that is being deleted forbids it, or for an unknown
+        PriorityClass; 500 for an object with a resourceVersion; 501 for a CRD that the embedded API cannot serve.
         """
         obj = as_kind(kind, obj)
         meta = obj["metadata"] = self._named(kind, namespace, without_empty_fields(obj.get("metadata") or {}))
@@ -180,15 +187,16 @@ class Store:
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or with part "status" only its status. Return the stored state.
+        """Replace an object, or with part "status" only its status. Return the stored state, or the last state of an
+        object that is removed.
 
         Without `part`, the stored status stays if the kind has a status subresource. Part "scale" only names the
-        subresource in managedFields: `obj` is the whole object. With part "status", `obj` also
-        replaces labels, annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for
-        managedFields. An update without a change writes nothing. If the object is being deleted and has no finalizer
-        and no grace period left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409
-        for a stale resourceVersion or another uid, 422 for an invalid object or a missing resourceVersion that the kind
-        requires.
+        subresource in managedFields: `obj` is the whole object. With part "status", `obj` also replaces labels,
+        annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for managedFields. An
+        update without a change writes nothing. If the object is being deleted and has no finalizer and no grace period
+        left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409 Conflict for a stale
+        resourceVersion or another uid, 422 for an invalid object or a missing resourceVersion that the kind requires,
+        501 for a CRD that the embedded API cannot serve.
         """
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
@@ -219,10 +227,11 @@ class Store:
         return self._replace(kind, old, new, manager, part)
 
     def patch_metadata(self, kind: ResourceKind, stored: Stored, change: dict[str, Any]) -> Stored:
-        """Change fields of an object's metadata in the name of the garbage collector, and return the stored state.
+        """Change fields of an object's metadata in the name of the garbage collector. Return the stored state, or the
+        last state of an object that is removed.
 
-        change: the new values of fields; other fields stay, and an empty list or map is left out. An object that is
-        being deleted and has no finalizer and no grace period left is removed.
+        stored: its present state. change: the new values of fields; other fields stay, and an empty list or map is left
+        out. An object that is being deleted and has no finalizer and no grace period left is removed.
         """
         new = {**stored.obj, "metadata": without_empty_fields({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
@@ -237,10 +246,11 @@ class Store:
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
-        """Delete a pod unless a PodDisruptionBudget forbids it, and return it. options: those of the deletion.
+        """Delete a pod unless a PodDisruptionBudget forbids it. Return what delete() returns.
 
-        Raises ApiRefusal: 404, 409 if the object does not meet the preconditions, 429 if a budget forbids it, 500 if
-        two budgets select the pod.
+        If a grace period follows, the condition DisruptionTarget is written first, even if the preconditions then
+        refuse the deletion. options: those of the deletion. Raises ApiRefusal: 404, 409 if the object does not meet the
+        preconditions, 429 if a budget forbids it, 500 if two budgets select the pod.
         """
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
@@ -257,7 +267,8 @@ class Store:
         its last state if it is removed.
 
         A namespace is only marked; finish_deletion() removes it. An object that is marked already is returned as it is
-        if nothing changes. Raises ApiRefusal: 404, 409 if it does not meet the preconditions.
+        if nothing changes. options: preconditions, grace period and the policy for dependents. Raises ApiRefusal: 404,
+        409 if it does not meet the preconditions.
         """
         old = self.get(kind, namespace, name)
         deletion.check_preconditions(kind, old.obj, options)
@@ -278,7 +289,7 @@ class Store:
         return self._store_state(kind, marked_obj, old)
 
     def contents(self, namespace: str) -> list[tuple[ResourceKind, Key]]:
-        """Return (kind, key) of every object in a namespace, in no particular order."""
+        """Return (kind, (namespace, name)) of every object in a namespace, of all served kinds, in no order."""
         return [(kind, key) for kind in self.catalogue.kinds() for key in self._objects_of(kind) if key[0] == namespace]
 
     def finish_deletion(self, kind: ResourceKind, stored: Stored) -> None:
@@ -292,9 +303,9 @@ class Store:
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
-        """Return the objects of a kind at an earlier version, reconstructed from its history.
+        """Return the objects of a kind at an earlier version, reconstructed from its history. A new mapping.
 
-        Raises ApiRefusal (410) if it is gone.
+        Raises ApiRefusal (410) if changes after this version are forgotten.
         """
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -308,9 +319,11 @@ class Store:
         return objects
 
     def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
-        """Return a new object with its defaults.
+        """Return a new object as it is to be stored: pruned, with its defaults, and checked. Parts of `obj` may be
+        changed.
 
-        Raises ApiRefusal: 422 for an invalid one, 403 for a quota or unknown class.
+        namespace: of the object. Raises ApiRefusal: 422 for an invalid object, 403 for a quota or an unknown
+        PriorityClass.
         """
         obj = validated(kind, obj)
         if kind is PODS:
@@ -338,10 +351,11 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object, and return it.
+        """Store the next state of an object, and return it. `new` is changed.
 
-        An update without a change writes nothing and returns `old`. manager: the writer. part: the subresource, "" for
-        the object. An object that is being deleted, without a finalizer and grace period left, is removed instead.
+        An update without a change writes nothing and returns `old`. An object that is being deleted, without a
+        finalizer and grace period left, is removed instead, and its last state is returned. manager: the writer. part:
+        the subresource, "" for the object.
         """
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
@@ -359,7 +373,8 @@ class Store:
     def _store_state(
         self, kind: ResourceKind, obj: Object, before: Stored | None, manager: str = "", part: str = ""
     ) -> Stored:
-        """Store the new state of an object under a new version, add it to the history, and wake the watches.
+        """Store the new state of an object under a new version, add it to the history, and wake the watches. Return the
+        stored state.
 
         obj: is changed: it gets the version. before: None for a creation. manager: the writer, "" to leave
         managedFields unchanged. part: the subresource, "" for the object.
@@ -419,11 +434,11 @@ class OwnerIndex:
         self._owned: dict[str, set[Where]] = {}
 
     def place(self, uid: str) -> Where | None:
-        """Return the key of the object with this uid; None when there is none."""
+        """Return (kind, namespace, name) of the object with this uid; None if there is none."""
         return self._where.get(uid)
 
     def dependents(self, uid: str) -> list[Where]:
-        """Return the keys of the objects that name this uid as an owner."""
+        """Return (kind, namespace, name) of each object that names this uid as an owner, in no order. A new list."""
         return list(self._owned.get(uid, ()))
 
     def record_write(self, kind: ResourceKind, before: Object | None, now: Object | None) -> None:
@@ -465,16 +480,16 @@ Key = tuple[str, str]  # namespace, name
 class Stored:
     """An object in the store."""
 
-    obj: Object
+    obj: Object  # decoded; it never changes
     raw: bytes  # its JSON, encoded once for every list and watch
-    version: int
+    version: int  # its resourceVersion
 
 
 @dataclass(frozen=True, slots=True)
 class StorePage:
     """One page of a list."""
 
-    items: tuple[Stored, ...]
+    items: tuple[Stored, ...]  # sorted by (namespace, name)
     version: int  # of the list
     rest: Key | None = None  # the key after which to continue, None at the end
     left: int = 0  # how many objects follow this page
@@ -484,7 +499,7 @@ class StorePage:
 class StoreChange:
     """One write."""
 
-    version: int
+    version: int  # the resourceVersion of the write
     now: Stored  # the last state, when `deleted`
     before: Stored | None  # None for a creation
     deleted: bool = False  # True: the object was deleted
@@ -513,7 +528,7 @@ class WatchHistory:
             wake()
 
     def end(self) -> int:
-        """Return the position after the last change."""
+        """Return the position after the last change. A position counts all changes of the kind, forgotten ones too."""
         return self._first + len(self._changes)
 
     def after(self, version: int) -> int:
@@ -526,7 +541,9 @@ class WatchHistory:
         return self._first + bisect_right(self._changes, version, key=lambda change: change.version)
 
     def since(self, position: int) -> Sequence[StoreChange]:
-        """Return the changes from a position on. Raises ApiRefusal (410) when some of them are forgotten."""
+        """Return the changes from a position on, the oldest first; [] at the end. Raises ApiRefusal (410) if some are
+        forgotten.
+        """
         if position < self._first:
             raise ApiRefusal("Expired", "the watch was too slow: changes it has not read are forgotten")
         return self._changes[position - self._first :]
@@ -538,9 +555,9 @@ def raw(stored: Stored) -> bytes:
 
 
 def event(change: StoreChange, selection: ObjectPredicate, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """Return the watch line of a change for a selection; None if neither its old nor its new state matches.
+    """Return the watch line of a change; None if neither its old nor its new state matches.
 
-    show: encodes an object.
+    show: encodes the object.
     """
     change_for_selector = event_for(change, selection)
     return line(change_for_selector[0], show(change_for_selector[1])) if change_for_selector is not None else None
@@ -549,7 +566,8 @@ def event(change: StoreChange, selection: ObjectPredicate, show: Callable[[Store
 def event_for(change: StoreChange, selection: ObjectPredicate) -> tuple[str, Stored] | None:
     """Return (ADDED, MODIFIED or DELETED; the object) for a change as a watch with a selection sees it.
 
-    An object that no longer matches is DELETED, with its last matching state. None if neither state matches.
+    An object that no longer matches is DELETED, with the state before the change. A deleted object has its last state,
+    also if only the state before it matches. None if neither state matches.
     """
     was = change.before is not None and selection(change.before.obj)
     fits = selection(change.now.obj)
@@ -561,16 +579,16 @@ def event_for(change: StoreChange, selection: ObjectPredicate) -> tuple[str, Sto
 
 
 def _last_matching(change: StoreChange) -> Stored:
-    """Return the last state that the selector chose, with the version of the change."""
+    """Return the state of an object before a change, with the version of the change."""
     before = change.before or change.now
     meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}
     obj = {**before.obj, "metadata": meta}
     return Stored(obj, msgspec.json.encode(obj), change.version)
 
 
-def line(word: str, shown: bytes) -> bytes:
-    """Return one line of a watch. word: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR. shown: JSON of the object."""
-    return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"
+def line(event_type: str, shown: bytes) -> bytes:
+    """Return one line of a watch. event_type: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR. shown: an object's JSON."""
+    return b'{"type":"' + event_type.encode() + b'","object":' + shown + b"}\n"
 
 
 def _keys_of_page(keys: Iterable[Key], namespace: str, after: Key | None) -> list[Key]:

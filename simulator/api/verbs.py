@@ -34,9 +34,9 @@ _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
 class Call:
     """One request."""
 
-    method: str
-    target: Target
-    query: Mapping[str, str] = field(default_factory=dict)
+    method: str  # of HTTP, such as "GET"
+    target: Target  # what its path names
+    query: Mapping[str, str] = field(default_factory=dict)  # of the URL
     body: Any = None  # its JSON, None for none
     media_type: str = "application/json"  # its media type
     manager: str = "unknown"  # the name of the writer
@@ -48,8 +48,8 @@ class Call:
 class ApiAnswer:
     """One answer: JSON and its HTTP status."""
 
-    raw: bytes
-    code: int = 200
+    raw: bytes  # the JSON
+    code: int = 200  # the HTTP status
 
 
 def handle(store: Store, call: Call) -> ApiAnswer:
@@ -90,8 +90,9 @@ def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
 def _get(store: Store, call: Call) -> ApiAnswer:
     """Return an object, its scale, or a page of a list; a Table of the object or page if kubectl asks for one.
 
-    A limit that is no number counts as none. Raises ApiRefusal: 404 for a missing object, 400 for a malformed selector
-    or continue token, 410 if the version of a continued list is forgotten.
+    For the subresource status it is the whole object. A limit that is no number counts as none. Raises ApiRefusal: 404
+    for a missing object, or a scale that the kind does not have; 400 for a malformed selector or continue token; 410 if
+    the version of a continued list is forgotten.
     """
     target, query = call.target, call.query
     kind = target.kind
@@ -204,7 +205,7 @@ def _check_writable(target: Target) -> None:
 
 
 def _as_table(call: Call, page: StorePage) -> dict[str, Any]:
-    """Return a page of a list as a Table."""
+    """Return a page of a list as a Table, as decoded JSON."""
     table_document = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
     return {**table_document, "metadata": _list_metadata(page)}
 
@@ -215,7 +216,10 @@ def _json_answer(obj: Any, code: int = 200) -> ApiAnswer:
 
 
 def row_of(kind: ResourceKind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
-    """Return one object as a Table of one row, for a watch of Tables."""
+    """Return one object as the JSON of a Table with one row, for a watch of Tables.
+
+    version: resourceVersion of the object. now_s: seconds since 1970, for ages.
+    """
     return msgspec.json.encode(table(kind, [obj], str(version), now_s))
 
 
@@ -267,14 +271,14 @@ class Target:
     kind: ResourceKind
     namespace: str = ""  # "" for all namespaces, or for a kind without one
     name: str = ""  # "" for a whole collection
-    subresource: str = ""
+    subresource: str = ""  # such as "status", "" for the object itself
 
 
 def target(catalogue: Catalogue, path: str) -> Target:
     """Return what a resource path names: kind, namespace, name and subresource.
 
-    Raises ApiRefusal (404) for a subresource that a CRD does not have, 501 for what only the embedded API lacks;
-    Unserved for a group or version that is not served.
+    path: without the query. Raises ApiRefusal: 404 for a subresource that a CRD does not have, 501 for any path that
+    only the embedded API lacks. Raises Unserved for a group, version or kind of a CRD that is not served.
     """
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
@@ -286,7 +290,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
-    kind = catalogue.named(group, version, rest[0])
+    kind = catalogue.find(group, version, rest[0])
     if kind is None or (namespace and not kind.namespaced):
         raise not_served_error(group, version, path)
     if len(rest) > 3:
@@ -302,6 +306,7 @@ def not_served_error(group: str, version: str, path: str) -> Exception:
 
     A group of Kubernetes itself gets 501, since a real server has it. Its alpha and beta versions are off there unless
     somebody turns them on, so they are not found. Any other group belongs to a CRD that is not applied or is deleted.
+    group: "" for the core group. path: for the message.
     """
     ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
     if not group or "." not in group or (ours and re.fullmatch(r"v[0-9]+", version)):

@@ -16,8 +16,8 @@ from turnout.kube.pod_shape import PodShape, admits, amount, pod_requests, shape
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
 _MAX_SHAPES = 64  # whose fits are kept
-_UNSAID_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
-_UNSAID_MEMORY_BYTES = 200 * 2**20
+_SCORED_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
+_SCORED_MEMORY_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class PodInfo:
 
     uid: str
     namespace: str
-    shape: PodShape
-    fullest: tuple[int, int]  # (milli-CPU, bytes) with defaults for unset requests, for scoring
-    priority: int = 0
-    nominated: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    shape: PodShape  # its requests and constraints
+    scored_requests: tuple[int, int]  # (milli-CPU, bytes) with defaults for unset requests, for scoring
+    priority: int = 0  # a higher one goes first
+    nominated: str = ""  # name of the node that it is nominated to, "" for none
+    labels: tuple[tuple[str, str], ...] = ()  # (key, value), sorted
     # labels by which its Service, ReplicaSet or StatefulSet selects; None when none selects it
     spread: tuple[tuple[str, str], ...] | None = None
-    owner: str = ""
+    owner: str = ""  # uid of its first owner, "" for none
 
     def requested(self, resource: str) -> int:
         """Return how much the pod requests of a resource, in the unit of pod_shape.amount; 0 if it requests none."""
@@ -43,7 +43,7 @@ class PodInfo:
 def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> PodInfo:
     """Return a pod as a scheduler reads it.
 
-    spread: the labels by which its Service or set selects pods; None if nothing selects it. Raises BadQuantity or
+    spread: the labels by which its Service or set selects pods; None or () if nothing selects it. Raises BadQuantity or
     TooComplex if its requests or affinity cannot be read.
     """
     filled = msgspec.structs.replace(
@@ -60,7 +60,7 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         shape=shape_of(pod),
-        fullest=(requests.get("cpu", 0), requests.get("memory", 0)),
+        scored_requests=(requests.get("cpu", 0), requests.get("memory", 0)),
         priority=pod.spec.priority or 0,
         nominated=pod.status.nominated_node_name,
         labels=tuple(sorted((pod.metadata.labels or {}).items())),
@@ -76,8 +76,8 @@ def _with_scored_requests(container: Container) -> Container:
     """
     given = container.resources or Resources()
     requests: dict[str, str | int | float] = {**(given.limits or {}), **(given.requests or {})}
-    requests.setdefault("cpu", f"{_UNSAID_CPU_MILLI}m")
-    requests.setdefault("memory", _UNSAID_MEMORY_BYTES)
+    requests.setdefault("cpu", f"{_SCORED_CPU_MILLI}m")
+    requests.setdefault("memory", _SCORED_MEMORY_BYTES)
     return msgspec.structs.replace(container, resources=Resources(requests=requests))
 
 
@@ -86,18 +86,18 @@ class NodeInfo:
     """One node with the pods on it."""
 
     node: Node
-    offers: dict[str, int]
+    allocatable: dict[str, int]  # resource -> amount that the node offers to pods
     name: str = field(init=False)
-    requested: dict[str, int] = field(default_factory=dict)
-    fullest: list[int] = field(default_factory=lambda: [0, 0])
-    pods: dict[str, PodInfo] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)  # resource -> amount that its pods request
+    scored_requests: list[int] = field(default_factory=lambda: [0, 0])  # sum of PodInfo.scored_requests of its pods
+    pods: dict[str, PodInfo] = field(default_factory=dict)  # by uid
 
     def __post_init__(self) -> None:
         """Keep the node's name in a field, since it is read very often."""
         self.name = self.node.metadata.name
 
     def label(self, key: str) -> str | None:
-        """Return the value of a node label."""
+        """Return the value of a node label, None without it."""
         return (self.node.metadata.labels or {}).get(key)
 
     def add(self, pod_info: PodInfo, sign: int = 1) -> None:
@@ -108,24 +108,24 @@ class NodeInfo:
         for resource, quantity in pod_info.shape.requests:
             self.requested[resource] = self.requested.get(resource, 0) + sign * quantity
         for at in (0, 1):
-            self.fullest[at] += sign * pod_info.fullest[at]
+            self.scored_requests[at] += sign * pod_info.scored_requests[at]
         if sign > 0:
             self.pods[pod_info.uid] = pod_info
         else:
             del self.pods[pod_info.uid]
 
     def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
-        """Return True if kube-scheduler's filters let the pod run on this node: labels, taints, resources and host
-        ports.
+        """Return True if kube-scheduler's filters let the pod run on this node: node labels, taints, readiness,
+        resources and host ports.
 
-        nominated: pods that count as if they ran here. Node readiness counts, too: in a real cluster the node
-        controller expresses it by taints.
+        nominated: pods that count as if they ran here. In a real cluster the node controller expresses readiness by
+        taints.
         """
         if not admits(self.node, pod_info.shape):
             return False
         for resource, quantity in pod_info.shape.requests:
             used = self.requested.get(resource, 0) + sum(other.requested(resource) for other in nominated)
-            if quantity > self.offers.get(resource, 0) - used:
+            if quantity > self.allocatable.get(resource, 0) - used:
                 return False
         ports = {port for other in (*self.pods.values(), *nominated) for port in other.shape.host_ports}
         return ports.isdisjoint(pod_info.shape.host_ports)
@@ -143,17 +143,19 @@ class Cluster:
         self._fits: dict[PodShape, _Fits] = {}
 
     def put_node(self, node: Node) -> None:
-        """Add or update a node; the pods on it stay. Raises BadQuantity for an amount that cannot be read."""
-        offers = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
+        """Add or update a node; the pods on it stay. Raises BadQuantity, with nothing stored, for an amount that
+        cannot be read.
+        """
+        allocatable = {name: amount(name, q) for name, q in (node.status.allocatable or {}).items()}
         node_info = self.node_infos.get(node.metadata.name)
         if node_info is None:
-            self.node_infos[node.metadata.name] = NodeInfo(node, offers)
+            self.node_infos[node.metadata.name] = NodeInfo(node, allocatable)
         else:
-            node_info.node, node_info.offers = node, offers
+            node_info.node, node_info.allocatable = node, allocatable
         self._order = None
 
     def drop_node(self, name: str) -> None:
-        """Remove a node and the pods on it."""
+        """Remove a node and the pods on it. Do nothing for an unknown node."""
         node_info = self.node_infos.pop(name, None)
         for uid in node_info.pods if node_info else ():
             self._where.pop(uid, None)
@@ -162,7 +164,7 @@ class Cluster:
     def place(self, pod_info: PodInfo, node: str) -> None:
         """Charge a pod to a node, and forget its nomination; a pod that had another node is moved.
 
-        For an unknown node the pod is charged to no node. Does nothing if the pod is charged to this node already.
+        For an unknown node the pod is charged to no node. Do nothing if the pod is charged to this node already.
         """
         if self._where.get(pod_info.uid) == node:
             return
@@ -182,7 +184,9 @@ class Cluster:
             self._mark_changed(node)
 
     def nominate(self, pod_info: PodInfo) -> None:
-        """Record the node that a waiting pod nominates, or that it nominates none any more."""
+        """Record the node that a waiting pod is nominated to, or that it is nominated to none any more. The node may
+        be unknown.
+        """
         if pod_info.nominated:
             self._nominated[pod_info.uid] = pod_info
         else:
@@ -194,10 +198,10 @@ class Cluster:
         return bool(self._nominated)
 
     def nominated_pods(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
-        """Return the pods that nominate a node and for which `pod_info` must leave room: those of its priority or
-        above.
+        """Return the pods that are nominated to a node, and for which `pod_info` must leave room: those of its priority
+        or above.
 
-        node: its name. The pod itself is left out.
+        node: its name. `pod_info` itself is left out.
         """
         return tuple(
             other
@@ -208,7 +212,8 @@ class Cluster:
     def order(self) -> list[NodeInfo]:
         """Return the nodes in the order in which kube-scheduler looks at them: one node of each zone in turn.
 
-        Within a zone the oldest comes first. The result is cached until a node changes.
+        Within a zone the node that was added first comes first. The list is cached until a node changes: do not change
+        it.
         """
         if self._order is None:
             zones: dict[tuple[str | None, str | None], list[NodeInfo]] = {}
@@ -224,7 +229,7 @@ class Cluster:
     def fits(self, pod_info: PodInfo) -> Sequence[bool]:
         """Return for every node, in the order of order(), True if the filters let the pod in.
 
-        Nominated pods are ignored. The result is cached by shape and computed again only for nodes that have changed,
+        Nominated pods are ignored. The list is cached by shape and computed again only for nodes that have changed,
         because a cluster has few shapes: do not change it.
         """
         order = self.order()
@@ -239,7 +244,9 @@ class Cluster:
         return known.fit
 
     def _mark_changed(self, node: str) -> None:
-        """Mark a node whose room has changed, so that every known pod shape checks it again."""
+        """Mark a node whose room has changed, so that every known pod shape checks it again. Do nothing for an
+        unknown node.
+        """
         number = self._numbers.get(node)
         if self._order is not None and number is not None:
             for known in self._fits.values():
@@ -250,5 +257,5 @@ class Cluster:
 class _Fits:
     """The nodes that hold a shape, and the nodes that have changed since."""
 
-    fit: list[bool]
-    stale: set[int]
+    fit: list[bool]  # by the place of the node in the order
+    stale: set[int]  # places of nodes that have changed

@@ -9,19 +9,19 @@ import msgspec
 
 
 class NoAccess(Exception):
-    """A kubeconfig that cannot be read, or says too little."""
+    """A kubeconfig that cannot be read, or lacks the server or the user."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterAccess:
-    """The server and the credentials."""
+class LocalClusterAccess:
+    """The server of a local cluster, and the credentials for it."""
 
     url: str  # without a slash at its end
     token: str = ""  # "" for no credentials
-    authority: str = ""  # PEM of the CA that signs the server; "" for none
+    ca_pem: str = ""  # PEM of the CA that signs the server; "" for none
 
 
-def read_kubeconfig(text: bytes) -> ClusterAccess:
+def read_kubeconfig(text: bytes) -> LocalClusterAccess:
     """Return the access in a kubeconfig that we wrote: JSON, one cluster, one user with a token.
 
     Raises NoAccess for any other content.
@@ -29,7 +29,7 @@ def read_kubeconfig(text: bytes) -> ClusterAccess:
     try:
         config = msgspec.json.decode(text)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        authority = base64.b64decode(cluster.get("certificate-authority-data") or "").decode()
-        return ClusterAccess(str(cluster["server"]).rstrip("/"), str(user.get("token") or ""), authority)
+        ca_pem = base64.b64decode(cluster.get("certificate-authority-data") or "").decode()
+        return LocalClusterAccess(str(cluster["server"]).rstrip("/"), str(user.get("token") or ""), ca_pem)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise NoAccess(f"it is no kubeconfig of a local cluster: {error}") from error

@@ -50,7 +50,7 @@ class NextState:
 
 
 def state_of(pod: Object) -> PodState:
-    """Return the state of a bound pod from its own fields: deletion, phase and container statuses."""
+    """Return the state of a bound pod from its own fields: deletion, phase and container statuses. Never GONE."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return PodState.LEAVING
@@ -65,9 +65,10 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the state that a pod enters next by itself, and after how long.
+    """Return the state that a pod enters next by itself, and after how long. None if it stays until something changes
+    it.
 
-    None if it stays until something changes it. pace: how long each state lasts.
+    A pod whose restart policy restarts it goes from ENDED to RUNNING again. pace: how long each state lasts.
     """
     match state_of(pod):
         case PodState.BOUND:
@@ -87,9 +88,9 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
 
 
 def missing_image(pod: Object, images: Collection[str] | None) -> str:
-    """Return the first image of the pod that is not in `images`, "" if all are.
+    """Return the first image of the pod, init containers first, that is not in `images`; "" if all are.
 
-    images: that exist, None for all images.
+    images: those that exist, None for all images.
     """
     if images is None:
         return ""
@@ -110,7 +111,9 @@ def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") 
 
 
 def exit_code(pod: Object) -> int:
-    """Return the exit code that a pod's containers are to end with; 0 without the annotation, or if it is no number."""
+    """Return the exit code that a pod's containers are to end with; 0 without the annotation EXIT_CODE, or if it is
+    no number.
+    """
     return int(_number(pod, EXIT_CODE) or 0)
 
 
@@ -179,13 +182,16 @@ def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
 
 
 def _status_before(pod: Object, name: str) -> Object:
-    """Return the present status of a container by its name; {} without one."""
+    """Return the present status of the container of this name; {} without one."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((each for each in statuses if each["name"] == name), {})
 
 
 def _container_status(container: Object, ready: bool, restarts: int, state: Object) -> Object:
-    """Return the status of a container. restarts: how often it was restarted. state: waiting, running or terminated."""
+    """Return the status of a container. ready: also its `started`. restarts: how often it was restarted.
+
+    state: {"waiting", "running" or "terminated": its fields}.
+    """
     image = container.get("image", "")
     status = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
     return {**status, "restartCount": restarts, "state": state}

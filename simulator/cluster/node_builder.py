@@ -43,9 +43,10 @@ def generate_nodes(count: int) -> list[NodeSpec]:
 
 
 def nodes_of_map(entries: Iterable[MapEntry]) -> list[NodeSpec]:
-    """Return a node for every host of a map.
+    """Return a node for every host of a map, in its order.
 
-    A host that is an IP address gets a name, a host that is a name gets an address.
+    A host that is an IP address gets a name, a host that is a name gets the address of its place in the map. The
+    addresses may collide if a map has hosts of both forms.
     """
     nodes = []
     for number, entry in enumerate(entries):
@@ -56,25 +57,28 @@ def nodes_of_map(entries: Iterable[MapEntry]) -> list[NodeSpec]:
     return nodes
 
 
-def hosts_without_node_name(all_places: Sequence[NodeSpec]) -> list[str]:
-    """Return the hosts of a map, by the nodes made from it, that cannot be a node's name."""
-    return [place.name for place in all_places if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
+def hosts_without_node_name(node_specs: Sequence[NodeSpec]) -> list[str]:
+    """Return the hosts of a map that cannot be a node's name, in order; [] if all can.
+
+    node_specs: from nodes_of_map().
+    """
+    return [spec.name for spec in node_specs if len(spec.name) > 253 or not _NAME.fullmatch(spec.name)]
 
 
-def map_text(all_places: Iterable[NodeSpec]) -> str:
+def map_text(node_specs: Iterable[NodeSpec]) -> str:
     """Return the map of nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node.
 
     The leaf (`asw`) is the last switch of a node's path, `psw` the one before it. Raises IndexError for a path with
     fewer than two switches.
     """
-    return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in all_places)
+    return "".join(f"{spec.path[-1]} {spec.path[-2]} {spec.ip}\n" for spec in node_specs)
 
 
-def node(place: NodeSpec, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
+def node(spec: NodeSpec, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
     """Return a ready node as JSON values.
 
-    gpus: its GPUs, which also decide its CPU and memory. stamp: the time as RFC 3339. kubelet: host and port at which
-    an API server reaches its kubelet, ("", 0) for none.
+    spec: its name and address. gpus: its GPUs, which also decide its CPU and memory. stamp: the time as RFC 3339.
+    kubelet: host and port at which an API server reaches its kubelet, ("", 0) for none.
     """
     worth = gpus + _ROOM_FOR_OTHERS
     offers = {"cpu": str(worth * _CPUS_PER_GPU), "memory": f"{worth * _GIB_PER_GPU}Gi", "pods": "110"}
@@ -89,14 +93,14 @@ def node(place: NodeSpec, gpus: int, stamp: str, kubelet: tuple[str, int] = ("",
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": place.name, "labels": {"kubernetes.io/hostname": place.name, "kubernetes.io/os": "linux"}},
+        "metadata": {"name": spec.name, "labels": {"kubernetes.io/hostname": spec.name, "kubernetes.io/os": "linux"}},
         "spec": {},
         "status": {
             "capacity": offers,
             "allocatable": offers,
             "addresses": [
-                {"type": "InternalIP", "address": place.ip},
-                {"type": "Hostname", "address": place.name},
+                {"type": "InternalIP", "address": spec.ip},
+                {"type": "Hostname", "address": spec.name},
                 *([{"type": "ExternalIP", "address": kubelet[0]}] if kubelet[0] else []),
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet[1]}},

@@ -1,8 +1,8 @@
 """Run one pod through a scheduling cycle, with kube-scheduler's default plugins, in the order in which it asks them.
 
 The cycle is a generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP.
-The scores of the plugins stand below it. The filter plugins (taints, affinity, resources) are in
-turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
+The scores of the plugins stand below it. The filter plugins (NoSchedule and NoExecute taints, affinity, resources) are
+in turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ExtenderCall:
     """A call of the extender about these nodes."""
 
     verb: ExtenderVerb
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WaitReason(Enum):
 class Chosen:
     """The node chosen for a pod."""
 
-    node: str
+    node: str  # its name
     feasible: int  # how many nodes there were to choose among; with 1 no scores were asked for
 
 
@@ -63,7 +63,7 @@ class Unscheduled:
     """The result for a pod that must wait for a change."""
 
     why: WaitReason
-    message: str
+    message: str  # for people
 
 
 Outcome = Chosen | Unscheduled  # of one scheduling cycle
@@ -74,9 +74,9 @@ Cycle = Generator[ExtenderCall, ExtenderReply, Outcome]
 class ExtenderSettings:
     """The extender in the scheduler's configuration."""
 
-    weight: int = 1
-    ignorable: bool = True
-    prioritizes: bool = True
+    weight: int = 1  # of its scores
+    ignorable: bool = True  # True: pods are scheduled without it if it fails
+    prioritizes: bool = True  # True: it is also asked for scores
 
 
 class ExtenderFailed(Exception):
@@ -86,7 +86,7 @@ class ExtenderFailed(Exception):
     """
 
 
-def cycle(
+def scheduling_cycle(
     cluster: Cluster,
     pod_info: PodInfo,
     cursor: Cursor,
@@ -98,15 +98,15 @@ def cycle(
 
     A generator: yields each call of the extender, is sent the ExtenderReply, and returns Chosen, or Unscheduled with
     the reason. Yields nothing without an extender. The room is not charged: the caller calls cluster.place(). cursor:
-    where the node search starts; moved on. rng: breaks ties. percentage: percentageOfNodesToScore, 0 for the adaptive
-    default. Source: docs/facts/extender.md 1.4 and 1.5
+    where the node search starts; moved on. rng: breaks ties. extender: None for none. percentage:
+    percentageOfNodesToScore, 0 for the adaptive default. Source: docs/facts/extender.md 1.4 and 1.5
     """
     try:
-        node_infos = yield from _nominated(cluster, pod_info, extender)
+        node_infos = yield from _try_nominated_node(cluster, pod_info, extender)
         if not node_infos:
-            node_infos = feasible(cluster, pod_info, cursor, rng, percentage)
+            node_infos = feasible_nodes(cluster, pod_info, cursor, rng, percentage)
             before = len(node_infos)
-            node_infos = yield from _filtered(node_infos, extender)
+            node_infos = yield from _ask_filter(node_infos, extender)
             if not node_infos:
                 return Unscheduled(WaitReason.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
     except ExtenderFailed as error:
@@ -117,33 +117,35 @@ def cycle(
     if extender is not None and extender.prioritizes:
         # A prioritize that fails is passed over without a word, whatever `ignorable` says.
         points = (yield ExtenderCall(ExtenderVerb.PRIORITIZE, _names(node_infos))).points
-    plugin_scores = scores(cluster, pod_info, node_infos)
+    plugin_scores = node_scores(cluster, pod_info, node_infos)
     weight = extender.weight if extender else 0
-    return Chosen(choose(node_infos, plugin_scores, points, weight, rng), len(node_infos))
+    return Chosen(choose_node(node_infos, plugin_scores, points, weight, rng), len(node_infos))
 
 
-def _nominated(
+def _try_nominated_node(
     cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
 ) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
-    """Return the nominated node if it still has room and passes the extender; else no node.
+    """Return [the nominated node] if it still has room and passes the extender; else no node.
 
-    A generator as cycle(): yields calls of the extender. A failed call counts as no node.
+    A generator like scheduling_cycle(): yields calls of the extender. A failed call counts as no node, unless the
+    extender is ignorable.
     """
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
     try:
-        return (yield from _filtered([node_info], extender))
+        return (yield from _ask_filter([node_info], extender))
     except ExtenderFailed:
         return ()  # the nominated node is only a first try: all nodes are looked at next
 
 
-def _filtered(
+def _ask_filter(
     node_infos: Sequence[NodeInfo], extender: ExtenderSettings | None
 ) -> Generator[ExtenderCall, ExtenderReply, Sequence[NodeInfo]]:
     """Return the nodes that the extender lets pass; all nodes without an extender, or if it fails and is ignorable.
 
-    A generator as cycle(): yields calls of the extender. Raises ExtenderFailed if it fails and is not ignorable.
+    A generator like scheduling_cycle(): yields calls of the extender. Raises ExtenderFailed if it fails and is not
+    ignorable.
     """
     if extender is None or not node_infos:
         return node_infos
@@ -177,7 +179,7 @@ def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Curso
 
     cursor: where the node search starts; moved on. rng: breaks ties.
     """
-    questions = cycle(cluster, pod_info, cursor, rng)
+    questions = scheduling_cycle(cluster, pod_info, cursor, rng)
     try:
         next(questions)
     except StopIteration as end:
@@ -202,7 +204,7 @@ class Cursor:
     It moves with every pod, so all nodes get their turn.
     """
 
-    start: int = 0
+    start: int = 0  # index in Cluster.order()
 
 
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
@@ -217,7 +219,7 @@ def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     return max(nodes * percent // 100, _MIN_TO_FIND)
 
 
-def feasible(
+def feasible_nodes(
     cluster: Cluster, pod_info: PodInfo, cursor: Cursor, rng: random.Random, percentage: int = 0
 ) -> list[NodeInfo]:
     """Return the first nodes that hold the pod, as many as are enough, starting at the cursor, which moves past them.
@@ -253,20 +255,20 @@ def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bo
     return not nominated or node_info.has_room(pod_info, nominated)
 
 
-def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
+def node_scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
     """Return the score of each node, in the order of `node_infos`: the weighted sum of the scores of kube-scheduler's
     default plugins, a whole number.
     """
     columns = [
-        (_WEIGHTS["fit"], [_least_allocated(node_info, pod_info) for node_info in node_infos]),
-        (_WEIGHTS["balance"], [_balanced(node_info, pod_info) for node_info in node_infos]),
-        (_WEIGHTS["taints"], _taints(node_infos, pod_info.shape)),
-        (_WEIGHTS["spread"], _spread(cluster, node_infos, pod_info)),
+        (_WEIGHTS["fit"], [_fit_score(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["balance"], [_balance_score(node_info, pod_info) for node_info in node_infos]),
+        (_WEIGHTS["taints"], _taint_scores(node_infos, pod_info.shape)),
+        (_WEIGHTS["spread"], _spread_scores(cluster, node_infos, pod_info)),
     ]
     return [sum(weight * column[i] for weight, column in columns) for i in range(len(node_infos))]
 
 
-def choose(
+def choose_node(
     node_infos: Sequence[NodeInfo],
     plugin_scores: Sequence[int],
     extender_scores: Mapping[str, int],
@@ -307,21 +309,21 @@ def _first_in_preorder(heap: Sequence[tuple[int, int]], best: tuple[int, int]) -
     raise ValueError("the best is not among the totals")
 
 
-def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
+def _fit_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Return the score of NodeResourcesFit (LeastAllocated), 0 to 100: CPU and memory count the same.
 
     Unset requests have defaults.
     """
     parts: list[int] = []
     for at, resource in enumerate(("cpu", "memory")):
-        offered = node_info.offers.get(resource, 0)
-        if offered:
-            requested = node_info.fullest[at] + pod_info.fullest[at]
-            parts.append((offered - requested) * MAX_SCORE // offered if requested <= offered else 0)
+        allocatable = node_info.allocatable.get(resource, 0)
+        if allocatable:
+            requested = node_info.scored_requests[at] + pod_info.scored_requests[at]
+            parts.append((allocatable - requested) * MAX_SCORE // allocatable if requested <= allocatable else 0)
     return sum(parts) // len(parts) if parts else 0
 
 
-def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
+def _balance_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Return the score of BalancedAllocation, 0 to 100, over the CPU and memory really requested.
 
     0 if the pod requests neither.
@@ -329,30 +331,35 @@ def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
     if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0
     parts = [
-        min(1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.offers[resource])
+        min(
+            1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.allocatable[resource]
+        )
         for resource in ("cpu", "memory")
-        if node_info.offers.get(resource)
+        if node_info.allocatable.get(resource)
     ]
     deviation = abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0
     return int((1 - deviation) * MAX_SCORE)
 
 
-def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
-    """Return the score of TaintToleration for each node, 0 to 100.
+def _taint_scores(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
+    """Return the score of TaintToleration for each node, 0 to 100, in their order. shape: of the pod.
 
     Fewer PreferNoSchedule taints that are not tolerated are better: the node with the most gets 0. Without any such
-    taint all nodes get 100.
+    taint all nodes get 100. Raises ValueError without nodes.
     """
     counts = [
-        sum(t.effect == "PreferNoSchedule" and not _tolerated(t, shape) for t in node_info.node.spec.taints or ())
+        sum(
+            t.effect == "PreferNoSchedule" and not _tolerates_preferred(t, shape)
+            for t in node_info.node.spec.taints or ()
+        )
         for node_info in node_infos
     ]
     maximum = max(counts)
     return [MAX_SCORE - (MAX_SCORE * count // maximum if maximum else 0) for count in counts]
 
 
-def _tolerated(taint: Taint, shape: PodShape) -> bool:
-    """Return True if the pod tolerates a taint of the effect PreferNoSchedule."""
+def _tolerates_preferred(taint: Taint, shape: PodShape) -> bool:
+    """Return True if the pod tolerates a taint of the effect PreferNoSchedule. shape: of the pod."""
     return any(
         effect in ("", "PreferNoSchedule")
         and (key == taint.key or (not key and operator == "Exists"))
@@ -361,7 +368,7 @@ def _tolerated(taint: Taint, shape: PodShape) -> bool:
     )
 
 
-def _spread(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
+def _spread_scores(cluster: Cluster, node_infos: Sequence[NodeInfo], pod_info: PodInfo) -> list[int]:
     """Return the score of PodTopologySpread for each of the nodes, 0 to 100, with the default constraints.
 
     Only pods that a Service or a set selects are spread; for others every score is 0.

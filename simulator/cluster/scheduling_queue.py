@@ -17,8 +17,8 @@ from turnout.simulator.cluster.cluster import PodInfo
 class _Waiter:
     pod_info: PodInfo
     since: int  # arrival, counted
-    tries: int = 0
-    not_before_s: float = 0.0
+    tries: int = 0  # failed tries so far
+    not_before_s: float = 0.0  # end of its pause
     unschedulable: bool = False  # refused, and nothing has changed since
 
     @property
@@ -44,9 +44,9 @@ class WaitingPods:
         self._arrivals = 0
 
     def put(self, pod_info: PodInfo) -> None:
-        """Add a waiting pod, or update it.
+        """Add a waiting pod, or update it. Do nothing if it is known and equal.
 
-        A changed pod may be tried once its pause is over, without waiting for a change.
+        A changed pod may be tried once its pause is over, without waiting for a change of the cluster.
         """
         known = self._waiters.get(pod_info.uid)
         if known is None:
@@ -58,7 +58,7 @@ class WaitingPods:
         self._queue(pod_info.uid, known)
 
     def drop(self, uid: str) -> None:
-        """Remove a pod that waits no longer."""
+        """Remove a pod that waits no longer. Do nothing for an unknown pod."""
         self._waiters.pop(uid, None)
         self._unschedulable.discard(uid)
 
@@ -103,8 +103,8 @@ class WaitingPods:
             heapq.heappush(self._backoff_queue, (waiter.not_before_s, uid))
 
     def wake(self) -> None:
-        """Let pods that wait for a change be tried again once their pause is over, because something changed in the
-        cluster.
+        """Let pods that wait for a change be tried again once their pause is over. Call it when something changes in
+        the cluster.
         """
         for uid in self._unschedulable:
             waiter = self._waiters[uid]
@@ -139,7 +139,7 @@ class WaitingPods:
 
 # The PodGroups that are held here. Kubernetes' own are left to kube-scheduler itself, whose gang scheduling is not
 # simulated.
-HELD = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
+HELD_GROUP_PATHS = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
 
 
 class Gangs:
@@ -151,28 +151,30 @@ class Gangs:
         self._members: dict[GangKey, dict[str, bool]] = {}  # uid -> has it a node?
 
     def put_group(self, dialect: Dialect, namespace: str, name: str, minimum: int) -> None:
-        """Add or update a PodGroup. minimum: its minMember, 0 if it was deleted."""
+        """Add or update a PodGroup. minimum: its minMember; 0 if it was deleted or states none, so that the pods'
+        own min counts.
+        """
         self._least[GangKey(namespace, name, dialect.value)] = minimum
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
-        """Add or update a pod that has not ended. bound: True if it has a node.
+        """Add or update a pod that has not ended. A pod whose gang is not held here (HELD_GROUP_PATHS) is not stored.
 
-        A pod whose gang this queue does not start together is not stored.
+        member: the pod's gang, role and rank. bound: True if it has a node.
         """
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
-        if any(member.key.dialect == each.value for each in HELD):
+        if any(member.key.dialect == each.value for each in HELD_GROUP_PATHS):
             self._of[uid] = member
             self._members.setdefault(member.key, {})[uid] = bound
 
     def bind(self, uid: str, bound: bool) -> None:
-        """Record at once, before the watch shows it, whether a member has a node. Does nothing for an unknown pod."""
+        """Record at once, before the watch shows it, whether a member has a node. Do nothing for an unknown pod."""
         if (member := self._of.get(uid)) is not None:
             self._members[member.key][uid] = bound
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a pod that is gone or has ended."""
+        """Remove a pod that is deleted or has ended. Do nothing for an unknown pod."""
         member = self._of.pop(uid, None)
         if member is not None:
             members = self._members[member.key]
@@ -181,7 +183,8 @@ class Gangs:
                 del self._members[member.key]
 
     def together(self, uid: str) -> list[str]:
-        """Return the uids of the waiting pods to try together with this one, itself included, by role and rank.
+        """Return the uids of the members without a node to try together with this pod, itself included, by role and
+        rank.
 
         Only this pod itself if it may start alone, or if it is of no gang.
         """
@@ -192,7 +195,7 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """Return the gang's min minus its bound members, which may be negative; 0 for a pod without a gang.
+        """Return the gang's min minus its bound members, which may be negative; 0 for a pod without a gang or a min.
 
         uid: of the pod. The pod may start alone if the result is at most 1.
         """

@@ -30,9 +30,9 @@ class CannotStart(Exception):
 class Mount:
     """A volume, or a path in it, at a path of the container."""
 
-    volume: str
-    path: str
-    inside: str = ""
+    volume: str  # its name
+    path: str  # in the container
+    inside: str = ""  # subPath in the volume, "" for the whole volume
     read_only: bool = False
 
 
@@ -41,10 +41,10 @@ class Launch:
     """A container ready to be started."""
 
     argv: tuple[str, ...]  # empty when only the image knows the command
-    env: Mapping[str, str]
-    folder: str = ""
+    env: Mapping[str, str]  # the whole environment
+    working_dir: str = ""  # "" for the root
     mounts: tuple[Mount, ...] = ()
-    note: str = "/dev/termination-log"
+    termination_message_path: str = "/dev/termination-log"  # in the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,11 @@ class Sources:
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Return how a container is started: command, environment, folder and mounts, with variables expanded.
+    """Return how a container is started: command, environment, working directory and mounts.
 
-    base: the environment that its image would bring. sources: the objects that it may refer to. Raises CannotStart if
-    an object or key is missing, or if a feature is not supported.
+    Variables are expanded in the command, in values and in subPathExpr. base: the environment that its image would
+    bring. sources: the objects that it may refer to. Raises CannotStart if an object or key is missing and not
+    optional, or if a feature is not supported.
     """
     env = _environment(pod, container, base, sources)
     argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []
@@ -74,7 +75,10 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
 
 
 def _environment(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> dict[str, str]:
-    """Return the environment of a container. The arguments and errors are those of launch_of()."""
+    """Return the environment of a container: `base`, then envFrom, then env, of which the later ones win.
+
+    The arguments and errors are those of launch_of().
+    """
     env = dict(base)
     for each in container.get("envFrom") or ():
         env.update(_all_of(each, sources))
@@ -102,7 +106,8 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 def from_field(pod: Object, path: str) -> str:
     """Return the text of a pod's field as the downward API gives it, "" for a field that is not set.
 
-    path: such as metadata.name. Raises CannotStart for a field that the downward API does not have.
+    path: such as metadata.name, or metadata.labels['app'] for one value. All labels or annotations are lines of
+    key="value". Raises CannotStart for a field that the downward API does not have.
     """
     meta = pod["metadata"]
     if (keyed := _KEYED.match(path)) is not None:
@@ -117,7 +122,9 @@ def from_field(pod: Object, path: str) -> str:
 
 
 def _single_fields(pod: Object) -> dict[str, Any]:
-    """Return the fields of a pod that the downward API gives as one value, by path; None for one that is not set."""
+    """Return the fields of a pod that the downward API gives as one value, by path; None or "" for one that is not
+    set.
+    """
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     return {
         "metadata.name": meta.get("name"),
@@ -133,10 +140,10 @@ def _single_fields(pod: Object) -> dict[str, Any]:
 
 
 def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
-    """Return a request or a limit of a container in units of the divisor, rounded up, as text.
+    """Return a request or a limit of a container in units of the divisor, rounded up, as text. "0" if it is not set.
 
-    container: the default if `field_ref`, a resourceFieldRef, names none. "0" for an absent one. Raises CannotStart for
-    a malformed reference or quantity.
+    container: the default if `field_ref`, a resourceFieldRef, names none. An unknown container counts as one without
+    requests. Raises CannotStart for a malformed reference or quantity.
     """
     of = container
     if field_ref.get("containerName"):
@@ -192,7 +199,9 @@ def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) 
 
 
 def _owner_of(pod: Object, variable: Object) -> Object:
-    """Return the container that defines a variable."""
+    """Return the container of the pod in whose `env` this variable stands, compared by identity; {} if there is
+    none.
+    """
     everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
     return next((each for each in everyone if any(v is variable for v in each.get("env") or ())), {})
 
@@ -231,10 +240,10 @@ def contents(source: Object) -> dict[str, bytes]:
 
 
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
-    """Return one volume mount with variables expanded in its subPath.
+    """Return one volume mount. Variables are expanded in its subPathExpr only.
 
-    each: of the container's spec. Raises CannotStart if the subPath leads out of the volume. env: the values for
-    $(NAME) in subPathExpr.
+    each: of the container's spec. env: the values for $(NAME). Raises CannotStart if the subPath leads out of the
+    volume.
     """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
@@ -243,7 +252,9 @@ def _mount(each: Object, env: Mapping[str, str]) -> Mount:
 
 
 def _quoted(text: Any) -> str:
-    """Quote plain text as Go's %q does."""
+    """Return a text in double quotes. Backslashes, quotes, newlines and tabs are escaped as Go's %q does it; others
+    are not.
+    """
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
 
@@ -252,28 +263,28 @@ def _quoted(text: Any) -> str:
 class ReadinessProbe:
     """An HTTP request, and how often it is made, in seconds. host: "" for the pod's own address."""
 
-    scheme: str
+    scheme: str  # http or https
     host: str
     port: int
     path: str
-    delay_s: float
-    period_s: float
-    timeout_s: float
+    delay_s: float  # before the first request
+    period_s: float  # from one answer to the next request
+    timeout_s: float  # of one request
     successes: int  # in a row, after which it is ready
     failures: int  # in a row, after which it is no longer
 
     def url(self, pod_ip: str) -> str:
-        """Return the address to ask."""
+        """Return the URL to request. pod_ip: the host if the probe names none."""
         return f"{self.scheme}://{self.host or pod_ip}:{self.port}/{self.path.lstrip('/')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The verdict of the answers so far. row: how many last answers agreed."""
+    """The verdict of the answers so far. consecutive: how many last answers agreed."""
 
-    ready: bool = False
-    last: bool | None = None
-    row: int = 0
+    ready: bool = False  # the verdict
+    last: bool | None = None  # whether the last request succeeded, None before the first
+    consecutive: int = 0
 
 
 def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
@@ -303,13 +314,13 @@ def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
     )
 
 
-def after(before: Readiness, good: bool, probe: ReadinessProbe) -> Readiness:
+def next_readiness(before: Readiness, good: bool, probe: ReadinessProbe) -> Readiness:
     """Return the readiness after one more probe.
 
-    before: after the last probe. good: True if the status was 200 to 399. The readiness changes only after as many
-    equal results as the probe's thresholds require.
+    before: after the last probe. good: True if the probe succeeded. The readiness changes only after as many equal
+    results in a row as the probe's threshold requires.
     """
-    row = before.row + 1 if before.last is good else 1
-    if row < (probe.successes if good else probe.failures):
-        return Readiness(before.ready, good, row)
-    return Readiness(good, good, row)
+    consecutive = before.consecutive + 1 if before.last is good else 1
+    if consecutive < (probe.successes if good else probe.failures):
+        return Readiness(before.ready, good, consecutive)
+    return Readiness(good, good, consecutive)

@@ -36,7 +36,8 @@ def hostname(pod: Object) -> str:
 def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> str:
     """Return the text of the hosts file of a pod: itself, and the pods behind Services.
 
-    pod: whose file it is. pods, services: all that exist, of any namespace. A malformed Service is skipped.
+    pod: whose file it is; without a podIP in its status it has no line of its own. pods, services: all that exist, of
+    any namespace. A malformed Service is skipped.
     """
     own = (pod.get("status") or {}).get("podIP") or ""
     namespace = pod["metadata"]["namespace"]
@@ -52,7 +53,7 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
 def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
     """Yield the lines of /etc/hosts for all Services, as a pod in `namespace` finds them.
 
-    A malformed Service is skipped.
+    pods: of any namespace. A malformed Service is skipped, and so is one with a malformed pod.
     """
     for service in services:
         try:
@@ -65,7 +66,9 @@ def _hosts_lines(service: Object, namespace: str, pods: Iterable[Object]) -> Ite
     """Yield the lines of /etc/hosts for each pod behind a Service, with the names by which a pod in `namespace` may
     call it.
 
-    Pods that are not ready are left out, unless the Service publishes them. pods: of any namespace.
+    A pod that belongs to a headless Service by its subdomain has a second line with its own names. Pods that are not
+    ready are left out, unless the Service publishes them. A Service without a selector has no lines. pods: of any
+    namespace.
     """
     spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
     selector = spec.get("selector") or {}
@@ -101,7 +104,7 @@ def _is_shown(pod: Object, unready_too: bool) -> bool:
 
 
 def _known_as(name: str, where: str, seen_from: str) -> list[str]:
-    """Return the names under which a pod's search list finds a name.
+    """Return the names under which a pod's search list finds a name, the longest first.
 
     name: of a Service or of a pod of a Service. where: its namespace. seen_from: the namespace of the pod that asks.
     """

@@ -40,7 +40,7 @@ class ContainerEnd:
     """The end of one run of a container."""
 
     code: int  # exit code, 128 + n for signal n
-    began_s: float
+    began_s: float  # start of the run
     ended_s: float
     message: str = ""  # its termination message
 
@@ -54,7 +54,7 @@ class Container:
     state: ContainerState = ContainerState.WAITING
     waiting_reason: str = "ContainerCreating"  # why it waits, as in its status; "" while it runs
     message: str = ""  # of the reason
-    restarts: int = 0
+    restarts: int = 0  # starts after the first
     began_s: float = 0.0  # of its present or last run, 0 before the first
     end: ContainerEnd | None = None  # of its last run, None while it runs or before the first
     last_end: ContainerEnd | None = None  # of the run before that; None without one
@@ -75,14 +75,14 @@ class PodLifecycle:
     grace_s: float = 0.0  # how long it may take to end, in seconds
 
     def container(self, name: str) -> Container:
-        """Return a container by its name. Raises KeyError if the pod has none of this name."""
+        """Return the container or init container of this name. Raises KeyError if the pod has none of this name."""
         for each in self.containers:
             if each.name == name:
                 return each
         raise KeyError(name)
 
     def of(self, *roles: ContainerRole) -> Iterator[Container]:
-        """Yield the containers with these roles, in order."""
+        """Return an iterator over the containers with one of these roles, in the order of `containers`."""
         return (each for each in self.containers if each.role in roles)
 
 
@@ -105,7 +105,7 @@ def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -
 
 
 def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
-    """Return the names of the containers to start now.
+    """Return the names of the containers to start now: those whose turn it is, and whose back-off is over.
 
     [] if none is due, the pod is being deleted, or it has ended.
     """
@@ -120,10 +120,11 @@ def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
 
 
 def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
-    """Return the signals to send now: (name of the container, SIGTERM or SIGKILL).
+    """Return the signals to send now: (name of the container, SIGTERM or SIGKILL). [] if none is due.
 
-    A signal that was recorded by record_signal() is not due again. Sidecars get SIGTERM last, once all other containers
-    have ended. SIGKILL is due at the end of the grace period.
+    A signal that was recorded by record_signal() is not due again. Without a deletion, only sidecars get SIGTERM, once
+    all main containers have ended for good. In a deletion, sidecars get it last, once all other containers have ended,
+    and SIGKILL is due for every container at the end of the grace period.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.deletion_began_s is not None and now_s >= lifecycle.deletion_began_s + lifecycle.grace_s:
@@ -140,7 +141,10 @@ def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
 
 
 def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
-    """Return the time at which a start or signal becomes due without any event; None if nothing becomes due."""
+    """Return the time at which a start or signal becomes due without any event; None if nothing becomes due later.
+
+    What is due now already does not count.
+    """
     if lifecycle.deletion_began_s is not None:
         until_s = lifecycle.deletion_began_s + lifecycle.grace_s
         return until_s if until_s > now_s else None
@@ -151,7 +155,7 @@ def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
 def is_over(lifecycle: PodLifecycle) -> bool:
     """Return True if every main container has ended for good, or an init container has failed for good.
 
-    While the pod is being deleted, no ended main container returns.
+    In a deletion an ended main container is never restarted, so it has ended for good.
     """
     return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
@@ -188,7 +192,7 @@ def is_ready(lifecycle: PodLifecycle) -> bool:
 
 
 def is_initialized(lifecycle: PodLifecycle) -> bool:
-    """Return True if the init containers have finished and the sidecars run."""
+    """Return True if the init containers have succeeded and every sidecar has started."""
     return next(_pending_init(lifecycle), None) is None
 
 
@@ -196,9 +200,9 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, ready: bool = True) -> PodLifecycle:
-    """Return the lifecycle after a container has started. name: of the container.
+    """Return the lifecycle after a container has started. Raises KeyError for an unknown container.
 
-    ready: False if it has a readiness probe.
+    name: of the container. ready: False if it has a readiness probe.
     """
     before = lifecycle.container(name)
     restart = 1 if before.end else 0
@@ -209,9 +213,9 @@ def record_start(lifecycle: PodLifecycle, name: str, now_s: float, ready: bool =
 
 
 def record_failed_start(lifecycle: PodLifecycle, name: str, reason: str, message: str, now_s: float) -> PodLifecycle:
-    """Return the lifecycle after a container could not be started; it is tried again after a pause.
+    """Return the lifecycle after a container could not be started; it is due again after the shortest back-off.
 
-    reason: of a kubelet, such as ErrImagePull. message: for people.
+    reason: of a kubelet, such as ErrImagePull. message: for people. Raises KeyError for an unknown container.
     """
     pause_s = lifecycle.backoff_s[0]
     return _with(
@@ -223,7 +227,8 @@ def record_failed_start(lifecycle: PodLifecycle, name: str, reason: str, message
 def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
     """Return the lifecycle after a container's process has ended, with its back-off if the container restarts.
 
-    code: exit code, 128 + n for signal n. message: its termination message.
+    code: exit code, 128 + n for signal n. message: its termination message. The first restart has no pause; the pause
+    then doubles with each run shorter than _RESET_S. Raises KeyError for an unknown container.
     """
     before = lifecycle.container(name)
     end = ContainerEnd(code, before.began_s, now_s, message)
@@ -236,12 +241,19 @@ def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, mess
 
 
 def record_probe(lifecycle: PodLifecycle, name: str, ready: bool) -> PodLifecycle:
-    """Return the lifecycle after a readiness probe. ready: True if it succeeded."""
+    """Return the lifecycle with the readiness that a probe has found. name: of the container. ready: True if it is
+    ready.
+
+    Raises KeyError for an unknown container.
+    """
     return _with(lifecycle, replace(lifecycle.container(name), ready=ready))
 
 
 def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
-    """Return the lifecycle after a container got a signal."""
+    """Return the lifecycle after a signal was sent to a container. name: of the container. signal: SIGTERM or SIGKILL.
+
+    Raises KeyError for an unknown container.
+    """
     return _with(lifecycle, replace(lifecycle.container(name), last_signal=signal))
 
 
@@ -259,7 +271,12 @@ def begin_deletion(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> Pod
 
 
 def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
-    """Return the containers that do not run but should, by their order and restart policy. Back-off is ignored."""
+    """Return the containers to start, by their order and restart policy, whatever their back-off. [] if the pod is
+    over.
+
+    These are ended sidecars, and the first init container or sidecar that has not finished or started; or else the main
+    containers that wait or are restarted. An init container that runs delays all others.
+    """
     if is_over(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
@@ -276,15 +293,15 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
     mains = [
         each
         for each in lifecycle.of(ContainerRole.MAIN)
-        if each.state is ContainerState.WAITING or _returns(lifecycle, each)
+        if each.state is ContainerState.WAITING or _is_to_restart(lifecycle, each)
     ]
     return [*sidecars, *mains]
 
 
 def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
-    """Yield the init containers and sidecars that have not finished or started, in order.
+    """Yield the init containers that have not succeeded, and the sidecars that have never started, in order.
 
-    The first delays all others.
+    The first one delays all after it, and the main containers.
     """
     for each in lifecycle.of(ContainerRole.INIT, ContainerRole.SIDECAR):
         is_done = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
@@ -294,7 +311,7 @@ def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
             yield each
 
 
-def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
+def _is_to_restart(lifecycle: PodLifecycle, each: Container) -> bool:
     """Return True if a container has ended and is to be started again."""
     return each.state is ContainerState.ENDED and _restarts_after_end(lifecycle, each)
 
@@ -332,14 +349,15 @@ def _mains_are_done(lifecycle: PodLifecycle) -> bool:
 
 
 def _with(lifecycle: PodLifecycle, new: Container) -> PodLifecycle:
-    """Return the lifecycle with one container replaced."""
+    """Return the lifecycle in which `new` replaces the container of its name."""
     return replace(lifecycle, containers=tuple(new if each.name == new.name else each for each in lifecycle.containers))
 
 
 def status_of(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> dict[str, Any]:
     """Return the whole status of a pod as a patch.
 
-    now_s: time of conditions that change. pod_ip, host_ip: addresses, "" if unknown.
+    pod: with the stored status, whose start time and unchanged conditions are kept. now_s: time of conditions that
+    change. pod_ip, host_ip: addresses, "" if unknown.
     """
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
     pod_phase = phase(lifecycle)
@@ -383,7 +401,8 @@ def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, has_
 def _condition(before: Mapping[str, Any], kind: str, is_true: bool, now_s: float, has_ended: bool) -> dict[str, Any]:
     """Return one condition of a pod. Its transition time changes only with its status.
 
-    before: the stored condition, {} for none. kind: its type. has_ended: True if the pod has ended.
+    before: the stored condition, {} for none. kind: its type. now_s: time of a change. has_ended: True if the pod has
+    ended.
     """
     status = "True" if is_true else "False"
     since = before.get("lastTransitionTime") if before.get("status") == status else None
@@ -416,7 +435,9 @@ def _backs_off(each: Container) -> bool:
 
 
 def _state(each: Container) -> dict[str, Any]:
-    """Return the state of a container: running, waiting with its reason, or terminated."""
+    """Return the state of a container: running, waiting with its reason, or terminated. During a back-off it is
+    waiting.
+    """
     if each.state is ContainerState.RUNNING:
         return {"running": {"startedAt": rfc3339(each.began_s)}}
     if each.state is ContainerState.WAITING:

@@ -28,15 +28,15 @@ class File:
     """One file of a volume."""
 
     data: bytes
-    mode: int = _MODE
+    mode: int = _MODE  # permission bits
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
     """A file with a service account's token, which only the API server can give."""
 
-    expires_s: int
-    audience: str = ""
+    expires_s: int  # lifetime of the token, in seconds
+    audience: str = ""  # "" for the API server
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,17 @@ class Volume:
     name: str
     # path in it -> file, written before each start of a container
     files: Mapping[str, File] = field(default_factory=dict)
-    tokens: Mapping[str, TokenFile] = field(default_factory=dict)
+    tokens: Mapping[str, TokenFile] = field(default_factory=dict)  # path in it -> token to request
     in_memory: bool = False  # True: an emptyDir on tmpfs
     host_path: str = ""  # a folder or file of this machine, used as it is
     make: bool = False  # True: `host_path` is created when it is missing
 
 
 def wanted_objects(pod: Object) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of (ConfigMaps, Secrets, claims) that a pod refers to, in volumes and environments."""
+    """Return the names of (ConfigMaps, Secrets, claims) that a pod refers to, in volumes and environments.
+
+    Optional references are included. Claims are PersistentVolumeClaims.
+    """
     volumes = pod["spec"].get("volumes") or []
     sources = [*volumes, *(source for each in volumes for source in value_at(each, "projected", "sources") or ())]
     containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
@@ -76,8 +79,9 @@ def _names(objects: Sequence[Object], *path: str) -> set[str]:
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     """Return a volume of a pod with the files that it shows.
 
-    volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Raises CannotStart if
-    an object or key is missing, if a path leads out of the volume, or if the type of the volume is not supported.
+    volume: of the pod's spec. sources: the ConfigMaps, Secrets and claims that the pod refers to. Of two files at one
+    path the later source wins. Raises CannotStart if an object or key is missing and not optional, if a path leads out
+    of the volume, or if the type of the volume is not supported.
     """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
@@ -117,7 +121,8 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
     """Yield (path in the volume, file) of a configMap, secret or downwardAPI source.
 
-    mode: default file mode. Raises CannotStart for another source, and for a missing object or key.
+    sources: the existing objects. mode: default file mode. Raises CannotStart for another source, for a missing object
+    or key that is not optional, and for a path that leads out of the volume.
     """
     if (reference := source.get("configMap")) is not None:
         yield from _referenced_files(sources.config_maps, reference, "configmap", mode)
@@ -135,8 +140,9 @@ def _referenced_files(
 ) -> Iterator[tuple[str, File]]:
     """Yield (path, file) of all keys of a referenced object, or of the listed keys at their own paths.
 
-    objects: the existing ones by name. kind: for messages. mode: default file mode. Raises CannotStart for a missing
-    object or key that is not optional. reference: a configMap, secret or projected source of the pod's spec.
+    objects: the existing ones by name. reference: a configMap, secret or projected source of the pod's spec. kind: for
+    messages. mode: default file mode. Raises CannotStart for a missing object or key that is not optional, and for a
+    path that leads out of the volume.
     """
     name = reference.get("secretName") or reference.get("name", "")
     found = referenced_object(objects, kind, name, bool(reference.get("optional")))
@@ -156,7 +162,8 @@ def _referenced_files(
 def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
     """Yield (path, file) of each field of a pod that a downwardAPI volume lists.
 
-    mode: default file mode. Raises CannotStart for an unknown field.
+    reference: the downwardAPI source. mode: default file mode. Raises CannotStart for an unknown field, and for a path
+    that leads out of the volume.
     """
     for item in reference.get("items") or ():
         if (field_ := item.get("fieldRef")) is not None:
@@ -167,28 +174,29 @@ def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple
 
 
 def _inner_path(path: str) -> str:
-    """Return the path. Raises CannotStart if it leads out of its volume."""
+    """Return the path unchanged. Raises CannotStart if it is empty, absolute, or has a step ".."."""
     if path.startswith("/") or ".." in path.split("/") or not path:
         raise CannotStart(f"the path {path!r} leads out of its volume")
     return path
 
 
-FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """The part of a container that is its account's: variables, and files in FOLDER."""
+    """What a container gets from its service account: environment variables, and files in SERVICE_ACCOUNT_FOLDER."""
 
-    env: Mapping[str, str]
-    files: Mapping[str, bytes]
+    env: Mapping[str, str]  # name -> value
+    files: Mapping[str, bytes]  # name -> content
 
 
 def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes) -> InCluster | None:
     """Return the variables and files by which a pod reaches the API server, from a kubeconfig.
 
-    None if the kubeconfig has no token, or its server no TLS. read: reads the CA's file, if the kubeconfig only names
-    it; its errors are raised. config: the kubeconfig, as decoded JSON; its first cluster, user and context count.
+    None if the kubeconfig has no token, or its server no TLS. config: the kubeconfig, as decoded JSON; its first
+    cluster, user and context count. read: reads the CA's file, if the kubeconfig only names it; its errors are raised.
+    Without any CA, ca.crt is empty.
     """
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     where = urlsplit(cluster["server"])

@@ -63,13 +63,15 @@ class ReplayWorld:
         return self._events[0][0] if self._events else None
 
     def advance(self, to_s: float) -> None:
-        """Carry out all events up to the time `to_s`, in seconds, then run the scheduler."""
+        """Carry out all events up to the time `to_s`, in seconds since the begin of the replay, then run the
+        scheduler.
+        """
         self.now_s = to_s
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
                 submission = self._coming.pop(name)
-                job_run = JobRun(submission, submission.minimum, submission.work_s, told_curve=self.rules.told_curves)
+                job_run = JobRun(submission, submission.minimum, submission.work_s, known_curve=self.rules.known_curves)
                 insort(self.waiting, job_run, key=lambda each: each.submission.turn)
             elif event is Event.END:
                 self._end(self.running.pop(name))
@@ -89,11 +91,11 @@ class ReplayWorld:
         return job_run is None or (kind is Event.END and version != job_run.version)
 
     def _end(self, job_run: JobRun) -> None:
-        """End a job: count its work, free its GPUs, and record its run time."""
+        """End a job that is out of `running` already: count its work, free its GPUs, and record its result."""
         self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
         for pod in job_run.pods:
             self._free_gpus(job_run, pod)
-        self.ended[job_run.submission.name] = job_run.ran(self.now_s)
+        self.ended[job_run.submission.name] = job_run.result(self.now_s)
 
     def _remove_leavers(self, job_run: JobRun) -> None:
         """Remove the job's pods whose grace time is over, and free their GPUs."""
@@ -103,7 +105,7 @@ class ReplayWorld:
         job_run.last_state = None
 
     def _free_gpus(self, job_run: JobRun, pod: WorkerPod) -> None:
-        """Free the GPUs of a pod, if it has a node."""
+        """Free the GPUs of a pod of this job, if the pod has a node. The pod itself is not changed."""
         if pod.row is not None:
             self.free[pod.row] += job_run.submission.gpus
 
@@ -130,7 +132,7 @@ class ReplayWorld:
                 self._find_nodes(job_run)
 
     def _start(self, job_run: JobRun, rows: Sequence[int]) -> None:
-        """Start a job on these rows of nodes, one pod each, and plan its end."""
+        """Start a job on these nodes, and plan its end. rows: the row of the node of each worker."""
         job_run.started_s = job_run.at_s = job_run.idle_until_s = self.now_s
         job_run.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
         job_run.last_state = None
@@ -138,7 +140,9 @@ class ReplayWorld:
         self._plan_end(job_run)
 
     def _find_nodes(self, job_run: JobRun) -> None:
-        """Place workers of a running job that have no node, one by one, while there is room. The job then restarts."""
+        """Place workers of a running job that have no node, one by one, while there is room. Restart the job if one
+        got a node.
+        """
         found_place = False
         for pod in (pod for pod in job_run.pods if pod.row is None):
             rows = place(self.free, job_run.submission.gpus, 1)
@@ -164,7 +168,7 @@ class ReplayWorld:
         self._plan_end(job_run)
 
     def _plan_end(self, job_run: JobRun) -> None:
-        """Plan the end of a job again; the event of an earlier plan is then outdated."""
+        """Plan the end of a job anew, by its present speed. The event of an earlier plan is then outdated."""
         job_run.version += 1
         heapq.heappush(
             self._events, (max(self.now_s, job_run.ends_s()), Event.END, job_run.submission.name, job_run.version)
@@ -186,7 +190,8 @@ class ReplayWorld:
     def visible_waiting_jobs(self) -> list[JobRun]:
         """Return the waiting jobs that the autoscaler sees, in turn. The list may be the world's own: do not change it.
 
-        A strict queue hides the jobs behind the first that does not fit.
+        In a strict queue (no backfill) it sees the startable_jobs() and the first job after these, unless `all_seen` is
+        set.
         """
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
@@ -197,7 +202,7 @@ class ReplayWorld:
         """Yield the waiting jobs, in queue order, that would fit together if every elastic worker, and every pod that
         is leaving, were gone.
 
-        Stops at the first job that does not fit.
+        Stop at the first job that does not fit. It must be used up before the cluster changes.
         """
         free_without_elastic = list(self.free)
         for job_run in self.running.values() if self.waiting else ():
@@ -261,10 +266,10 @@ def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> Non
 
 
 def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
-    """Take room for a whole gang and return the row of the node of each worker.
+    """Take room for a whole gang, and return the row of the node of each worker.
 
-    Nodes with the least free GPUs come first. free: free GPUs of each node, which is changed. gpus: of one worker. If
-    the gang does not fit, take nothing and return None. workers: of the gang; 0 takes nothing and returns [].
+    Nodes with the least free GPUs come first. free: free GPUs of each node, which is changed. gpus: of one worker.
+    workers: of the gang; 0 takes nothing and returns []. If the gang does not fit, take nothing and return None.
     """
     if sum(left // gpus for left in free if left >= gpus) < workers:
         return None

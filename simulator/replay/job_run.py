@@ -20,9 +20,9 @@ GPU = labels.GPU_RESOURCES[0]
 class WorkerPod:
     """One worker."""
 
-    index: int
+    index: int  # the highest is removed first
     row: int | None  # of its node; None while it has none
-    since_s: float
+    since_s: float  # when it was created, since the begin of the replay
     leaves_at_s: float | None = None  # when it leaves the job, for a worker that a shrink removes
 
 
@@ -31,18 +31,18 @@ class JobRun:
     """A job that was submitted and has not ended."""
 
     submission: Submission
-    replicas: int
+    replicas: int  # its present size, in workers
     left_s: float  # work that is left, in seconds with `minimum` workers
-    started_s: float | None = None
+    started_s: float | None = None  # None while it waits
     pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
     idle_until_s: float = 0.0  # the end of its last restart; set by ReplayWorld when the job restarts
     resize_budget: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
-    told_curve: bool = True  # True: its curve is known
+    known_curve: bool = True  # True: its curve is known
     version: int = 0  # stands in its end event, so that an outdated end is recognised
-    restarts: int = 0
-    shrinks_for_others: int = 0
-    last_state: JobState | None = None
+    restarts: int = 0  # that it paid for
+    shrinks_for_others: int = 0  # resizes that made room for another job
+    last_state: JobState | None = None  # cached by job_state(); None if it has to be computed
 
     @property
     def key(self) -> JobKey:
@@ -62,7 +62,8 @@ class JobRun:
     def progress(self, now_s: float, window_s: float) -> float:
         """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window.
 
-        now_s, window_s: seconds since the begin of the replay. 0 for a job that has not started.
+        now_s, window_s: now, and the end of the window, in seconds since the begin of the replay. 0 for a job that has
+        not started, and for a time that is counted already.
         """
         if self.started_s is None or now_s <= self.at_s:
             return 0.0
@@ -72,7 +73,10 @@ class JobRun:
         return max(0.0, min(now_s, window_s) - began) * self.staying_workers * self.submission.gpus
 
     def ends_s(self) -> float:
-        """Return the time at which the job ends if nothing changes, in seconds since the begin of the replay."""
+        """Return the time at which the job ends if nothing changes, in seconds since the begin of the replay.
+
+        A job without workers on nodes counts as one with one worker.
+        """
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
     def job_state(self) -> JobState:
@@ -87,8 +91,10 @@ class JobRun:
             self.last_state = JobState(self._as_job(), workers)
         return self.last_state
 
-    def ran(self, now_s: float) -> JobResult:
-        """Return the result of the job, which ends now."""
+    def result(self, now_s: float) -> JobResult:
+        """Return the result of the job, which ends now. It must have started. now_s: seconds since the begin of the
+        replay.
+        """
         assert self.started_s is not None
         return JobResult(self.submission, self.started_s, now_s, self.restarts, self.shrinks_for_others)
 
@@ -107,7 +113,7 @@ class JobRun:
             created=f"{submission.at_s:020.6f}",
             sizes=submission.sizes,
             resize_budget=self.resize_budget,
-            curve=submission.curve if self.told_curve else (),
+            curve=submission.curve if self.known_curve else (),
         )
 
 

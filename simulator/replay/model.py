@@ -14,13 +14,13 @@ class Submission:
     """One job as a user submits it."""
 
     name: str
-    at_s: float
+    at_s: float  # time of submission, in seconds
     work_s: float  # how long it takes with `minimum` workers and no restart, in seconds
-    minimum: int = 1
-    maximum: int = 1
+    minimum: int = 1  # min, in workers
+    maximum: int = 1  # max, in workers
     gpus: int = 1  # of one worker
     sizes: Sizes = ANY_SIZE  # numbers of workers that it can have
-    priority: int = 0
+    priority: int = 0  # a higher one goes first
     curve: Curve = ()  # (workers, speed), ascending, in any scale; without one the usual curve is taken
 
     def __post_init__(self) -> None:
@@ -28,7 +28,9 @@ class Submission:
             raise ValueError(f"submission {self.name}: {self.minimum}..{self.maximum} workers of {self.gpus} GPUs")
 
     def speed(self, workers: int) -> float:
-        """Return how fast it is with `workers` workers, in the scale of its curve."""
+        """Return how fast it is with `workers` workers, in the scale of its curve; without a curve in that of the
+        usual one.
+        """
         return speed(self.curve, workers)
 
     @property
@@ -51,7 +53,7 @@ class ReplayRules:
     grace_s: float = 30.0  # how long a worker that was told to leave still holds its GPUs
     tick_s: float = 5.0  # between two looks; 0 for a look at every event
     backfill: bool = False  # True: a job may start before an older one that does not fit
-    told_curves: bool = True  # True: the curves are known
+    known_curves: bool = True  # True: the curves are known
     # True: under strict FIFO the autoscaler also sees the jobs behind one that does not fit; a strict queue gives them
     # no pods, so in a real cluster they are not seen
     all_seen: bool = False
@@ -72,7 +74,7 @@ class JobResult:
     """The result of one job."""
 
     submitted: Submission
-    started_s: float
+    started_s: float  # when it ran with its min
     ended_s: float
     restarts: int = 0  # changes of its size
     shrinks_for_others: int = 0  # changes that made room for another job
@@ -92,26 +94,26 @@ class JobResult:
 class Eviction:
     """Workers of one job that were told to leave for another job."""
 
-    at_s: float
-    victim: str
-    workers: int
-    for_: str
+    at_s: float  # time of the decision
+    victim: str  # name of the job that gives the workers
+    workers: int  # how many leave
+    beneficiary: str  # name of the job that gets the room
 
 
 @dataclass(frozen=True)
-class Tape:
+class ReplayOutcome:
     """The result of a whole replay."""
 
     rules: ReplayRules
-    ran: tuple[JobResult, ...]  # in the order of submissions
-    evictions: tuple[Eviction, ...] = ()
+    results: tuple[JobResult, ...]  # in the order of submissions
+    evictions: tuple[Eviction, ...] = ()  # in the order of time
     worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission
     decisions: int = 0  # decisions made
 
     @cached_property
     def window_s(self) -> float:
         """The time from the first submission to the last, in seconds."""
-        at = [ran.submitted.at_s for ran in self.ran]
+        at = [ran.submitted.at_s for ran in self.results]
         return max(at) - min(at)
 
     @property
@@ -122,9 +124,9 @@ class Tape:
     @property
     def mean_took_s(self) -> float:
         """The mean completion time from submission, in seconds."""
-        return sum(ran.took_s for ran in self.ran) / len(self.ran)
+        return sum(ran.took_s for ran in self.results) / len(self.results)
 
     @property
     def restarts(self) -> float:
         """The mean number of resizes per job."""
-        return sum(ran.restarts for ran in self.ran) / len(self.ran)
+        return sum(ran.restarts for ran in self.results) / len(self.results)

@@ -13,7 +13,7 @@ from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import EPOCH_S
-from turnout.simulator.replay.model import JobResult, ReplayRules, Submission, Tape
+from turnout.simulator.replay.model import JobResult, ReplayOutcome, ReplayRules, Submission
 
 Decide = Callable[[Observation, Policy, float], list[Step]]
 Watch = Callable[[ReplayWorld], None]
@@ -28,7 +28,7 @@ def replay(
     policy: Policy | None = None,
     decides: Decide = decide,
     watch: Watch | None = None,
-) -> Tape:
+) -> ReplayOutcome:
     """Replay all submissions to the last end, and return the results.
 
     submissions: at least one, with different names. policy: of the autoscaler; None leaves the autoscaler out, and
@@ -50,15 +50,16 @@ def replay(
             look_s, decisions = _decide_and_carry_out(world, policy or Policy(), decides, idle), decisions + 1
         if watch is not None:
             watch(world)
-    ran = tuple(world.ended[each.name] for each in submissions)
-    return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, decisions)
+    results = tuple(world.ended[each.name] for each in submissions)
+    return ReplayOutcome(rules, results, tuple(world.evictions), world.worked_gpu_s, decisions)
 
 
 def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
-    """Let the autoscaler decide, and carry out its steps; repeatedly if a look takes no time (tick_s is 0).
+    """Let the autoscaler decide, and carry out its steps. If tick_s is 0, repeat this until nothing changes.
 
-    Return the time at which it has to decide again if nothing happens before, inf for never. idle: the history of idle
-    room, which is updated.
+    Return the time at which it has to decide again if nothing happens before, in seconds since the begin of the replay;
+    inf for never. idle: the history of idle room, which is updated. After _MAX_LOOKS repetitions the rest is left to
+    the next decision.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.observation(), now_s), policy, now_s)
@@ -75,7 +76,7 @@ def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, i
 def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
     """Return the time of the autoscaler's next decision, for the jobs that only a pause or cooldown delays.
 
-    steps: of its last decision. Infinite if there is no such job.
+    steps: of its last decision. In seconds since the begin of the replay; inf if there is no such job.
     """
     due = math.inf
     for step in steps:
@@ -105,11 +106,11 @@ _SLACK_S = 0.001  # what floats may be off by
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A replay with the autoscaler beside the same one without it, job by job."""
 
-    without: Tape
-    lent: Tape
+    without: ReplayOutcome  # without the autoscaler
+    lent: ReplayOutcome  # with the autoscaler
 
     @property
     def patience_s(self) -> float:
@@ -151,17 +152,17 @@ class Compared:
     @property
     def undisturbed(self) -> float:
         """The share of jobs for which no other job had to give up workers."""
-        helped = {eviction.for_ for eviction in self.lent.evictions}
-        return 1 - len(helped) / len(self.lent.ran)
+        helped = {eviction.beneficiary for eviction in self.lent.evictions}
+        return 1 - len(helped) / len(self.lent.results)
 
-    def capture(self, oracle: Tape) -> float:
+    def capture(self, oracle: ReplayOutcome) -> float:
         """Return the gain in mean completion time as a share of an oracle's gain; 1 if the oracle gains nothing."""
         unit_s = self.without.mean_took_s - oracle.mean_took_s
         return (self.without.mean_took_s - self.lent.mean_took_s) / unit_s if unit_s > _SLACK_S else 1.0
 
     def _pairs(self) -> list[tuple[JobResult, JobResult]]:
-        """Return the results of each job, without and with the autoscaler."""
-        return list(zip(self.without.ran, self.lent.ran, strict=True))
+        """Return (result without the autoscaler, result with it) of each job, in the order of submissions."""
+        return list(zip(self.without.results, self.lent.results, strict=True))
 
 
 def p99(values: Sequence[float]) -> float:

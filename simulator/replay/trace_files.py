@@ -25,7 +25,9 @@ def read_cluster_trace(name: str) -> tuple[TraceRow, ...] | None:
 
 
 def read_speed_tables() -> tuple[Table, ...]:
-    """Return measured speeds on A100, one table for each model and batch size, by file name; () if no file exists.
+    """Return the measured speeds on A100: a table for each model and batch size, sorted by file name; () without files.
+
+    Batch sizes that were measured with fewer than two sizes of GPUs are left out.
 
     Raises BadTrace if a file is no table of speeds.
     """

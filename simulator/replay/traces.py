@@ -14,17 +14,17 @@ from random import Random
 
 from turnout.simulator.replay.model import Submission
 
-Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending
+Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending; of a speed only the ratios count
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TraceRow:
     """One job of a trace: when it came, how many GPUs it held, and for how long."""
 
-    at_s: float
+    at_s: float  # time of submission, in seconds
     name: str
-    gpus: int
-    took_s: float
+    gpus: int  # > 0
+    took_s: float  # run time, > 0
 
 
 class BadTrace(Exception):
@@ -49,7 +49,7 @@ def rows_of(text: str) -> tuple[TraceRow, ...]:
 def tables_of(text: str) -> tuple[Table, ...]:
     """Return one table for each batch size of a model (CSV): (GPUs, speed), ascending.
 
-    Raises BadTrace for another text. Tables with fewer than two sizes are left out.
+    Tables with fewer than two sizes are left out. Raises BadTrace for another text.
     """
     try:
         found = [
@@ -66,12 +66,12 @@ def tables_of(text: str) -> tuple[Table, ...]:
 
 
 def _lines(text: str) -> Iterable[dict[str, str]]:
-    """Return the lines of a CSV text with a head, as mappings."""
+    """Return the lines of a CSV text with a head, as mappings from the names of the columns."""
     return csv.DictReader(text.splitlines())
 
 
 def _has_speed(speed: str | None) -> bool:
-    """Return True for a speed above 0. Raises ValueError for a text that is no number."""
+    """Return True for a speed above 0; False for None and "". Raises ValueError for a text that is no number."""
     return bool(speed) and float(speed or 0) > 0
 
 
@@ -80,7 +80,7 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class JobProperties:
     """The properties of jobs that no trace states."""
 
     elastic: float = 1.0  # the share of jobs that are elastic
@@ -89,30 +89,32 @@ class Labels:
     tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
-def submissions_of(rows: Iterable[TraceRow], labels: Labels, rng: Random) -> tuple[Submission, ...]:
+def submissions_of(rows: Iterable[TraceRow], properties: JobProperties, rng: Random) -> tuple[Submission, ...]:
     """Return submissions of the rows, with random sizes and curves, in the order of their time; the first is at 0.
 
-    labels: the shares and curves to draw. rng: equal states give equal submissions.
+    properties: the shares and curves to draw. rng: equal states give equal submissions.
     """
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
-    return tuple(_to_submission(row, began_s, labels, rng) for row in ordered)
+    return tuple(_to_submission(row, began_s, properties, rng) for row in ordered)
 
 
-def _to_submission(row: TraceRow, began_s: float, labels: Labels, rng: Random) -> Submission:
+def _to_submission(row: TraceRow, began_s: float, properties: JobProperties, rng: Random) -> Submission:
     """Convert a row of a trace to a submission.
 
     Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row, in seconds.
     """
-    gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
+    gpus = row.gpus if row.gpus <= properties.per_node else math.gcd(row.gpus, properties.per_node)
     minimum = row.gpus // gpus
-    maximum = minimum * labels.factor if rng.random() < labels.elastic else minimum
-    curve = _curve(rng.choice(labels.tables), gpus) if labels.tables else ()
+    maximum = minimum * properties.factor if rng.random() < properties.elastic else minimum
+    curve = _curve(rng.choice(properties.tables), gpus) if properties.tables else ()
     return Submission(row.name, row.at_s - began_s, row.took_s, minimum, maximum, gpus, curve=curve)
 
 
 def _curve(table: Table, gpus: int) -> Table:
-    """Return a speed table by workers of `gpus` GPUs, at the measured sizes only."""
+    """Return a speed table by workers of `gpus` GPUs: (workers, speed). Only measured numbers of GPUs that they
+    divide count.
+    """
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 

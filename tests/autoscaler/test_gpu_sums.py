@@ -6,8 +6,8 @@ import pytest
 
 from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.model import bound, free, largest, total
-from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.model import gpu_limit, largest_gpu_amount, remaining_gpus, total_gpus
+from turnout.autoscaler.reporting.queue_status import queue_configmaps
 from turnout.autoscaler.reporting.usage import gpus_of
 from turnout.autoscaler.settings import read_settings
 from turnout.jobs.queues.model import QueueSpec
@@ -50,7 +50,7 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     view.put_pod(of_make(make))
     (only,) = seen(view)
     names = read_settings([]).gpu_resource
-    told = json.loads(pages(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
+    told = json.loads(queue_configmaps(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
     assert (told["used"], told["limit"], told["free"]) == (2, 8, 6)
     assert (gpus_of(only.job.shape, names), member_of(of_make(make), Settings().gpu_resource).gpus) == (2, 2)
 
@@ -67,12 +67,12 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     ],
 )
 def test_what_limits_of_several_makes_allow_and_leave_is(limits, used, allowed, left):
-    assert (bound(limits, TWO), free(limits, used, TWO)) == (allowed, left)
+    assert (gpu_limit(limits, TWO), remaining_gpus(limits, used, TWO)) == (allowed, left)
 
 
 def test_amounts_are_added_and_headroom_is_not():
     amounts = {TWO[0]: 3, TWO[1]: 4, "cpu": 9}
-    assert (total(amounts, TWO), largest(amounts, TWO), largest({}, TWO)) == (7, 4, 0)
+    assert (total_gpus(amounts, TWO), largest_gpu_amount(amounts, TWO), largest_gpu_amount({}, TWO)) == (7, 4, 0)
 
 
 def test_headroom_is_kept_of_every_make():

@@ -9,8 +9,8 @@ import warnings
 from contextlib import ExitStack, contextmanager, suppress
 
 from hack.controlplane.certs import Authority
-from turnout.simulator.cluster.kubeconfig import ClusterAccess
-from turnout.simulator.local_cluster import attached
+from turnout.simulator.cluster.kubeconfig import LocalClusterAccess
+from turnout.simulator.local_cluster import attached_cluster
 
 LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
 EVENT = b'{"type": "ADDED", "object": {"metadata": {"name": "n", "uid": "u", "resourceVersion": "2"}}}\n'
@@ -49,7 +49,7 @@ def silent_server(folder):
         ends.callback(listening.close)
         ends.callback(lambda: listening.shutdown(socket.SHUT_RDWR))
         ends.callback(over.set)
-        yield ClusterAccess(f"https://127.0.0.1:{listening.getsockname()[1]}", "", authority.ca.read_text())
+        yield LocalClusterAccess(f"https://127.0.0.1:{listening.getsockname()[1]}", "", authority.ca.read_text())
 
 
 async def follow(access):
@@ -61,7 +61,7 @@ async def follow(access):
             if word == "ADDED":
                 begun.release()
 
-    async with attached(access) as made:
+    async with attached_cluster(access) as made:
         watching = [asyncio.create_task(watch(made.api, f"/api/v1/kind-{at}")) for at in range(WATCHES)]
         for _ in watching:
             await begun.acquire()

@@ -9,7 +9,7 @@ from tests.simulator.world import UNRACED, cluster, node, pod_info
 from turnout.kube.labels import FAULTY
 from turnout.kube.node_health import TAINT_EFFECT
 from turnout.kube.objects import Toleration
-from turnout.simulator.cluster.scheduler import Cursor, choose, feasible, nodes_to_find, scores
+from turnout.simulator.cluster.scheduler import Cursor, choose_node, feasible_nodes, node_scores, nodes_to_find
 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 
@@ -68,21 +68,21 @@ def test_filters(wanted, fits):
         node("faulty", taints=[(FAULTY, TAINT_EFFECT)]),
         placed=[(pod_info("other"), "taken")],
     )
-    assert names(feasible(state, wanted, Cursor(), UNRACED)) == fits
+    assert names(feasible_nodes(state, wanted, Cursor(), UNRACED)) == fits
 
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
     state = cluster("n")
     state.nominate(pod_info("other", gpus=8, nominated="n", priority=5))
-    assert feasible(state, pod_info("low", priority=5), Cursor(), UNRACED) == []
-    assert names(feasible(state, pod_info("high", priority=6), Cursor(), UNRACED)) == ["n"]
+    assert feasible_nodes(state, pod_info("low", priority=5), Cursor(), UNRACED) == []
+    assert names(feasible_nodes(state, pod_info("high", priority=6), Cursor(), UNRACED)) == ["n"]
 
 
 def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
     state = cluster(*[f"n{i:03d}" for i in range(250)])  # 48 % of 250 are 120
     cursor = Cursor()
-    first = names(feasible(state, pod_info("a"), cursor, UNRACED))
-    second = names(feasible(state, pod_info("b"), cursor, UNRACED))
+    first = names(feasible_nodes(state, pod_info("a"), cursor, UNRACED))
+    second = names(feasible_nodes(state, pod_info("b"), cursor, UNRACED))
     assert first == [f"n{i:03d}" for i in range(120)]
     assert second == [f"n{i:03d}" for i in range(120, 240)]
     assert cursor.start == 240
@@ -90,7 +90,7 @@ def test_the_search_stops_when_it_has_enough_and_goes_on_there_next_time():
 
 def test_workers_race_by_chunks_which_decides_only_the_order():
     state = cluster(*[f"n{i:02d}" for i in range(20)])  # 16 workers take two nodes at a time
-    found = names(feasible(state, pod_info("a"), Cursor(), random.Random(1)))
+    found = names(feasible_nodes(state, pod_info("a"), Cursor(), random.Random(1)))
     pairs = [tuple(found[i : i + 2]) for i in range(0, 20, 2)]
     assert sorted(pairs) == [(f"n{i:02d}", f"n{i + 1:02d}") for i in range(0, 20, 2)]
     assert pairs != sorted(pairs)
@@ -99,7 +99,7 @@ def test_workers_race_by_chunks_which_decides_only_the_order():
 def test_zones_take_turns():
     zones = [node(f"{zone}{i}", labels={"topology.kubernetes.io/zone": zone}) for zone in "ab" for i in range(2)]
     state = cluster(*zones, node("c0", labels={"topology.kubernetes.io/zone": "c"}))
-    assert names(feasible(state, pod_info("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
+    assert names(feasible_nodes(state, pod_info("p"), Cursor(), UNRACED)) == ["a0", "b0", "c0", "a1", "b1"]
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ def test_zones_take_turns():
 )
 def test_scores_of_one_node(placed, wanted, points):
     state = cluster("n", placed=[(each, "n") for each in placed])
-    assert scores(state, wanted, list(state.node_infos.values())) == [points + NEUTRAL]
+    assert node_scores(state, wanted, list(state.node_infos.values())) == [points + NEUTRAL]
 
 
 def test_gpus_do_not_count():
     state = cluster("n")
-    one, eight = (scores(state, pod_info("p", gpus=gpus), list(state.node_infos.values())) for gpus in (1, 8))
+    one, eight = (node_scores(state, pod_info("p", gpus=gpus), list(state.node_infos.values())) for gpus in (1, 8))
     assert one == eight
 
 
 def test_soft_taints_cost_in_proportion():
     soft = [("x", "PreferNoSchedule"), ("y", "PreferNoSchedule")]
     state = cluster("none", node("one", taints=soft[:1]), node("two", taints=soft))
-    none, one, two = scores(state, pod_info("p"), list(state.node_infos.values()))
+    none, one, two = node_scores(state, pod_info("p"), list(state.node_infos.values()))
     assert (none - one, one - two) == (3 * 50, 3 * 50)
 
 
@@ -142,17 +142,17 @@ def test_pods_of_one_set_spread_and_others_do_not():
     state.place(pod_info("stranger", gpus=0), "free")
     node_infos = list(state.node_infos.values())
     spread = pod_info("p", labels={"app": "web"}, spread=(("app", "web"),))
-    busy, free = scores(state, spread, node_infos)
+    busy, free = node_scores(state, spread, node_infos)
     # raw: 1 x ln 4 + 2 -> 3, and 2 (nodes without a zone label have no zone term): 100 x (3 + 2 - raw) / 3
     assert round(math.log(4) + 2) == 3
     assert free - busy == 2 * (100 - 66)
-    plain = scores(state, pod_info("p"), node_infos)
+    plain = node_scores(state, pod_info("p"), node_infos)
     assert plain[0] == plain[1]
 
 
 def pick(plain, points, weight=1, seed=0, n=4):
     state = cluster(*[f"n{i}" for i in range(n)])
-    return choose(list(state.node_infos.values()), plain, points, weight, random.Random(seed))
+    return choose_node(list(state.node_infos.values()), plain, points, weight, random.Random(seed))
 
 
 def test_a_point_of_the_extender_is_worth_ten_times_its_weight():

@@ -15,8 +15,8 @@ from turnout.simulator.cluster.scheduler import (
     ExtenderSettings,
     Unscheduled,
     WaitReason,
-    cycle,
     schedule_without_extender,
+    scheduling_cycle,
 )
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
@@ -24,7 +24,7 @@ from turnout.simulator.cluster.scheduling_queue import WaitingPods
 def play(state, wanted, replies, extender=None):
     """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
     asked, replies = [], iter(replies)
-    questions = cycle(state, wanted, Cursor(), UNRACED, extender or ExtenderSettings())
+    questions = scheduling_cycle(state, wanted, Cursor(), UNRACED, extender or ExtenderSettings())
     try:
         question = next(questions)
         while True:

@@ -12,9 +12,9 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
-from turnout.simulator.replay.model import ReplayRules, Submission, Tape
-from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, draw_trace, submissions_of
+from turnout.simulator.replay.model import ReplayOutcome, ReplayRules, Submission
+from turnout.simulator.replay.run import Comparison, p99, replay
+from turnout.simulator.replay.traces import JobProperties, TraceRow, draw_trace, submissions_of
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
@@ -100,8 +100,8 @@ def replayed(task: ReplayTask) -> ReplayResult:
     began_s = time.process_time()
     lent = _lent(jobs, rules, scene)
     took_s = time.process_time() - began_s
-    beside = Compared(without, lent)
-    waited, waited_lent = ([ran.waited_s for ran in tape.ran] for tape in (without, lent))
+    beside = Comparison(without, lent)
+    waited, waited_lent = ([ran.waited_s for ran in tape.results] for tape in (without, lent))
     return ReplayResult(
         task=task,
         jobs=len(jobs),
@@ -124,8 +124,10 @@ def _jobs(task: ReplayTask) -> Sequence[Submission]:
     """Return the jobs of a task with elastic labels, drawn at random from the task's seed."""
     scene, rng = task.scene, Random(task.seed)
     rows = _rows(task, rng)
-    labels = Labels(scene.elastic, scene.factor, tables=trace_files.read_speed_tables() if scene.measured else ())
-    return submissions_of(rows[: task.jobs] if task.jobs else rows, labels, rng)
+    properties = JobProperties(
+        scene.elastic, scene.factor, tables=trace_files.read_speed_tables() if scene.measured else ()
+    )
+    return submissions_of(rows[: task.jobs] if task.jobs else rows, properties, rng)
 
 
 def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:
@@ -147,7 +149,7 @@ def _rules(task: ReplayTask) -> ReplayRules:
     return ReplayRules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
 
 
-def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -> Tape:
+def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -> ReplayOutcome:
     """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened.
 
     rules: of the replay.
@@ -158,7 +160,7 @@ def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -
     return replay(jobs, rules, Policy(restart_s=scene.restart_s, headroom=headroom), decide)
 
 
-def _oracle(jobs: Sequence[Submission], rules: ReplayRules) -> Tape:
+def _oracle(jobs: Sequence[Submission], rules: ReplayRules) -> ReplayOutcome:
     """Replay the policy where restarts are free, eviction is instant, and every event is seen at once."""
     free = ReplayRules(rules.nodes, restart_s=0.0, grace_s=0.0, tick_s=0.0)
     return replay(jobs, free, Policy(restart_s=0.0, cooldown_s=0.0))

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.autoscaler.node_faults.model import FaultClaim, NodeEntry, NodeObservation, TaintRules
+from turnout.autoscaler.node_faults.model import NodeEntry, NodeObservation, PodReport, TaintRules
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
@@ -43,9 +43,9 @@ def verdicts(lies: bool) -> ReportMeasurements:
     nodes = {f"n{at}": NodeEntry(f"uid-{at}", gpus=True) for at in range(NODES)}
     results, sound, waits = ReportMeasurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
     for second in range(0, SECONDS, LOOK_S):
-        claims = [*_greedys(second, lies), *_honest(second)]
+        pod_reports = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
-        plan = judge(NodeObservation(nodes, tuple(claims), NODES, tainted), TaintRules(), START_S + second)
+        plan = judge(NodeObservation(nodes, tuple(pod_reports), NODES, tainted), TaintRules(), START_S + second)
         for step in plan.steps:
             nodes[step.node] = replace(nodes[step.node], tainted=step.taints, record=step.record)
         for name in FAULTY:
@@ -58,22 +58,22 @@ def verdicts(lies: bool) -> ReportMeasurements:
     return results
 
 
-def _greedys(second: int, lies: bool) -> Iterator[FaultClaim]:
+def _greedys(second: int, lies: bool) -> Iterator[PodReport]:
     """Yield the greedy tenant's report on each node. lies: as in `verdicts`."""
     for at in range(NODES):
         kind = CheckResult.FAULTY if lies and f"n{at}" not in FAULTY else CheckResult.FINE
         yield _claim(GREEDY, f"n{at}", kind, second)
 
 
-def _honest(second: int) -> Iterator[FaultClaim]:
+def _honest(second: int) -> Iterator[PodReport]:
     """Yield the honest tenant's reports on the faulty nodes, renewed each minute, from FAULT_S on."""
     for name in FAULTY if second >= FAULT_S else ():
         yield _claim(HONEST, name, CheckResult.FAULTY, second - second % 60)
 
 
-def _claim(who: str, node: str, kind: CheckResult, second: int) -> FaultClaim:
+def _claim(who: str, node: str, kind: CheckResult, second: int) -> PodReport:
     report = NodeReport(kind, utc_datetime(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
-    return FaultClaim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, report)
+    return PodReport(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, report)
 
 
 class _Over(Exception):

@@ -17,7 +17,7 @@ from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import NodeSpec, generate_nodes
 from turnout.simulator.cluster.runtime.clients import ApiClient
-from turnout.simulator.local_cluster import attached
+from turnout.simulator.local_cluster import attached_cluster
 from turnout.simulator.processes.runtime.pod_runner import Runner
 
 ROOT = Path(__file__).parents[3]
@@ -102,7 +102,7 @@ async def cluster(
     folder: of the pods. hosts: its nodes; None: two nodes that no map names. images: that can be pulled; None for any.
     """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    async with attached(kubeconfig.read_kubeconfig(config)) as made:
+    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as made:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
         runner = made.run_pods(PACE, folder / "pods", config, images)

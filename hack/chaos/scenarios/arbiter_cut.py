@@ -22,7 +22,7 @@ from hack.chaos.testbed.agents import WORKERS, Job, apart, until
 from turnout.cli.verb_support.child_programs import free_port
 from turnout.simulator.api.kubeconfig import kubeconfig
 from turnout.simulator.api.server.serve import serve
-from turnout.simulator.cluster.runtime.clients import Direct
+from turnout.simulator.cluster.runtime.clients import DirectClient
 
 AGAIN_S = 30.0  # until a new round trains
 _OPTIONS = ("--rdzv-id=train", "--lease=default/train", "--max-restarts=10")
@@ -44,7 +44,7 @@ async def play(seed: int, folder: Path) -> Strike:
     rng = random.Random(f"arbiter/{seed}")
     way = sorted(WAYS)[seed % len(WAYS)]
     async with serve() as served, AsyncExitStack() as ends:
-        await Direct(served.store).call("POST", _LEASES, {"metadata": {"name": "train"}})
+        await DirectClient(served.store).call("POST", _LEASES, {"metadata": {"name": "train"}})
         proxies = [await ends.enter_async_context(fault_proxy(served.url)) for _ in range(WORKERS)]
         times, checks = await asyncio.to_thread(_story, folder, proxies, way, rng)
     return Strike(Kind.PARTITION, seed, times, checks, f"the coordinator and its Lease: {way}")

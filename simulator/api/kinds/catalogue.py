@@ -71,7 +71,8 @@ def _preinstalled(
 ) -> ResourceKind:
     """Return a kind of another project's CRD that is always served, without a schema.
 
-    An applied CRD of the kind replaces it. plural: the name in paths. fields: other fields of ResourceKind.
+    An applied CRD of the kind replaces it. group, version: of its API. plural: the name in paths. namespaced: False if
+    it is cluster-scoped. fields: other fields of ResourceKind.
     """
     return ResourceKind(
         group,
@@ -198,9 +199,11 @@ DEFINITIONS = ResourceKind(
 
 
 def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **fields: Any) -> ResourceKind:
-    """Return a kind that is stored and served, but has no effect here, so that manifests of any program apply.
+    """Return a kind of version v1 that is stored and served, but has no effect here, so that manifests of any program
+    apply.
 
-    fields: other fields of ResourceKind.
+    group: of its API. plural: the name in paths. namespaced: False if it is cluster-scoped. fields: other fields of
+    ResourceKind.
     """
     return ResourceKind(group, "v1", kind, plural, namespaced=namespaced, counts_generations=True, **fields)
 
@@ -254,7 +257,7 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 def kind_of(crd: Object) -> ResourceKind:
     """Return the kind that a CRD defines.
 
-    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules or with several served versions.
+    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules, or that does not serve exactly one version.
     """
     version = _served_version(crd)
     spec, parts = crd["spec"], version.get("subresources") or {}
@@ -301,7 +304,10 @@ def _served_version(crd: Object) -> dict[str, Any]:
 
 
 def established_status(crd: Object, now: str) -> Object:
-    """Return the status of a CRD whose kind is served: its conditions, names and stored versions. now: RFC 3339."""
+    """Return the status of a CRD whose kind is served: its conditions, names and stored versions. now: RFC 3339.
+
+    crd: a valid one, as kind_of() accepts it.
+    """
     names = crd["spec"]["names"]
     names = {**names, "singular": names.get("singular") or names["kind"].lower()}
     names["listKind"] = names.get("listKind") or f"{names['kind']}List"
@@ -328,7 +334,10 @@ def _has_rules(schema: Any) -> Iterator[bool]:
 
 
 def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
-    """Return the paths of a CRD's scale subresource as tuples of keys; () for a path that is not set."""
+    """Return the paths of a CRD's scale subresource as tuples of keys; () for a path that is not set.
+
+    subresource: the entry `scale` of the CRD's subresources.
+    """
 
     def path(key: str) -> tuple[str, ...]:
         return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
@@ -337,7 +346,10 @@ def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
 
 
 def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
-    """Return kubectl's columns of a CRD: the name, then additionalPrinterColumns, or the age if there are none."""
+    """Return kubectl's columns of a CRD: the name, then additionalPrinterColumns, or the age if there are none.
+
+    columns: the CRD's additionalPrinterColumns.
+    """
     printer_columns = [
         PrinterColumn(
             each["name"],
@@ -381,7 +393,7 @@ def _cell_printer(column: dict[str, Any]) -> Show:
 
 
 class Catalogue:
-    """The served kinds by their path. A CRD adds one, or replaces a preinstalled one."""
+    """The served kinds by resource (plural.group), one version of each. A CRD adds a kind, or replaces one."""
 
     def __init__(self, rows: Iterable[ResourceKind] = ROWS) -> None:
         self._by_resource = {kind.resource: kind for kind in rows}
@@ -391,8 +403,8 @@ class Catalogue:
         """Return all kinds, in the order in which they were added."""
         return list(self._by_resource.values())
 
-    def named(self, group: str, version: str, plural: str) -> ResourceKind | None:
-        """Return the kind with this group, version and plural; None if it is not served.
+    def find(self, group: str, version: str, plural: str) -> ResourceKind | None:
+        """Return the kind with this group, version and plural; None if it is not served in this version.
 
         group: "" for the core group.
         """
@@ -400,7 +412,7 @@ class Catalogue:
         return kind if kind is not None and kind.version == version else None
 
     def groups(self) -> dict[str, list[str]]:
-        """Return the versions of each served API group, by group. The core group is left out."""
+        """Return the versions of each served API group, by group. The core group is left out. A new mapping."""
         versions_of_group: dict[str, list[str]] = {}
         for kind in self._by_resource.values():
             if kind.group and kind.version not in (versions := versions_of_group.setdefault(kind.group, [])):
@@ -408,12 +420,18 @@ class Catalogue:
         return versions_of_group
 
     def put(self, kind: ResourceKind) -> None:
-        """Serve the kind of a CRD, in place of a kind of the same name. The defaults of a preinstalled kind stay."""
+        """Serve the kind of a CRD, in place of a kind of the same resource.
+
+        The defaults of a preinstalled kind stay.
+        """
         first = self._preinstalled.get(kind.resource)
         self._by_resource[kind.resource] = replace(kind, defaults=first.defaults) if first else kind
 
     def drop(self, resource: str) -> None:
-        """Stop serving a kind. A preinstalled kind of that name is served again. resource: ResourceKind.resource."""
+        """Stop serving a kind. A preinstalled kind of that resource is served again. Do nothing if it is not served.
+
+        resource: ResourceKind.resource.
+        """
         self._by_resource.pop(resource, None)
         if resource in self._preinstalled:
             self._by_resource[resource] = self._preinstalled[resource]

@@ -41,7 +41,8 @@ def pod_defaults(obj: dict[str, Any]) -> None:
 def job_defaults(obj: dict[str, Any]) -> None:
     """Set a new Job's defaults as the API server does, in place: one completion, parallelism 1, six retries.
 
-    Its pods get labels with its name and uid, and its selector chooses them. obj: with metadata.uid and name.
+    With parallelism and no completions, the completions stay absent. Its pods get labels with its name and uid, and its
+    selector chooses them, unless manualSelector is set. obj: with metadata.uid and name.
     """
     spec = obj.setdefault("spec", {})
     spec.setdefault("completionMode", "NonIndexed")
@@ -75,7 +76,7 @@ def _fill_template(spec: dict[str, Any]) -> None:
 
 
 def _fill_pod(spec: dict[str, Any]) -> None:
-    """Set a pod spec's defaults as the API server does, in place."""
+    """Set the absent fields of a pod spec as the API server does, in place. Limits become missing requests."""
     for key, value in (
         ("schedulerName", "default-scheduler"),
         ("restartPolicy", "Always"),
@@ -134,7 +135,9 @@ def node_defaults(obj: dict[str, Any]) -> None:
 
 
 def stateful_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a StatefulSet, in place: pods are created in order, and claims are kept."""
+    """Fill in a StatefulSet, in place: one replica, pods are created in order, and claims are kept. Its status
+    becomes empty.
+    """
     replica_defaults(obj)
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")

@@ -78,9 +78,10 @@ def _ready(pod: Object, now_s: float) -> str:
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
-    """Return the STATUS column of a pod, as kubectl prints it: Terminating, a reason of a container or its phase.
+    """Return the STATUS column of a pod, as kubectl prints it: Terminating, SchedulingGated, a reason, or the phase.
 
-    now_s: seconds since 1970.
+    A container's waiting or terminated reason comes before the pod's reason and phase; the last container with one
+    counts.
     """
     if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
@@ -93,19 +94,21 @@ def _pod_status(pod: Object, now_s: float) -> str:
 
 
 def _restarts(pod: Object, now_s: float) -> str:
-    """Return the RESTARTS column of a pod."""
+    """Return the RESTARTS column of a pod: the sum over its containers, without init containers."""
     return str(sum(c.get("restartCount", 0) for c in value_at(pod, "status", "containerStatuses") or ()))
 
 
 def _node_status(node: Object, now_s: float) -> str:
-    """Return the STATUS column of a node, as kubectl prints it."""
+    """Return the STATUS column of a node: Ready, NotReady or Unknown, with ",SchedulingDisabled" for a cordoned
+    node.
+    """
     ready: Object = next((c for c in value_at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
     shown = {"True": "Ready", "False": "NotReady"}.get(ready.get("status", ""), "Unknown")
     return f"{shown},SchedulingDisabled" if value_at(node, "spec", "unschedulable") else shown
 
 
 def _roles(node: Object, now_s: float) -> str:
-    """Return the ROLES column of a node, as kubectl prints it."""
+    """Return the ROLES column of a node: its roles, sorted and separated by commas; NONE without any."""
     start = "node-role.kubernetes.io/"
     roles = [key.removeprefix(start) for key in value_at(node, "metadata", "labels") or {} if key.startswith(start)]
     return ",".join(sorted(roles)) or NONE
@@ -142,7 +145,7 @@ def _about(event: Object, now_s: float) -> str:
 
 
 def _job_status(job: Object, now_s: float) -> str:
-    """Return the STATUS column of a Job."""
+    """Return the STATUS column of a Job: Complete, Failed, Suspended or Running."""
     conditions = {c.get("type"): c.get("status") for c in value_at(job, "status", "conditions") or ()}
     return next((w for w in ("Complete", "Failed", "Suspended") if conditions.get(w) == "True"), "Running")
 

@@ -31,9 +31,10 @@ _ROOT_FIELDS = ("apiVersion", "kind", "metadata")  # that every object has, also
 
 
 def prune(schema: Schema, value: Any, root: bool = True) -> Any:
-    """Return the value without the fields that the schema does not name, at every depth.
+    """Return the value without the fields that the schema does not name, at every depth. A new value.
 
-    root: True if the value is a whole object, which always keeps apiVersion, kind and metadata.
+    Unknown fields stay where the schema preserves them. root: True if the value is a whole object, which always keeps
+    apiVersion, kind and metadata.
     """
     if isinstance(value, list):
         return [prune(schema.get("items") or {}, each, False) for each in value]
@@ -57,6 +58,8 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
 def fill_defaults(schema: Schema, value: Any) -> Any:
     """Return a copy of the value with the schema's defaults for absent fields, and for null fields that may not be
     null.
+
+    Defaults are filled in at every depth. Values that are no lists or objects are returned as they are.
     """
     if isinstance(value, list):
         return [fill_defaults(schema.get("items") or {}, each) for each in value]
@@ -118,7 +121,9 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
 
 
 def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
-    """Yield a sentence for each rule on length or pattern that a text breaks. where: path of the field."""
+    """Yield a sentence for each rule of the schema on length or pattern that a text breaks. where: path of the
+    field.
+    """
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -128,7 +133,7 @@ def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
 
 
 def _number_errors(schema: Schema, value: float, where: str) -> Iterator[str]:
-    """Yield a sentence for each bound that a number breaks. where: path of the field."""
+    """Yield a sentence for each bound of the schema that a number breaks. where: path of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
@@ -226,7 +231,10 @@ def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> Non
 
 
 def _check_pod_update(name: str, old: Object, new: Object) -> None:
-    """Check an update of a pod. Raises ApiRefusal (422) if it changes a field that Kubernetes keeps fixed."""
+    """Check an update of a pod. Raises ApiRefusal (422) if it changes a field that Kubernetes keeps fixed.
+
+    name: of the pod. old: the stored pod. new: the pod to store.
+    """
     if _immutable_part(old) != _immutable_part(_without_narrowing(old, new)):
         raise invalid(
             "Pod",
@@ -237,14 +245,17 @@ def _check_pod_update(name: str, old: Object, new: Object) -> None:
 
 
 def _check_volcano_update(name: str, old: Object, new: Object) -> None:
-    """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) if more than its size changes."""
+    """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) if more than its size changes.
+
+    name: of the job. old: the stored job. new: the job to store.
+    """
     if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
         message = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
         raise invalid("Job", name, message)
 
 
 def _without_narrowing(old: Object, new: Object) -> Object:
-    """Return the new pod with the old node constraints, if it was gated and they only became narrower.
+    """Return a copy of the new pod with the old node constraints, if the pod was gated and they only became narrower.
 
     Else the new pod itself. Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
@@ -285,7 +296,9 @@ def _adds_requirements(old_term: Object, new_term: Object) -> bool:
 
 
 def _immutable_part(pod: Object) -> Object:
-    """Return the part of a pod's spec that no update may change, with empty images."""
+    """Return a copy of the part of a pod's spec that no update may change. Images are empty in it, because they may
+    change.
+    """
     spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _CHANGEABLE_SPEC}
     for containers in ("containers", "initContainers"):
         if containers in spec:
@@ -294,9 +307,9 @@ def _immutable_part(pod: Object) -> Object:
 
 
 def check_object(kind: ResourceKind, obj: Object) -> None:
-    """Check a pod, a set of pods or a Volcano Job.
+    """Check a new or updated pod, set of pods, batch Job or Volcano Job. Other kinds are not checked.
 
-    Raises ApiRefusal (422) with all errors. Other kinds are not checked.
+    Raises ApiRefusal (422) with all errors.
     """
     if errors := _errors_of(kind, obj):
         text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
@@ -304,7 +317,9 @@ def check_object(kind: ResourceKind, obj: Object) -> None:
 
 
 def _errors_of(kind: ResourceKind, obj: Object) -> list[str]:
-    """Return the errors of a pod, a set of pods or a Volcano Job; nothing for another kind."""
+    """Return the errors of a pod, a set of pods, a batch Job or a Volcano Job; [] for a valid object or another
+    kind.
+    """
     spec = obj.get("spec") or {}
     if kind.is_named("pods"):
         return list(_pod_errors(spec, "spec"))
@@ -322,7 +337,8 @@ def _pod_errors(spec: Object, path: str) -> Iterator[str]:
     """Yield a sentence for each fault of a pod's spec: missing names and images, duplicate names, limits, restart
     policy.
 
-    path: of the spec in its object. A container without a name or image ends the check.
+    Init containers are not checked. path: of the spec in its object. A container without a name or image ends the
+    check.
     """
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:

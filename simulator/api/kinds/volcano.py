@@ -17,7 +17,11 @@ _PLUGINS = ("svc", "ssh", "env", "pytorch", "tensorflow", "mpi", "ray")
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a new Volcano Job, in place: the default queue, names of tasks, and the sum of its pods as its min."""
+    """Fill in a new Volcano Job, in place: the default queue, names of tasks, and the sum of the tasks' mins as its
+    min.
+
+    A task without a min needs all its replicas, and a task without replicas has one.
+    """
     spec = obj.setdefault("spec", {})
     for key, value in (("queue", "default"), ("schedulerName", "volcano"), ("maxRetry", _RETRIES)):
         spec.setdefault(key, value)
@@ -37,7 +41,7 @@ def job_defaults(obj: dict[str, Any]) -> None:
 def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
     """Yield a sentence for each fault in a Volcano Job's spec that its webhook reports; nothing for a valid one.
 
-    spec: with the defaults of job_defaults().
+    A spec without tasks has no further faults. spec: with the defaults of job_defaults().
     """
     tasks = spec.get("tasks") or []
     if not tasks:
@@ -58,7 +62,10 @@ def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
+    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids.
+
+    old, new: the specs. The size is minAvailable and the replicas of tasks; the priority class may change, too.
+    """
     return _immutable_part(old) != _immutable_part(new)
 
 

@@ -89,7 +89,9 @@ class Handlers:
         return Call(request.method, target, request.query, body, form, manager, wants_table, time.time())
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        """Answer a watch request, with table rows if kubectl asks for them."""
+        """Answer a watch request, with table rows if kubectl asks for them. Raises ApiRefusal for a malformed selector
+        or version.
+        """
         show = _as_row(target.kind) if prefers_table(request.headers.get("Accept", "")) else raw
         return await self._watches.serve(request, target.kind, selection_of(target, request.query), show)
 
@@ -125,7 +127,9 @@ class Handlers:
 
 
 def _verb(request: web.Request, target: Target) -> str:
-    """Return the API verb of a request, such as list or watch; "" for an unknown method."""
+    """Return the API verb of a request, such as list or watch; "" for an unknown method. A path with a name gets
+    `get`.
+    """
     if request.method == "GET":
         watched = request.query.get("watch") in ("1", "true")
         return "get" if target.name else "watch" if watched else "list"
@@ -142,7 +146,10 @@ def _as_row(kind: ResourceKind) -> Callable[[Stored], bytes]:
 
 
 def first_namespaces(store: Store) -> None:
-    """Create the four namespaces that every cluster has. Raises ApiRefusal (409) if the store has one of them."""
+    """Create the four namespaces that every cluster has.
+
+    Raises ApiRefusal (409) for the first that the store has already; those after it are not created.
+    """
     for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
         store.create(NAMESPACES, "", {"metadata": {"name": name}})
 
@@ -155,7 +162,9 @@ JSON = "application/json"
 async def refusals_as_status(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer a request by its handler, and turn every refusal into a Status. An aiohttp middleware."""
+    """Answer a request by its handler, and turn every refusal into a Status, Unserved into a plain 404. An aiohttp
+    middleware.
+    """
     try:
         return await handler(request)
     except ApiRefusal as refusal:
@@ -174,8 +183,8 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
     """Return the JSON of a request's body.
 
     anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
-    types, 400 for a body that is not JSON, or no object where one is needed. Raises web.HTTPRequestEntityTooLarge for
-    more than MAX_BODY_BYTES.
+    types, 400 for a body that is not JSON, for no object where one is needed, and for `metadata` that is no object.
+    Raises web.HTTPRequestEntityTooLarge for more than MAX_BODY_BYTES.
     """
     if not anything and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
@@ -250,13 +259,16 @@ def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
 
 
 def _group(name: str, versions: list[str]) -> dict[str, Any]:
-    """Return an API group as discovery has it."""
+    """Return an API group as discovery has it. versions: at least one; the first is the preferred one."""
     group_versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": group_versions, "preferredVersion": group_versions[0]}
 
 
 def _kinds(catalogue: Catalogue, group: str, version: str) -> list[ResourceKind]:
-    """Return the served kinds of an API group and version."""
+    """Return the served kinds of an API group and version, in the order of the catalogue.
+
+    group: "" for the core group.
+    """
     return [kind for kind in catalogue.kinds() if (kind.group, kind.version) == (group, version)]
 
 
@@ -355,5 +367,5 @@ def only_with(token: str) -> Middleware:
 
 
 def _equal(shown: str, expected: str) -> bool:
-    """Return True if two tokens are equal, in a time that does not depend on them."""
+    """Return True if two tokens are equal, in a time that does not depend on their content."""
     return secrets.compare_digest(shown.encode("utf-8", "replace"), expected.encode())

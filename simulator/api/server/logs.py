@@ -62,7 +62,7 @@ async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int
     """Send the output of one run of a container.
 
     follow: wait for more output while the container runs. lines: only this many at its end, None for all. left: bytes
-    at most, None for no limit.
+    at most, None for no limit. Nothing is sent without a file.
     """
     if log.path is None:
         return

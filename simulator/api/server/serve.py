@@ -63,7 +63,10 @@ class Served:
             await self._runner.cleanup()
 
     async def restart(self, after_s: float) -> None:
-        """Stop for `after_s` seconds, then start on the same port with all objects. Connections and watches end."""
+        """Stop for `after_s` seconds, then start on the same port with all objects. Connections and watches end.
+
+        Raises OSError if another program has taken the port; then nothing listens.
+        """
         await self.stop()
         await asyncio.sleep(after_s)
         await self.start(self._port)
@@ -104,7 +107,7 @@ def _now(later_s: float = 0) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a new file that only its owner can read. An existing file is replaced."""
+    """Write a new file that only its owner can read. An existing file is replaced. Raises OSError."""
     file.unlink(missing_ok=True)  # it may be an older one that others can read
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(text)

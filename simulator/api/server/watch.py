@@ -31,11 +31,12 @@ class WatchServer:
         selection: ObjectPredicate,
         show: Callable[[Stored], bytes] = raw,
     ) -> web.StreamResponse:
-        """Answer one watch request until its time is over or the client ends it.
+        """Answer one watch request until its time is over or the client ends it. Return the response.
 
         selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
-        version and a time. Without a version, or for version 0, every existing object is sent as ADDED first. Raises
-        ApiRefusal: 410 if its version is too old to continue from, 500 for a version that is no number.
+        version and a time. If it asks for initial events, or has no version or version 0, every existing object is sent
+        as ADDED first. Raises ApiRefusal: 410 if its version is too old to continue from, 500 for a version that is no
+        number.
         """
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
@@ -148,7 +149,7 @@ def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> 
 
 
 def _version(text: str) -> int:
-    """Return a resourceVersion as a number, 0 for "". Raises ApiRefusal for a text that is no number."""
+    """Return a resourceVersion as a number, 0 for "". Raises ApiRefusal (500) for a text that is no number."""
     if text and not text.isdigit():
         raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
     return int(text or 0)

@@ -68,7 +68,11 @@ def validated(kind: ResourceKind, obj: Object) -> Object:
 
 
 def _with_whole_statuses(pod: Object) -> Object:
-    """Give container statuses an empty `state` and `lastState` where they are absent, as the API server shows them."""
+    """Return a copy of a pod whose container statuses have an empty `state` and `lastState` where these are absent, as
+    the API server shows them.
+
+    The pod itself if it has no container statuses.
+    """
     status = pod.get("status") or {}
     lists = {key: status[key] for key in ("initContainerStatuses", "containerStatuses") if status.get(key)}
     if not lists:
@@ -80,9 +84,9 @@ def _with_whole_statuses(pod: Object) -> Object:
 def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict[str, Any]) -> None:
     """Check the metadata of an update against the stored metadata.
 
-    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
-    for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of both; a name or uid that
-    `new_meta` lacks is not checked.
+    Raises ApiRefusal: 400 for another name, 409 Conflict for another uid or for a stale resourceVersion (one that is
+    not the stored one), 422 for a missing version of a kind that requires one. stored_meta, new_meta: the metadata of
+    both; a name or uid that `new_meta` lacks is not checked.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:
@@ -145,7 +149,10 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
 
 
 def _allows_eviction(budget: Object, pods: Sequence[Object]) -> bool:
-    """Return True if more pods of a budget are healthy than it requires. pods: all pods of its namespace."""
+    """Return True if more pods of a budget are healthy than it requires. pods: all pods of its namespace.
+
+    Pods that have ended do not count. A healthy pod is ready and is not being deleted.
+    """
     counted = [pod for pod in pods if selects(value_at(budget, "spec", "selector"), pod)]
     counted = [pod for pod in counted if value_at(pod, "status", "phase") not in _ENDED]
     healthy = sum(ready(pod) and not pod["metadata"].get("deletionTimestamp") for pod in counted)
@@ -153,7 +160,7 @@ def _allows_eviction(budget: Object, pods: Sequence[Object]) -> bool:
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:
-    """Return the pod with the condition that says why it is deleted. now: RFC 3339."""
+    """Return a copy of the pod with the condition that says why it is deleted: DisruptionTarget. now: RFC 3339."""
     status = pod.get("status") or {}
     condition: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     condition |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
@@ -216,7 +223,7 @@ def _count(value: Any, of: int) -> int:
 
 
 def bind_pod(pod: Object, node: str, now: str) -> Object:
-    """Return the pod with its node and the condition PodScheduled. now: RFC 3339.
+    """Return a copy of the pod with its node and the condition PodScheduled, and without a nomination. now: RFC 3339.
 
     Raises ApiRefusal (409) if it has a node, or is being deleted.
     """

@@ -26,10 +26,10 @@ class DeleteOptions:
 
 
 def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOptions:
-    """Return the DeleteOptions of a body, or of the query for options that the body lacks.
+    """Return the DeleteOptions of a body; the query counts for a grace period or policy that the body lacks.
 
-    options: of the body. Raises ApiRefusal: 400 for a grace that is no number, 422 for an unknown policy, 501 for an
-    option that is not supported.
+    options: of the body, {} for none. Raises ApiRefusal: 400 for a grace that is no number, 422 for an unknown policy,
+    501 for an option that is not supported.
     """
     for key in ("dryRun", "orphanDependents"):
         if options.get(key) or query.get(key):
@@ -45,7 +45,7 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
 def _grace_s(text: Any) -> int | None:
     """Return a grace period in seconds; None if it is absent, 1 for a negative one.
 
-    Raises ApiRefusal (400) for no number. text: of the options or the query.
+    text: of the options or the query. Raises ApiRefusal (400) for a value that is no number.
     """
     try:
         grace_s = None if text is None else int(text)
@@ -55,7 +55,10 @@ def _grace_s(text: Any) -> int | None:
 
 
 def check_preconditions(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:
-    """Raise ApiRefusal (409) if an object is not the one that the preconditions of a deletion name."""
+    """Raise ApiRefusal (409) if an object is not the one that the preconditions of a deletion name.
+
+    options: of the deletion; without preconditions nothing is checked.
+    """
     meta = obj["metadata"]
     for key, expected in options.only_if:
         if expected != meta[key]:
@@ -65,10 +68,11 @@ def check_preconditions(kind: ResourceKind, obj: Object, options: DeleteOptions)
 
 
 def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
-    """Return the object marked for deletion; None if it is to be removed at once.
+    """Return a copy of the object that is marked for deletion; an equal copy if it is marked already and nothing
+    changes.
 
-    now, later: the time now and at the end of grace_period_s(), RFC 3339. An object that is marked already keeps its
-    time, unless the new grace period is shorter. options: of the deletion.
+    None if it is to be removed at once. now, later: the time now and at the end of grace_period_s(), RFC 3339. An
+    object that is marked already keeps its time, unless the new grace period is shorter. options: of the deletion.
     """
     meta = obj["metadata"]
     finalizers = _finalizers_for(options.policy, meta.get("finalizers") or ())
@@ -84,7 +88,10 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
 
 
 def _finalizers_for(policy: str, before: Iterable[str]) -> list[str]:
-    """Return the finalizers of an object that is deleted with a policy. before: its finalizers now."""
+    """Return the finalizers of an object that is deleted with a policy. A new list.
+
+    Foreground and Orphan replace each other's finalizer; Background keeps all. before: its finalizers now.
+    """
     finalizers, own = list(before), _BY_POLICY[policy]
     if own and own not in finalizers:
         finalizers.append(own)
@@ -94,7 +101,10 @@ def _finalizers_for(policy: str, before: Iterable[str]) -> list[str]:
 
 
 def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
-    """Return the last state of an object that is removed, as its deletion event has it. now: RFC 3339."""
+    """Return the last state of an object that is removed, as its deletion event has it: a copy. now: RFC 3339.
+
+    An object of a graceful kind has a deletionTimestamp and the grace period 0.
+    """
     meta = dict(obj["metadata"])
     if kind.graceful:
         if not meta.get("deletionTimestamp"):

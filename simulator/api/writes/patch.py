@@ -31,7 +31,8 @@ def merge_patch(target: Any, patch: Any) -> Any:
     """Return the result of a merge patch (RFC 7386). The target is not changed, but the result shares unchanged parts
     with it.
 
-    Null removes a field, an object is merged, any other value replaces.
+    In an object of the patch null removes a field; an object is merged, any other value replaces. A patch that is no
+    object is itself the result.
     """
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -160,10 +161,10 @@ def _pointer_steps(pointer: str) -> list[str]:
 
 
 def _value_at(document: Any, path: list[str]) -> Any:
-    """Return the value at a path of the document.
+    """Return the value at a path of the document, the document itself for [].
 
     Raises KeyError or IndexError for a missing key or index, ValueError for an index that is no number, and TypeError
-    for a step into a value that is neither an object nor a list.
+    for a step into a value that is neither an object nor a list. A negative index counts from the end.
     """
     for step in path:
         document = document[int(step)] if isinstance(document, list) else document[step]
@@ -171,9 +172,10 @@ def _value_at(document: Any, path: list[str]) -> Any:
 
 
 def _set_value(document: Any, path: list[str], value: Any) -> None:
-    """Set the value at a path of the document, in place. In a list the value is inserted; "-" appends it.
+    """Set the value at a path of the document, in place. In a list the value is inserted, "-" appends it; in an object
+    it replaces a value.
 
-    Raises KeyError, IndexError, ValueError or TypeError if the path does not exist.
+    path: not []. Raises KeyError, IndexError, ValueError or TypeError if the path to the value does not exist.
     """
     parent, last = _value_at(document, path[:-1]), path[-1]
     if isinstance(parent, list):
@@ -185,7 +187,7 @@ def _set_value(document: Any, path: list[str], value: Any) -> None:
 def _remove_value(document: Any, path: list[str]) -> Any:
     """Remove the value at a path of the document, and return it.
 
-    Raises KeyError or IndexError if there is none, and the errors of _value_at().
+    path: not []. Raises KeyError or IndexError if there is none, and the errors of _value_at().
     """
     parent, last = _value_at(document, path[:-1]), path[-1]
     return parent.pop(_index(last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
@@ -200,7 +202,10 @@ def _index(text: str, maximum: int) -> int:
 
 
 def scale_of(kind: ResourceKind, obj: Object) -> Object:
-    """Return the autoscaling/v1 Scale of an object. Raises ApiRefusal (404) for a kind without one."""
+    """Return the autoscaling/v1 Scale of an object. Its spec is empty for 0 replicas.
+
+    Raises ApiRefusal (404) for a kind without a scale.
+    """
     paths = _scale_paths(kind)
     meta = obj["metadata"]
     selector = value_at(obj, *paths.selector) if paths.selector else None
@@ -218,11 +223,11 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
 
 
 def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
-    """Return the object with the replicas, and with the uid and version, of a Scale. Absent replicas are 0.
+    """Return a copy of the object with the replicas, name, uid and version of a Scale. Absent replicas are 0.
 
-    Without a version in the Scale the object's is removed, so that the update is not checked against one. Raises
-    ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without a Scale. scale: of autoscaling/v1, as
-    decoded JSON.
+    Without a version in the Scale the object's is removed, so that the update is not checked against one; an absent
+    name or uid stays the object's. Raises ApiRefusal: 422 for replicas that are no number >= 0, 404 for a kind without
+    a Scale. scale: of autoscaling/v1, as decoded JSON.
     """
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -245,16 +250,15 @@ def _scale_paths(kind: ResourceKind) -> ScaleSubresource:
 
 
 def _with_value(obj: Object, path: tuple[str, ...], value: Any) -> Object:
-    """Return a copy of the object with a value at a path."""
+    """Return a copy of the object with a value at a path. Missing objects on the way are created. path: at least one
+    key.
+    """
     inside = value if len(path) == 1 else _with_value(obj.get(path[0]) or {}, path[1:], value)
     return {**obj, path[0]: inside}
 
 
 def _selector(value: Any) -> str:
-    """Return a selector as text: as it is, or made of its matchLabels.
-
-    "" for another value. value: a text or a LabelSelector.
-    """
+    """Return a selector as text: as it is, or made of the matchLabels of a LabelSelector. "" for another value."""
     if isinstance(value, str):
         return value
     labels = value_at(value, "matchLabels") if isinstance(value, dict) else None
@@ -275,10 +279,10 @@ def manager_of(field_manager: str, user_agent: str) -> str:
 
 
 def managed_fields(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
-    """Return the managedFields of `new`, which `manager` wrote over `old`.
+    """Return the managedFields of `new`, which `manager` wrote over `old`. A new list.
 
-    old: None for a creation. part: the subresource, "" for the object itself. now: RFC 3339. Fields that changed are
-    taken from other managers.
+    Fields that changed are taken from other managers. Without a change the entries are those of `old`. old: None for a
+    creation. part: the subresource, "" for the object itself. now: RFC 3339.
     """
     before = (old or {}).get("metadata", {}).get("managedFields") or []
     changed = set(_changes(old or {}, new))
@@ -301,13 +305,17 @@ def managed_fields(old: Object | None, new: Object, manager: str, part: str, now
 
 
 def _fields_of(entry: Mapping[str, Any]) -> set[Path]:
-    """Return the paths of the fields in an entry of managedFields."""
+    """Return the paths of the fields in an entry of managedFields, whether its fieldsV1 is decoded or not."""
     raw = entry["fieldsV1"]
     return set(_decode_paths(msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else raw))
 
 
 def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the paths of the fields of `new` that `old` lacks or has with another value, below `path`."""
+    """Yield the paths of the fields of `new` that `old` lacks or has with another value. A list counts as one field.
+
+    old, new: objects, as decoded JSON. path: that of both objects, which begins each yielded path. The kind, the
+    apiVersion and the metadata that no writer owns are left out.
+    """
     for key, value in new.items():
         if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _NOBODYS):
             continue
@@ -319,9 +327,9 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _decode_paths(fields: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each field in the managedFields format, below `path`.
+    """Yield the path of each field in the managedFields format. fields: decoded JSON.
 
-    fields: decoded JSON.
+    path: begins each yielded path.
     """
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))

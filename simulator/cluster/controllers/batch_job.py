@@ -52,7 +52,7 @@ def reconcile_job(
     """Return the writes that a Job needs now, and when to look again.
 
     pods: those that it owns. now_s: seconds since 1970. retry_s: (first, longest) pause after a failure of a pod, in
-    seconds.
+    seconds. Raises ValueError if the status has malformed completedIndexes.
     """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _true_condition(status, "Complete") or _true_condition(status, "Failed"):
@@ -88,7 +88,7 @@ def _reconcile_running(job: Object, states: _PodStates, now_s: float, retry_s: t
 
 
 def is_indexed(job: Object) -> bool:
-    """Return True if each pod of the job has an index."""
+    """Return True if each pod of the job has an index: its completionMode is Indexed."""
     return bool(job["spec"].get("completionMode") == "Indexed")
 
 
@@ -99,7 +99,9 @@ def index_of(pod: Object) -> int:
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """Return the indexes in a text such as "0,2-4", as a Job's status has them. Raises ValueError for another text."""
+    """Return the indexes in a text such as "0,2-4", as a Job's status has them; empty for "". Raises ValueError for
+    another text.
+    """
     indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -108,7 +110,7 @@ def parse_indexes(text: str) -> frozenset[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """Return indexes as the text of a Job's status: "0,1,3-5"."""
+    """Return indexes as the text of a Job's status, such as "0,1,3-5": a range has at least three. "" for none."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and index == runs[-1][1] + 1:
@@ -155,7 +157,7 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
 def _pod_writes(
     job: Object, states: _PodStates, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
-    """Return (writes that delete and create pods, time at which more may be created).
+    """Return (writes that delete surplus pods and create missing ones, time at which more may be created).
 
     now_s: seconds since 1970. retry_s: (first, longest) pause after a failure, in seconds. The time is in seconds since
     1970, None if no pause delays a creation.
@@ -179,10 +181,11 @@ def _pod_writes(
 
 
 def _split_surplus(job: Object, states: _PodStates) -> tuple[list[Object], list[Object]]:
-    """Return (active pods that stay, active pods to delete, the highest index first).
+    """Return (active pods that stay, active pods to delete).
 
     Pods are deleted if their index is out of range, occurs twice or has succeeded, or if there are more than
-    parallelism. Without indexes, bound pods stay first, then by name.
+    parallelism. The latter come first in the second list, the highest index first. Without indexes, bound pods stay
+    first, then by name.
     """
     spec = job["spec"]
     if not is_indexed(job):
@@ -218,7 +221,8 @@ def _pod(job: Object, index: int | None) -> Object:
 def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] | None:
     """Return (reason, message) of a Job that fails; None if it continues.
 
-    It fails as announced in its status, or by back-off limit or deadline. now_s: seconds since 1970.
+    It fails if its status has FailureTarget, beyond its back-off limit, or after its deadline. now_s: seconds since
+    1970.
     """
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
     if failure_target := _true_condition(job.get("status") or {}, "FailureTarget"):
@@ -232,7 +236,11 @@ def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] |
 
 
 def _succeeded(spec: Object, states: _PodStates) -> bool:
-    """Return True if a Job has as many successful pods as it needs."""
+    """Return True if a Job has as many successful pods as it needs. Without `completions`: one has succeeded, none is
+    active.
+
+    spec: of the Job.
+    """
     total = spec.get("completions")
     if total is None:
         return states.succeeded > 0 and not states.active
@@ -245,7 +253,7 @@ def _end_job(
     """Return the writes that end a Job: first announce the end and delete active pods; report the end once no pod runs.
 
     now_s: seconds since 1970. condition_types: the types of (announcement, end), such as (FailureTarget, Failed). why,
-    message: reason and text of both conditions.
+    message: reason and text of the conditions. For a failed Job active pods count as failed.
     """
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in states.active]
     at_rest = not states.active and not states.terminating
@@ -259,7 +267,8 @@ def _end_job(
 def _clean_up_ended(job: Object, pods: Sequence[Object], end_s: float, now_s: float) -> ControllerResult:
     """Return the writes of a Job that has ended: delete its running pods, and the Job itself after its time to live.
 
-    end_s: when it ended. now_s: both in seconds since 1970.
+    With such a time, the result also says when to look again. end_s: when it ended. now_s, end_s: in seconds since
+    1970.
     """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
@@ -279,10 +288,10 @@ def _true_condition(status: Object, kind: str) -> Object | None:
 def _status_writes(
     job: Object, states: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the Job's status; [] if the status has not changed.
+    """Return the write of the Job's status, with the changed fields only; [] if the status has not changed.
 
     now_s: seconds since 1970. extra_fields: of the status. conditions: (type, status, reason, message) of those to add
-    or update; one whose status has not changed stays as it is.
+    or update, the message optional; one whose status has not changed stays as it is.
     """
     before: Object = job.get("status") or {}
     status: Object = {

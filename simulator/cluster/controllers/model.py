@@ -16,7 +16,7 @@ Object = dict[str, Any]
 class CreateWrite:
     """Create an object."""
 
-    plural: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
+    resource: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
     obj: Object
 
 
@@ -24,17 +24,17 @@ class CreateWrite:
 class DeleteWrite:
     """Delete this object, but no other object of its name."""
 
-    plural: str
-    obj: Object
+    resource: str  # as of CreateWrite
+    obj: Object  # as it was read: with name, namespace and uid
 
 
 @dataclass(frozen=True, slots=True)
 class PatchWrite:
     """Change an object by a merge patch."""
 
-    plural: str
-    obj: Object
-    change: Object
+    resource: str  # as of CreateWrite
+    obj: Object  # as it was read
+    change: Object  # the merge patch
     part: str = "status"  # the subresource; "" for the object itself
 
 
@@ -45,12 +45,15 @@ Write = CreateWrite | DeleteWrite | PatchWrite
 class ControllerResult:
     """The result of one reconciliation of an object."""
 
-    writes: Sequence[Write] = field(default=())
+    writes: Sequence[Write] = field(default=())  # in the order in which they are carried out
     requeue_at_s: float | None = None  # when to reconcile again even if nothing changes, since 1970; None: no time
 
 
 def owner_references(owner: Object, api_version: str, kind: str) -> list[Object]:
-    """Return the owner references for objects that a job creates."""
+    """Return the ownerReferences of objects that `owner` creates: one entry, with `owner` as the controller.
+
+    api_version, kind: of the owner.
+    """
     meta = owner["metadata"]
     reference = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
     return [{**reference, "controller": True, "blockOwnerDeletion": True}]
@@ -78,7 +81,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def ended_s(pod: Object) -> float:
-    """Return when the last container of a pod ended, in seconds since 1970; 0 if no status has a time."""
+    """Return when the last container of a pod ended, in seconds since 1970; 0 if no container status has a time."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses]
     return max((unix_s(each) or 0.0 for each in times), default=0.0)
@@ -88,7 +91,7 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
     """Return a new pod from a pod template.
 
     name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's,
-    and replace those of the same key. The spec shares its values with the template.
+    and replace those of the same key. The spec is a new dict, but shares its nested values with the template.
     """
     meta = template.get("metadata") or {}
     return {
@@ -107,7 +110,7 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
 def with_env(spec: Object, env: Iterable[Object]) -> Object:
     """Return a copy of a pod's spec in which every container, init containers too, has these environment variables.
 
-    A variable that a container sets itself stays. env: variables as in a container's spec.
+    A variable that a container sets itself stays. The new ones come last. env: variables as in a container's spec.
     """
     added = list(env)
 

@@ -22,7 +22,7 @@ GROUPS = "podgroups.scheduling.volcano.sh"
 def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
     """Return the status write that a PodGroup of Volcano needs; no write if nothing changed.
 
-    pods: its members. free: the free resources of the whole cluster, in thousandths.
+    pods: its members. free: what all nodes together have free, in thousandths, by resource.
     """
     before: Object = group.get("status") or {}
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
@@ -34,7 +34,8 @@ def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, in
 def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:
     """Return the phase of a PodGroup: Completed, Running, Inqueue or Pending.
 
-    pods: its members. free: the cluster's free resources, in the units of `amounts_of`.
+    pods: its members. free: what all nodes together have free, by resource, in the units of `amounts_of`. Once out of
+    Pending, a PodGroup without running members is Inqueue, whatever is free.
     """
     phases = [phase(pod) for pod in pods if not is_leaving(pod)]
     if phases and {*phases} <= {"Succeeded", "Failed"}:

@@ -53,14 +53,14 @@ def reconcile_job(
     """Return the writes that a Volcano Job needs now, and when to look again.
 
     pods: those that it owns. group: its PodGroup; None if it does not exist. now_s: seconds since 1970. others: its
-    Services and ConfigMaps, by their plural; None for none.
+    Services and ConfigMaps, by resource ("services", "configmaps"); None for none.
     """
     raw = {**job, "apiVersion": VOLCANO_JOB.api_version, "kind": VOLCANO_JOB.object_kind}
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}
     children = {
         ChildKey(kind, each["metadata"]["name"]): each
-        for kind, plural in CHILDREN.items()
-        for each in listed.get(plural, ())
+        for kind, resource in CHILDREN.items()
+        for each in listed.get(resource, ())
     }
     observation = OwnedObjects(
         tuple(pod_state(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),
@@ -71,7 +71,10 @@ def reconcile_job(
 
 
 def _read(obj: Object, type_: type[T]) -> T:
-    """Return an object as the job controllers read it. Who has written which field is of no use to them."""
+    """Return an object as the job controllers read it, without managedFields, which they do not use.
+
+    Raises msgspec.ValidationError if it does not fit `type_`.
+    """
     meta = {key: each for key, each in obj["metadata"].items() if key != "managedFields"}
     return msgspec.convert({**obj, "metadata": meta}, type_)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -30,7 +31,9 @@ class ApiError(Exception):
 
 
 class WatchedObject:
-    """An object as a list or a watch shows it: its JSON, and the same as values, which no caller may change."""
+    """An object that a list or a watch has shown: `raw` is its JSON, `obj` the decoded values, which no caller may
+    change.
+    """
 
     __slots__ = ("_obj", "raw")
 
@@ -59,7 +62,8 @@ class ApiClient(Protocol):
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
         """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
-        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object.
+        The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. After SYNCED a list may come again, and
+        SYNCED with it. path: of a list, with its selectors. Each implementation says what it raises.
         """
 
 
@@ -92,11 +96,12 @@ class HttpClient:
                 raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
             return answer
 
-    def _open_watch(self, path: str, version: str) -> Any:
-        """Return an async context manager that yields the response of a watch without a time limit, whatever its
-        status: the caller checks it.
+    def _open_watch(self, path: str, version: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return an async context manager that yields the response of a watch, whatever its status: the caller checks
+        it.
 
-        path: of a list, with its selectors. version: the resourceVersion to start from.
+        The watch has no time limit, and asks for bookmarks. path: of a list, with its selectors. version: the
+        resourceVersion to start from.
         """
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
@@ -159,13 +164,13 @@ class _Versioned(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExtenderRequest:
     """One call of the extender, for statistics."""
 
     verb: ExtenderVerb
-    names: int
-    took_s: float
-    failed: str
+    nodes: int  # how many nodes it named
+    took_s: float  # until the reply, in seconds
+    failed: str  # why there is no usable reply, "" for none
 
 
 class ExtenderClient:
@@ -174,17 +179,17 @@ class ExtenderClient:
     def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
         self._session, self._url = session, url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self.requests: list[Asked] = []
+        self.requests: list[ExtenderRequest] = []
 
     async def ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
         """Send one call to the extender, and return its reply. Never raises: a failure is in the reply.
 
-        pod: the whole object. The call is added to `requests`.
+        pod: the whole object. question: the verb and the names of the nodes. The call is added to `requests`.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await self._ask(pod, question)
-        self.requests.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
+        self.requests.append(ExtenderRequest(question.verb, len(question.names), loop.time() - began, reply.failed))
         return reply
 
     async def _ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
@@ -232,7 +237,7 @@ def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     return ExtenderReply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)
 
 
-class Direct:
+class DirectClient:
     """A client of a store in the same process."""
 
     def __init__(self, store: Store, manager: str = "turnout-local") -> None:

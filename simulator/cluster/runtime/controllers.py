@@ -38,7 +38,7 @@ _PATHS = {
 _CHILDREN = ("services", "configmaps")  # of Volcano Jobs, beside pods and PodGroups
 _MERGE = "application/merge-patch+json"
 _AGAIN_S = 1.0
-Key = tuple[str, str]  # plural, uid
+Key = tuple[str, str]  # resource, uid
 
 
 class Controllers:
@@ -62,64 +62,68 @@ class Controllers:
         }
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Watch and reconcile until cancelled. Call it once. Failed watches and writes are logged and tried again.
+
+        But an answer that is not JSON ends it: it raises an ExceptionGroup with msgspec.DecodeError.
+        """
         async with asyncio.TaskGroup() as tasks:
-            for plural in (NODES, PODS, *_CHILDREN, *self._reconcilers):
-                tasks.create_task(self._watch(plural))
+            for resource in (NODES, PODS, *_CHILDREN, *self._reconcilers):
+                tasks.create_task(self._watch(resource))
             tasks.create_task(self._reconcile_until_cancelled())
 
     # Seeing.
 
-    async def _watch(self, plural: str) -> None:
+    async def _watch(self, resource: str) -> None:
         """Watch one kind until cancelled, and store its objects.
 
-        A watch that fails is logged, and begins again after a pause. plural: the key of the kind in _PATHS.
+        A watch that fails is logged, and begins again after a pause. An answer that is not JSON raises
+        msgspec.DecodeError. resource: the key of the kind in _PATHS.
         """
-        path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
+        path = f"{_PATHS[resource]}/{resource.split('.')[0]}"
         while True:
             try:
-                async for word, obj in self._api.changes(path):
-                    if word == "SYNCED":
-                        self._synced.add(plural)
+                async for event, obj in self._api.changes(path):
+                    if event == "SYNCED":
+                        self._synced.add(resource)
                     else:
-                        with log_and_skip(plural, obj.obj):
-                            self._store_observed(plural, word, obj.obj)
+                        with log_and_skip(resource, obj.obj):
+                            self._store_observed(resource, event, obj.obj)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
-                log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
+                log.warning("watch_failed", extra={"kind": resource, "why": str(error)})
                 await asyncio.sleep(_AGAIN_S)
 
-    def _store_observed(self, plural: str, word: str, obj: Object) -> None:
+    def _store_observed(self, resource: str, event: str, obj: Object) -> None:
         """Store an object that a watch has shown, and mark every object that must be reconciled because of it.
 
-        plural: the key of the kind in _PATHS, such as "jobs.batch". word: ADDED, MODIFIED or DELETED. obj: at DELETED
-        its uid is enough. A version that is not newer than the known one is ignored.
+        resource: the key of the kind in _PATHS, such as "jobs.batch". event: ADDED, MODIFIED or DELETED. obj: at
+        DELETED its uid is enough. A version that is not newer than the known one is ignored.
         """
         uid = obj["metadata"]["uid"]
-        before = self._cache.get(plural, uid)
-        if word == "DELETED":
-            obj = self._cache.drop(plural, uid) or obj
-        elif not self._cache.put(plural, obj):
+        before = self._cache.get(resource, uid)
+        if event == "DELETED":
+            obj = self._cache.drop(resource, uid) or obj
+        elif not self._cache.put(resource, obj):
             return
-        self._mark(plural, obj, before)
+        self._mark(resource, obj, before)
 
-    def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
+    def _mark(self, resource: str, obj: Object, before: Object | None) -> None:
         """Mark the objects as due that must be reconciled because an object changed.
 
         These are the object itself, its owners, the PodGroup of a pod, and all pending PodGroups if room may have
-        become free. plural: of the object's kind, such as pods. before: its state before, None if it is new.
+        become free. resource: of the object's kind, such as pods. before: its state before, None if it is new.
         """
-        if plural in self._reconcilers:
-            self._due.add((plural, obj["metadata"]["uid"]))
-        owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
-        self._due.update((_plural_of(owner), owner["uid"]) for owner in owners)
-        was_bound = plural == PODS and before is not None and before["spec"].get("nodeName")
-        self._mark_groups(obj if plural == PODS else None, has_more_room=bool(plural == NODES or was_bound))
+        if resource in self._reconcilers:
+            self._due.add((resource, obj["metadata"]["uid"]))
+        owners = (obj["metadata"].get("ownerReferences") or ()) if resource != NODES else ()
+        self._due.update((_resource_of(owner), owner["uid"]) for owner in owners)
+        was_bound = resource == PODS and before is not None and before["spec"].get("nodeName")
+        self._mark_groups(obj if resource == PODS else None, has_more_room=bool(resource == NODES or was_bound))
 
     def _mark_groups(self, pod: Object | None, has_more_room: bool) -> None:
-        """Mark the PodGroup of a changed pod as due, and the pending ones if there may be more room now.
+        """Mark the PodGroup of a changed pod as due, and all pending PodGroups if there may be more room now.
 
-        pod: None if no pod changed.
+        pod: None if no pod changed. has_more_room: True if room may have become free.
         """
         group = value_at(pod, "metadata", "annotations", _GROUP_OF)
         place = (value_at(pod, "metadata", "namespace"), group)
@@ -152,17 +156,18 @@ class Controllers:
     async def _reconcile(self, key: Key) -> None:
         """Reconcile one object: compute the writes that it needs, and carry them out. Plan the next look.
 
-        A failure is logged, and does not delay other objects; a failed write is tried again after a pause.
+        An unknown object, and one that is being deleted, is ignored. A failure is logged, and does not delay other
+        objects; a failed write is tried again after a pause, a failed computation only after a change.
         """
-        plural, uid = key
-        obj = self._cache.get(plural, uid)
-        if obj is None or plural not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):
+        resource, uid = key
+        obj = self._cache.get(resource, uid)
+        if obj is None or resource not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):
             return
         try:
-            outcome = self._reconcilers[plural](obj, time.time())
+            outcome = self._reconcilers[resource](obj, time.time())
         except Exception as error:  # somebody's job that makes no sense must not stop the jobs of others
             log.warning(
-                "job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": error_message(error)}
+                "job_stuck", extra={"kind": resource, "job": obj["metadata"]["name"], "why": error_message(error)}
             )
             return
         if outcome.requeue_at_s is not None:
@@ -171,7 +176,7 @@ class Controllers:
             for write in outcome.writes:
                 await self._carry_out(write)
         except (aiohttp.ClientError, ApiError, TimeoutError) as error:
-            log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": str(error)})
+            log.warning("job_stuck", extra={"kind": resource, "job": obj["metadata"]["name"], "why": str(error)})
             heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
 
     def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
@@ -185,23 +190,23 @@ class Controllers:
         """
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
-        others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
+        others = {resource: self._cache.owned(resource, uid) for resource in _CHILDREN}
         return volcano_job.reconcile_job(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> ControllerResult:
-        """Return the writes that a PodGroup needs, by its members and the free room."""
+        """Return the writes that a PodGroup needs, by its members and the free room. now_s is not used."""
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
         return pod_group.reconcile_group(group, members, self._cache.free())
 
     async def _carry_out(self, write: Write) -> None:
         """Carry out one write and add its answer to the cache.
 
-        It is no error if an object to create exists, or if an object to change or delete does not. Raises the errors of
-        ApiClient.call for any other failure.
+        A refusal with AlreadyExists or 404 is no error: the object exists already, or does not exist any more. Raises
+        the errors of ApiClient.call for any other failure.
         """
         meta = write.obj["metadata"]
-        short = write.plural.split(".")[0]
-        place = f"{_PATHS[write.plural]}/namespaces/{meta['namespace']}/{short}"
+        short = write.resource.split(".")[0]
+        place = f"{_PATHS[write.resource]}/namespaces/{meta['namespace']}/{short}"
         try:
             match write:
                 case CreateWrite():
@@ -216,13 +221,13 @@ class Controllers:
             if error.reason == "AlreadyExists" or error.code == 404:
                 return
             raise
-        if created.get("metadata", {}).get("uid") and write.plural in (PODS, *_CHILDREN, *self._reconcilers):
-            before = self._cache.get(write.plural, created["metadata"]["uid"])
-            if self._cache.put(write.plural, created):
-                self._mark(write.plural, created, before)
+        if created.get("metadata", {}).get("uid") and write.resource in (PODS, *_CHILDREN, *self._reconcilers):
+            before = self._cache.get(write.resource, created["metadata"]["uid"])
+            if self._cache.put(write.resource, created):
+                self._mark(write.resource, created, before)
 
 
-def _plural_of(owner: Object) -> str:
-    """Return the plural of an owner that has a controller here, else ""."""
+def _resource_of(owner: Object) -> str:
+    """Return the resource of an owner that has a controller here, else ""."""
     group = owner["apiVersion"].rpartition("/")[0]
     return {"batch": batch_job.JOBS, "batch.volcano.sh": volcano_job.JOBS}.get(group, "")

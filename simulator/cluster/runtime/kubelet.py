@@ -39,13 +39,13 @@ class Processes(Protocol):
     """The interface of a runner of pods as processes, from their binding to their end."""
 
     def pod_changed(self, pod: Object) -> None:
-        """Take in a pod on one of our nodes that is new or has changed."""
+        """Store a pod on one of our nodes that is new or has changed. The runner decides whether it runs the pod."""
 
     def pod_deleted(self, uid: str) -> None:
-        """Take in that a pod, or its node, is gone."""
+        """End the processes of a pod because its object, or its node, was deleted. Do nothing for an unknown uid."""
 
     def runs(self, uid: str) -> bool:
-        """Return True if the runner has taken this pod on."""
+        """Return True if the runner runs this pod as a process. Then the table of states does not apply to it."""
 
 
 class Kubelet:
@@ -78,7 +78,7 @@ class Kubelet:
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
-        """Move pods to their next states at their times, until cancelled."""
+        """Watch bound pods, and move them to their next states at their times, until cancelled. Call it once."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             while True:
@@ -103,21 +103,21 @@ class Kubelet:
         """Watch bound pods until cancelled. A watch that fails is logged, and begins again after a pause."""
         while True:
             try:
-                async for word, pod in self._api.changes(_BOUND):
-                    if word != "SYNCED":
+                async for event, pod in self._api.changes(_BOUND):
+                    if event != "SYNCED":
                         with log_and_skip("pods", pod.obj):
-                            self._observe_pod(word, pod.obj)
+                            self._observe_pod(event, pod.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)
 
-    def _observe_pod(self, word: str, pod: Object) -> None:
+    def _observe_pod(self, event: str, pod: Object) -> None:
         """Store a bound pod and plan its next state, or pass it to the runner of processes. A deleted pod is forgotten.
 
-        word: ADDED, MODIFIED or DELETED.
+        event: ADDED, MODIFIED or DELETED.
         """
         uid = pod["metadata"]["uid"]
-        if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
+        if event == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
             self._since.pop(uid, None)
             self._unpulled.discard(uid)
@@ -152,10 +152,11 @@ class Kubelet:
         return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
     async def _enter_state(self, pod: Object, to: PodState) -> None:
-        """Write the next state of a pod to the API, or delete the pod. Never raises.
+        """Write the next state of a pod to the API, or delete the pod for GONE. Never raises.
 
-        A conflict, or a pod that does not exist any more, is ignored: its next event decides. Another failure is
-        logged, and tried again after a second.
+        A conflict, or a pod that does not exist any more, is ignored: its next event decides. Another failure of the
+        API server is logged, and tried again after a second. Any other exception is logged, and the pod stays as it is.
+        The slot in `_room` is released.
         """
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
@@ -179,19 +180,26 @@ class Kubelet:
             self._room.release()
 
     def _status(self, pod: Object, to: PodState) -> Object:
-        """Return the status of a pod in a new state. A pod whose image does not exist cannot be pulled."""
+        """Return the status of a pod that enters a state. Instead of PULLING, a pod with a missing image gets
+        ErrImagePull.
+
+        to: PULLING, RUNNING or ENDED.
+        """
         stamp, host = rfc3339(time.time()), self._host_of(pod)
         if to is PodState.PULLING and (image := missing_image(pod, self._images)):
             return pull_failure_status(pod, image, stamp, host)
         return status_in(pod, to, stamp, self._address(pod), host, exit_code(pod))
 
     def _plan(self, at_s: float, uid: str, to: PodState) -> None:
-        """Plan that a pod enters a state at a time of the event loop. uid: of the pod."""
+        """Plan that a pod enters a state. at_s: by the clock of the event loop. uid: of the pod. to: the state."""
         heapq.heappush(self._due, (at_s, next(self._count), uid, to))
         self._news.set()
 
     def _address(self, pod: Object) -> str:
-        """Return the pod's IP address: the one it has, else the next of 10.128.0.0/9."""
+        """Return the pod's IP address: the one it has, else the next of 10.128.0.0/10.
+
+        After 4,194,304 pods the addresses are used again.
+        """
         has = (pod.get("status") or {}).get("podIP")
         if has:
             return str(has)
@@ -199,7 +207,7 @@ class Kubelet:
         return f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
     def _host_of(self, pod: Object) -> str:
-        """Return the IP address of a pod's node, "" if unknown."""
+        """Return the IP address of a pod's node, "" if unknown. The pod must have a node."""
         return self._host_ip(pod["spec"]["nodeName"])
 
 

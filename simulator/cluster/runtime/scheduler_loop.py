@@ -36,9 +36,9 @@ from turnout.simulator.cluster.scheduler import (
     Outcome,
     Unscheduled,
     WaitReason,
-    cycle,
+    scheduling_cycle,
 )
-from turnout.simulator.cluster.scheduling_queue import HELD, Gangs, WaitingPods
+from turnout.simulator.cluster.scheduling_queue import HELD_GROUP_PATHS, Gangs, WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ _nodes = msgspec.json.Decoder(Node)
 class SchedulerSettings:
     """The settings of the scheduler."""
 
-    name: str = "default-scheduler"
+    name: str = "default-scheduler"  # the schedulerName of the pods that it serves
     # further schedulerNames that it serves, whose gangs are held until their min fits
     gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
-    extender: ExtenderSettings | None = None
+    extender: ExtenderSettings | None = None  # None for no extender
     percentage: int = 0  # percentageOfNodesToScore, 0 for the adaptive default
     # of a pod that found no node: the first pause and the longest, in seconds
     backoff_s: tuple[float, float] = (1.0, 10.0)
-    seed: int = 0
+    seed: int = 0  # of its random choices
 
 
 class Scheduler:
@@ -83,7 +83,7 @@ class Scheduler:
         self._name_by_uid: dict[str, tuple[str, str]] = {}  # (namespace, name) of waiting and assumed pods
         self._assumed: set[str] = set()
         self._bind_slots = asyncio.Semaphore(_MAX_CONCURRENT_BINDS)
-        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD.values())}
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD_GROUP_PATHS.values())}
         self._changed = asyncio.Event()
         self._wait_reasons = WaitReasonWriter(api)
         self._gangs = Gangs()
@@ -91,11 +91,15 @@ class Scheduler:
         self.waiting = WaitingPods(settings.backoff_s)
 
     async def run(self) -> None:
-        """Schedule until cancelled."""
+        """Watch, schedule and bind until cancelled. Call it once. Failed watches and bindings are logged and tried
+        again.
+
+        An answer that is not JSON ends it: it raises an ExceptionGroup with msgspec.DecodeError.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch("/api/v1/nodes", self._observe_node))
             tasks.create_task(self._watch("/api/v1/pods", self._observe_pod))
-            for dialect, path in HELD.items():
+            for dialect, path in HELD_GROUP_PATHS.items():
                 tasks.create_task(self._watch(path, partial(self._observe_group, dialect)))
             tasks.create_task(self._schedule(tasks))
             tasks.create_task(self._wait_reasons.run())
@@ -107,45 +111,50 @@ class Scheduler:
         """
         while True:
             try:
-                async for word, obj in self._api.changes(path):
-                    if word == "SYNCED":
+                async for event, obj in self._api.changes(path):
+                    if event == "SYNCED":
                         self._synced[path].set()
                     else:
                         with log_and_skip(path):
-                            on_event(word, obj.raw)
+                            on_event(event, obj.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
                 await asyncio.sleep(0.5)
 
-    def _observe_node(self, word: str, raw: bytes) -> None:
-        """Store or remove an observed node, and let waiting pods be tried again. word: ADDED, MODIFIED or DELETED."""
+    def _observe_node(self, event: str, raw: bytes) -> None:
+        """Store or remove an observed node, and let waiting pods be tried again. event: ADDED, MODIFIED or DELETED.
+
+        raw: its JSON. Raises BadQuantity if its resources cannot be read.
+        """
         node = _nodes.decode(raw)
-        if word == "DELETED":
+        if event == "DELETED":
             self.cluster.drop_node(node.metadata.name)
         else:
             self.cluster.put_node(node)
         self.waiting.wake()
 
-    def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+    def _observe_group(self, dialect: Dialect, event: str, raw: bytes) -> None:
         """Store an observed PodGroup's minMember, and let waiting pods be tried again.
 
-        It is 0 after the deletion, and if the PodGroup states none. word: ADDED, MODIFIED or DELETED. dialect: of the
+        It is 0 after the deletion, and if the PodGroup states none. event: ADDED, MODIFIED or DELETED. dialect: of the
         PodGroup. raw: its JSON.
         """
         group = msgspec.json.decode(raw)
-        minimum = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
+        minimum = 0 if event == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
         self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], minimum)
         self.waiting.wake()
 
-    def _observe_pod(self, word: str, raw: bytes) -> None:
+    def _observe_pod(self, event: str, raw: bytes) -> None:
         """Store an observed pod: it waits for a node, uses room on its node, or has ended.
 
-        A gated pod, and a pod of another scheduler, does not wait here. word: ADDED, MODIFIED or DELETED.
+        A gated pod, and a pod of another scheduler, does not wait here. A pod whose binding is under way stays as it
+        is. event: ADDED, MODIFIED or DELETED. raw: its JSON. Raises BadQuantity or TooComplex if its requests or
+        affinity cannot be read.
         """
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
-        if word == "DELETED" or pod.status.phase in _ENDED:
+        if event == "DELETED" or pod.status.phase in _ENDED:
             self._forget(uid)
             self._gangs.drop_pod(uid)
             self.cluster.remove(uid)
@@ -167,7 +176,9 @@ class Scheduler:
                 self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
-        """Remove a pod that is deleted or bound from all tables of the scheduler."""
+        """Remove a pod that is deleted, bound or has ended from all tables of the scheduler. An unknown pod is
+        ignored.
+        """
         self.waiting.drop(uid)
         self._assumed.discard(uid)
         self._wait_reasons.drop(uid)
@@ -267,7 +278,7 @@ class Scheduler:
         for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
             pod.pop(key, None)
         asking = self._settings.extender if self._extender is not None else None
-        questions = cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
+        questions = scheduling_cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
         try:
             question = next(questions)
             while True:
@@ -278,9 +289,9 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod to the chosen node, and report the outcome.
+        """Bind a pod to the chosen node, and report the outcome, also if the binding fails.
 
-        If that fails, its room is released, and the pod waits again. namespace, name: of the pod.
+        If that fails, the room of the pod is released, and the pod waits again. namespace, name: of the pod.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
@@ -300,7 +311,8 @@ class Scheduler:
     def _refuse_all(self, uids: Sequence[str], outcome: Unscheduled) -> None:
         """Record that pods cannot be placed now, and report the reason.
 
-        Unschedulable pods wait until the cluster changes; others only until their pause is over.
+        Unschedulable pods wait until the cluster changes; others only until their pause is over. uids: of the pods;
+        unknown ones are ignored. outcome: the reason.
         """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
@@ -339,7 +351,11 @@ class WaitReasonWriter:
         self._due.pop(uid, None)
 
     async def run(self) -> None:
-        """Write queued reasons one by one until cancelled. A failed write is logged and dropped."""
+        """Write queued reasons one by one until cancelled.
+
+        A failed write is dropped, and logged unless the pod was deleted or replaced (404, 409). It is not repeated: the
+        pod's next reason with another message is written.
+        """
         while True:
             await self._news.wait()
             self._news.clear()
@@ -399,97 +415,110 @@ def _lookup_keys(pod: Object) -> list[str]:
 
 
 class ObjectCache:
-    """Objects by kind and uid. A write of the controller itself is added at once, so its next look sees it.
+    """Objects by resource and uid. A controller adds the answer of its own write at once, so its next look sees it.
 
-    `plural` of all methods is the key of a kind in _PATHS of controllers.py, such as "pods" or "jobs.batch".
+    `resource` of all methods is PODS, NODES, or plural.group such as "jobs.batch": a key of _PATHS in controllers.py.
     """
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
-        self._deleted_uids: dict[
-            str, None
-        ] = {}  # uids of what was deleted, so that an old event does not bring it back
-        self._tagged: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
-        self._owned: dict[tuple[str, str], set[str]] = {}  # plural, uid of an owner -> uids of what is no pod
+        # uids of deleted objects, so that a stale event does not add them again; the oldest first
+        self._deleted_uids: dict[str, None] = {}
+        self._pods_by_key: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
+        self._owned: dict[tuple[str, str], set[str]] = {}  # resource, uid of an owner -> uids of what is no pod
         self._free: Counter[str] = Counter()
-        self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
+        self._free_change_by_uid: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> its part of `_free`
 
-    def put(self, plural: str, obj: Object) -> bool:
+    def put(self, resource: str, obj: Object) -> bool:
         """Add an object, and return True. Return False if its version or a newer one is known, or if it was deleted.
 
-        plural: the kind, as in _PATHS of controllers.py. obj: with uid and resourceVersion.
+        The last 10,000 deletions are remembered. obj: with uid and resourceVersion; it is stored, not copied.
         """
         meta = obj["metadata"]
-        uid, objects = meta["uid"], self._objects.setdefault(plural, {})
+        uid, objects = meta["uid"], self._objects.setdefault(resource, {})
         known = objects.get(uid)
         if uid in self._deleted_uids or (
             known and int(known["metadata"]["resourceVersion"]) >= int(meta["resourceVersion"])
         ):
             return False
         objects[uid] = obj
-        if plural == PODS:
-            for tag in _lookup_keys(obj):
-                self._tagged.setdefault(tag, set()).add(uid)
+        if resource == PODS:
+            for owner_or_group in _lookup_keys(obj):
+                self._pods_by_key.setdefault(owner_or_group, set()).add(uid)
         else:
-            for tag in _lookup_keys(obj):
-                self._owned.setdefault((plural, tag), set()).add(uid)
-        self._update_free(plural, uid, obj)
+            for owner_or_group in _lookup_keys(obj):
+                self._owned.setdefault((resource, owner_or_group), set()).add(uid)
+        self._update_free(resource, uid, obj)
         return True
 
-    def drop(self, plural: str, uid: str) -> Object | None:
-        """Remove a deleted object, and return its last state, None if unknown. `put` refuses its uid from now on."""
+    def drop(self, resource: str, uid: str) -> Object | None:
+        """Remove a deleted object, and return its last state, None if unknown. From now on put() refuses its uid.
+
+        After 10,000 further deletions the uid is forgotten.
+        """
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > 10_000:
             del self._deleted_uids[next(iter(self._deleted_uids))]
-        obj = self._objects.get(plural, {}).pop(uid, None)
-        for tag in _lookup_keys(obj) if obj else ():
-            of = self._tagged.get(tag) if plural == PODS else self._owned.get((plural, tag))
+        obj = self._objects.get(resource, {}).pop(uid, None)
+        for owner_or_group in _lookup_keys(obj) if obj else ():
+            of = (
+                self._pods_by_key.get(owner_or_group)
+                if resource == PODS
+                else self._owned.get((resource, owner_or_group))
+            )
             (of or set()).discard(uid)
-        self._update_free(plural, uid, None)
+        self._update_free(resource, uid, None)
         return obj
 
-    def get(self, plural: str, uid: str) -> Object | None:
+    def get(self, resource: str, uid: str) -> Object | None:
         """Return the last known state of an object; None if it is unknown or deleted."""
-        return self._objects.get(plural, {}).get(uid)
+        return self._objects.get(resource, {}).get(uid)
 
-    def all(self, plural: str) -> Iterator[Object]:
-        """Yield all objects of a kind."""
-        return iter(list(self._objects.get(plural, {}).values()))
+    def all(self, resource: str) -> Iterator[Object]:
+        """Return an iterator over all objects of a kind, in no order. Later changes of the cache do not affect it."""
+        return iter(list(self._objects.get(resource, {}).values()))
 
-    def pods_of(self, tag: str) -> list[Object]:
-        """Return the pods of an owner (its uid) or of a PodGroup (namespace/name), by name."""
+    def pods_of(self, owner_or_group: str) -> list[Object]:
+        """Return the pods of an owner or of a PodGroup, sorted by name. A new list.
+
+        owner_or_group: the owner's uid, or namespace/name of the PodGroup.
+        """
         pods = self._objects.get(PODS, {})
-        tagged_pods = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
-        return sorted(tagged_pods, key=lambda pod: str(pod["metadata"]["name"]))
+        pods_of_key = [pods[each] for each in self._pods_by_key.get(owner_or_group, ()) if each in pods]
+        return sorted(pods_of_key, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def owned(self, plural: str, uid: str) -> list[Object]:
-        """Return the objects of a kind, other than pods, that this uid owns, by name."""
-        objects = self._objects.get(plural, {})
-        owned_objects = [objects[each] for each in self._owned.get((plural, uid), ()) if each in objects]
+    def owned(self, resource: str, uid: str) -> list[Object]:
+        """Return the objects of a kind that the object with this uid owns, sorted by name. For pods use pods_of()."""
+        objects = self._objects.get(resource, {})
+        owned_objects = [objects[each] for each in self._owned.get((resource, uid), ()) if each in objects]
         return sorted(owned_objects, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
-        """Return resource -> what all nodes together have free, in thousandths; negative if pods request more.
+        """Return what all nodes together have free, in thousandths, by name such as "cpu"; negative if pods request
+        more.
 
         The mapping is the cache's own: do not change it.
         """
         return self._free
 
-    def _update_free(self, plural: str, uid: str, obj: Object | None) -> None:
-        """Update the free resources of all nodes together by a changed node or pod. obj: None if it was deleted."""
-        if plural not in (PODS, NODES):
+    def _update_free(self, resource: str, uid: str, obj: Object | None) -> None:
+        """Update the free resources of all nodes together by a changed node or pod. Do nothing for another kind.
+
+        uid: of the object. obj: its new state, None if it was deleted.
+        """
+        if resource not in (PODS, NODES):
             return
-        self._free.subtract(self._shares.pop(uid, {}))
+        self._free.subtract(self._free_change_by_uid.pop(uid, {}))
         if obj is None:
             return
-        share: Counter[str] = Counter()
-        if plural == NODES:
-            share.update(amounts_of((obj.get("status") or {}).get("allocatable") or {}))
+        free_change: Counter[str] = Counter()
+        if resource == NODES:
+            free_change.update(amounts_of((obj.get("status") or {}).get("allocatable") or {}))
         elif obj["spec"].get("nodeName") and not is_over(obj):
             for container in obj["spec"]["containers"]:
-                share.subtract(amounts_of((container.get("resources") or {}).get("requests") or {}))
-        self._shares[uid] = share
-        self._free.update(share)
+                free_change.subtract(amounts_of((container.get("resources") or {}).get("requests") or {}))
+        self._free_change_by_uid[uid] = free_change
+        self._free.update(free_change)
 
 
 @contextmanager

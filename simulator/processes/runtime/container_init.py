@@ -4,7 +4,7 @@ This is a process of its own (python -I -S container_init.py): standard library 
 on stdin (`ContainerOrder` of pod_worker.py) and then watches stdin. When stdin closes, the parent is gone, and
 everything in the container ends. SIGTERM is passed on to the command. SIGUSR1 means: kill everything now.
 
-Isolation ("walls") means namespaces of mounts, host name and processes, where the kernel allows them: as root, or
+Isolation means namespaces of mounts, host name and processes, where the kernel allows them: as root, or
 through a user namespace. Without them a container has no volumes and cannot find peers by name; it reports that.
 """
 
@@ -30,30 +30,30 @@ Order = dict[str, Any]
 def main() -> NoReturn:
     """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it.
 
-    Without a command in the order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is
-    not SIGTERM.
+    Exit with NOT_STARTED if the command cannot be run, or lacks an isolation that it needs. Without a command in the
+    order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is not SIGTERM.
     """
     order: Order = json.loads(_read_order_line())
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal_pipe, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
         signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    walls = order["walls"] and _enter_namespaces()
-    if order["needs_walls"] and not walls:
+    isolated = order["isolated"] and _enter_namespaces()
+    if order["needs_isolation"] and not isolated:
         _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
     if not order["argv"]:  # only its image would know: it stays until it is told to go
-        _wait_for_the_end(reader, signals)
+        _wait_for_the_end(signal_pipe, signals)
     child = os.fork()
     if not child:
-        _run_command(order, walls)
-    os._exit(_watch(child, reader, signals))
+        _run_command(order, isolated)
+    os._exit(_wait_for_command(child, signal_pipe, signals))
 
 
-def can_have_walls() -> bool:
-    """Return True if the kernel allows namespaces. A short-lived child tries it."""
+def can_isolate() -> bool:
+    """Return True if the kernel lets this process enter the namespaces of a container. A short-lived child tries it."""
     pid = os.fork()
     if not pid:
         os._exit(0 if _enter_namespaces() else 1)
@@ -74,31 +74,32 @@ def _read_order_line() -> bytes:
     return bytes(read)
 
 
-def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
+def _wait_for_the_end(signal_pipe: int, signals: list[int]) -> NoReturn:
     """Wait for SIGTERM, SIGUSR1 or the end of the parent process, then exit.
 
-    reader: a pipe that becomes readable with a signal. signals: the received ones, filled by the handlers.
+    Exit with 0 for SIGTERM and for the end of stdin, else with 137. signal_pipe: becomes readable with a signal.
+    signals: the received ones, filled by the handlers.
     """
     while not signals:
-        if 0 in select.select([0, reader], [], [])[0]:
+        if 0 in select.select([0, signal_pipe], [], [])[0]:
             os._exit(0)
     os._exit(0 if signal.SIGTERM in signals else 128 + signal.SIGKILL)
 
 
-def _watch(child: int, reader: int, signals: list[int]) -> int:
+def _wait_for_command(child: int, signal_pipe: int, signals: list[int]) -> int:
     """Wait until the command has ended, then kill the processes that it left, and return its exit code.
 
-    child: the process id of the command. reader: a pipe that becomes readable with a signal. signals: the received
-    ones; the list is emptied. SIGTERM is passed on, any other signal but SIGCHLD kills the command, and so does the end
-    of stdin.
+    The code is 128 + n if signal n ended the command. SIGTERM is passed on, any other signal but SIGCHLD kills the
+    command, and so does the end of stdin. child: the process id of the command. signal_pipe: becomes readable with a
+    signal. signals: the received ones, filled by the handlers; the list is emptied.
     """
-    watched, code = [0, reader], None
+    watched, code = [0, signal_pipe], None
     while code is None:
         ready = select.select(watched, [], [])[0]
-        if reader in ready:
-            os.read(reader, 4096)
-        if 0 in ready:  # nobody is left who could want us
-            watched = [reader]
+        if signal_pipe in ready:
+            os.read(signal_pipe, 4096)
+        if 0 in ready:  # the parent is gone
+            watched = [signal_pipe]
             os.kill(child, signal.SIGKILL)
         while signals:
             number = signals.pop(0)
@@ -112,8 +113,9 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
 def _reap(child: int) -> int | None:
     """Collect children that have ended.
 
-    Return the command's exit code, 128 + n for signal n, if it is among them; else None. child: the process id of the
-    command. NOT_STARTED if there is no child at all.
+    Return the command's exit code, 128 + n for signal n, if it is among them; NOT_STARTED if there is no child at all;
+    else None. Once the command is found, further ended children are left to the next call. child: the process id of the
+    command.
     """
     while True:
         try:
@@ -128,7 +130,10 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_orphans() -> None:
-    """Kill the orphans, which become children of this reaper. With namespaces the kernel has ended them already."""
+    """Kill the processes that the command left, which are children of this process now, and wait for their ends.
+
+    With namespaces there are none: the kernel has ended them already.
+    """
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             left = [int(word) for word in file.read().split()]
@@ -139,13 +144,14 @@ def _kill_orphans() -> None:
             os.waitpid(pid, 0)
 
 
-# Walls.
+# Isolation.
 
 
 def _enter_namespaces() -> bool:
-    """Enter new mount, host-name and process namespaces, through a user namespace if needed.
+    """Enter new mount and host-name namespaces, and a process namespace for later children. Return True if that worked.
 
-    Return False if the kernel refuses them.
+    A user namespace is used if they need one. False: the kernel refuses them, and nothing has changed. Raises OSError
+    if the user cannot be mapped into the new user namespace.
     """
     namespaces = NEWNS | NEWUTS | NEWPID
     if _libc.unshare(namespaces) == 0:
@@ -161,20 +167,21 @@ def _enter_namespaces() -> bool:
     return True
 
 
-def _run_command(order: Order, walls: bool) -> NoReturn:
-    """Complete the isolation in the child process, then replace it by the command. A failure ends the process.
+def _run_command(order: Order, isolated: bool) -> NoReturn:
+    """Complete the isolation in the child process, then replace it by the command. A failure ends the process with
+    NOT_STARTED.
 
-    walls: True if it is in namespaces of its own.
+    isolated: True if it is in namespaces of its own.
     """
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
-        if walls:
+        if isolated:
             Root(order["root"], order["links"]).build(order["binds"])
             os.chroot(order["root"])
             name = order["hostname"].encode()
             _check(_libc.sethostname(name, len(name)), "sethostname")
-        os.chdir(order["folder"] or "/")
+        os.chdir(order["working_dir"] or "/")
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -186,17 +193,17 @@ def _run_command(order: Order, walls: bool) -> NoReturn:
 
 
 def _not_started(order: Order, why: str) -> NoReturn:
-    """Write why the container cannot be started to its log and note, and exit with NOT_STARTED."""
+    """Write why the container cannot be started to its log and termination message, and exit with NOT_STARTED."""
     print(f"turnout: this container cannot be started: {why}", file=sys.stderr, flush=True)
     try:
-        with open(order["note"], "a") as file:
+        with open(order["termination_message_file"], "a") as file:
             file.write(why)
     finally:
         os._exit(NOT_STARTED)
 
 
 class Root:
-    """The files that a container sees: those of this machine, with its volumes mounted where it wants them.
+    """The files that a container sees: those of this machine, with its volumes mounted at the paths of its mounts.
 
     A folder that must hold something new is replaced by a tmpfs with everything that the folder holds. So nothing is
     ever created in a folder of this machine.
@@ -291,15 +298,17 @@ class Root:
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
     """Mount by the system call. Raises OSError if the kernel refuses it.
 
-    source, target: paths, or a word for a source that is none. kind: of file system, "" for none. flags: MS_*. data:
-    options of the file system.
+    source, target: paths on this machine; the source of a tmpfs, or of changed flags, is any word. kind: of file
+    system, such as "tmpfs"; "" for a bind mount or changed flags. flags: MS_*. data: options of the file system.
     """
     result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
     _check(result, f"mount {source} at {target}")
 
 
 def _check(result: int, action: str) -> None:
-    """Raise OSError if a system call has failed. result: of the call. action: for the message."""
+    """Raise OSError with the errno of the last system call if it has failed. result: of the call. action: for the
+    message.
+    """
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{action}: {os.strerror(number)}")

@@ -24,11 +24,14 @@ class PodLog:
 
     life: RunningPod
     container: str
-    run: int
-    path: Path | None
+    run: int  # its number, from 0
+    path: Path | None  # None: there is no such run, or its output is removed
 
     def live(self) -> bool:
-        """Return True if more output may come."""
+        """Return True if more output may come: this run still runs.
+
+        Raises KeyError if the pod has no such container.
+        """
         now = self.life.lifecycle.container(self.container)
         return now.state is ContainerState.RUNNING and now.restarts == self.run
 
@@ -42,8 +45,8 @@ class PodLogs:
     def find(self, pod: dict[str, Any], container: str, previous: bool) -> PodLog | None:
         """Return the log of a container; None if the pod is not one of the runner's.
 
-        previous: True for the run before the last one. The `path` of the log is None if there was no such run,
-        or its output is removed. Raises KeyError for a container that the pod does not have.
+        previous: True for the run before the last one. The `path` of the log is None if there was no such run, or its
+        output is removed. Raises KeyError for a container that the pod does not have.
         """
         meta = pod["metadata"]
         life = self.runner.find(meta["namespace"], meta["name"]) if self.runner is not None else None
@@ -69,7 +72,9 @@ async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: P
     trust.verify_mode = ssl.CERT_REQUIRED
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        """Send the log of a container of a pod that runs here; 404 for any other pod."""
+        """Send the log of a container of a pod that runs here; 404 for any other pod, and a refusal as its status
+        and text.
+        """
         found = request.match_info
         life = pod_logs.runner.find(found["namespace"], found["pod"]) if pod_logs.runner is not None else None
         if life is None:

@@ -17,15 +17,15 @@ _TOKEN_MODE = 0o600
 _DAY_S = 86_400
 
 
-class Objects:
+class ObjectSource:
     """Reads the objects that pods refer to, again at each start of a container."""
 
     def __init__(self, api: ApiClient, kubeconfig: bytes | None = None) -> None:
         """Take a client of the API. kubeconfig: of the local cluster; None for pods that get none."""
         self._api, self._kubeconfig = api, kubeconfig
 
-    async def of(self, pod: Object) -> Sources:
-        """Read from the API server the ConfigMaps, Secrets and volumes to which a pod refers; missing ones are absent.
+    async def sources_of(self, pod: Object) -> Sources:
+        """Read the ConfigMaps, Secrets and volumes to which a pod refers from the API server; missing ones are absent.
 
         Raises ApiError if the API server refuses a read with another status than 404, and the other errors of
         ApiClient.call.
@@ -49,7 +49,7 @@ class Objects:
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
     async def _fetch(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
-        """Return the existing objects of these names, by name.
+        """Return the existing objects of these names, by name. Missing ones are left out.
 
         path: of their list. kind: is added to each object, "" for no addition. Raises ApiError if a read is refused
         with another status than 404, and the other errors of ApiClient.call.
@@ -68,7 +68,7 @@ class Objects:
         found = await asyncio.gather(*(fetch_one(name) for name in sorted(names)))
         return {name: obj for name, obj in found if obj is not None}
 
-    async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
+    async def token_files(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
         """Return the files with tokens for a pod's volumes: volume -> path in it -> file.
 
         Volumes without a token are absent. Raises CannotStart if the API server refuses a token, and
@@ -99,12 +99,13 @@ class Objects:
         except ApiError as error:
             raise CannotStart(f"no token of the service account {account}: {error}") from error
 
-    async def kubeconfig(self, pod: Object) -> bytes | None:
+    async def kubeconfig_of(self, pod: Object) -> bytes | None:
         """Return a kubeconfig for a pod, with the pod's namespace as default.
 
-        None if its automountServiceAccountToken is false, or if these Objects were made without a kubeconfig. The user
+        None if its automountServiceAccountToken is false, or if this source was made without a kubeconfig. The user
         is the pod's service account, with a token for one day; if the API server issues no tokens (501), the user of
-        the local cluster. Raises CannotStart if the API server refuses a token.
+        the local cluster. Raises CannotStart if the API server refuses a token, and aiohttp.ClientError or TimeoutError
+        if it does not answer.
         """
         if self._kubeconfig is None or pod["spec"].get("automountServiceAccountToken") is False:
             return None

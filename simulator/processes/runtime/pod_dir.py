@@ -22,14 +22,14 @@ PROGRAMS = (str(Path(__file__).resolve().parents[3]), sys.prefix, sys.base_prefi
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """The folders of one pod."""
+class PodFolders:
+    """The folders of one pod on this machine."""
 
     disk: Path  # removed with the pod
     memory: Path  # on tmpfs where the machine has one
 
     def make(self) -> None:
-        """Create the folders that every pod has. Existing ones stay."""
+        """Create the folders that every pod has. Existing ones stay. Raises OSError."""
         for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
             each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
         (self.memory / "shm").chmod(0o1777)
@@ -46,9 +46,10 @@ class Folder:
         return self.disk / "shared"
 
     def share(self, name: str, data: bytes) -> None:
-        """Write a file that all containers of the pod find at /.turnout. They see the whole file or none.
+        """Write a file that all containers of the pod find at /.turnout. They see the whole new file, or the old one.
 
-        name: of the file. An equal file is not written again. data: the content.
+        name: of the file; all users may read "hosts", only the owner any other. data: the content. An equal file is not
+        written again. Raises OSError if it cannot be written, also if make() was not called.
         """
         file = self.shared / name
         if not file.exists() or file.read_bytes() != data:
@@ -58,26 +59,30 @@ class Folder:
             part.chmod(0o644 if name == "hosts" else 0o600)
             part.replace(file)
 
-    def log(self, container: str, run: int) -> Path:
-        """Return the path of the file for the output of run `run` of a container.
+    def new_log_file(self, container: str, run: int) -> Path:
+        """Return the path of the file for the output of a new run of a container, which is not created here.
 
-        Files of runs before the last one are removed.
+        run: its number, from 0. The file of run `run` - 2 is removed. container: its name.
         """
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{run - 2}.log").unlink(missing_ok=True)
         return folder / f"{run}.log"
 
-    def note(self, container: str) -> Path:
-        """Create an empty file for a container's termination message, and return its path."""
+    def new_termination_message_file(self, container: str) -> Path:
+        """Create the file for the termination message of a container, or empty it, and return its path.
+
+        container: its name.
+        """
         file = self.disk / "notes" / container
         file.write_bytes(b"")
         return file
 
-    def last_words(self, container: str) -> str:
+    def termination_message(self, container: str) -> str:
         """Return the termination message that a container has written; "" for none, or if it cannot be read.
 
-        At most _MAX_TERMINATION_MESSAGE_BYTES are read.
+        container: its name. Only the first _MAX_TERMINATION_MESSAGE_BYTES are read; bytes that are no UTF-8 become
+        U+FFFD.
         """
         try:
             with (self.disk / "notes" / container).open("rb") as file:
@@ -88,7 +93,8 @@ class Folder:
     def fill(self, volumes: Iterable[Volume]) -> None:
         """Create the folders of volumes, and write their files that are new or have changed.
 
-        Raises CannotStart if a hostPath does not exist.
+        A hostPath is created if its type says so. Raises CannotStart if a hostPath does not exist, and OSError if a
+        folder or file cannot be written.
         """
         for volume in volumes:
             if volume.host_path:
@@ -98,9 +104,10 @@ class Folder:
                 self.write(volume.name, volume.files, volume.in_memory)
 
     def write(self, volume: str, files: Mapping[str, File], in_memory: bool = False) -> None:
-        """Write files of a volume that are new or have changed. Readers see the whole new file or the old one.
+        """Write the files of a volume whose content is new or has changed. Other files in it stay.
 
-        volume: its name. files: by path in it. in_memory: the volume is on tmpfs.
+        Each file is replaced as a whole, but not all files at once. A changed mode alone is not applied. volume: its
+        name. files: by path in it. in_memory: True if the volume is on tmpfs. Raises OSError.
         """
         base = (self.memory if in_memory else self.disk) / "volumes" / volume
         for path, file in files.items():
@@ -113,21 +120,22 @@ class Folder:
             part.chmod(file.mode)
             part.replace(target)
 
-    def account(self, files: Mapping[str, bytes]) -> str:
-        """Write the service account's files. Returns their folder."""
+    def write_service_account(self, files: Mapping[str, bytes]) -> str:
+        """Write the files of the pod's service account, and return the path of their folder. files: name -> content."""
         self.write("service-account", {name: File(data, _FOR_ALL) for name, data in files.items()})
         return str(self.disk / "volumes" / "service-account")
 
-    def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
+    def binds(self, launch: Launch, volumes: Mapping[str, Volume], message_file: Path) -> list[tuple[str, str, bool]]:
         """Return what to mount into a container: (source, path in the container, read only).
 
-        volumes: of the pod, by name. note: the file for the termination message. The folders of PROGRAMS stay visible
-        below a writable volume of the pod that is mounted over them. Raises CannotStart for a mount of an unknown
-        volume. launch: its mounts and its termination message path.
+        launch: its mounts and its termination message path. volumes: of the pod, by name. message_file: the file for
+        the termination message. The folders of PROGRAMS stay visible if a writable volume of the pod, other than a
+        hostPath, is mounted above them. A missing subPath is created in its volume. Raises CannotStart for a mount of
+        an unknown volume, and OSError if a subPath cannot be created.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
-        ours.append((str(note), launch.note, False))
+        ours.append((str(message_file), launch.termination_message_path, False))
         for mount in launch.mounts:
             volume = volumes.get(mount.volume)
             if volume is None:
@@ -149,7 +157,10 @@ class Folder:
 
 
 def _check_host_path(volume: Volume) -> None:
-    """Create the hostPath of a volume if its type requires that. Raises CannotStart if the path does not exist."""
+    """Create the hostPath of a volume as a folder if its type requires that. Raises OSError if that fails.
+
+    Raises CannotStart if the path does not exist.
+    """
     host_path = Path(volume.host_path)
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import log_and_skip
 from turnout.simulator.processes.pod_dns import address, hosts
-from turnout.simulator.processes.runtime.object_source import Objects
-from turnout.simulator.processes.runtime.pod_dir import Folder
+from turnout.simulator.processes.runtime.object_source import ObjectSource
+from turnout.simulator.processes.runtime.pod_dir import PodFolders
 from turnout.simulator.processes.runtime.pod_worker import KubeletNode, RunningPod
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ class Runner:
         """
         self._api, self._folder, self._host_ip = api, folder, host_ip
         self._backoff_s = backoff_s
-        self._objects = Objects(api, kubeconfig)
+        self._objects = ObjectSource(api, kubeconfig)
         self._env = _image_environment()
-        self._lives: dict[str, RunningPod] = {}
+        self._running_pods: dict[str, RunningPod] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, int] = {}
         self._block = os.getpid() % _BLOCKS
@@ -64,31 +64,37 @@ class Runner:
         self._memory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_sweep()))
 
     def pod_changed(self, pod: Object) -> None:
-        """Take a new or changed pod. A new one starts if it states a command and has no run-time annotation."""
+        """Store a new or changed pod. Start its processes if it is new, states a command and has no RUNS_FOR
+        annotation.
+
+        A pod that has ended is not started. Hosts files are written again.
+        """
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
         self._changed.set()
-        life = self._lives.get(uid)
-        if life is not None:
-            life.look(pod)
+        running_pod = self._running_pods.get(uid)
+        if running_pod is not None:
+            running_pod.update(pod)
         elif _runs_processes(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
-            self._begin(uid, pod)
+            self._start_pod(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
-        """Take in that a pod, or its node, is gone."""
+        """Make a pod's processes end, because its object or its node was deleted. Do nothing for a pod that does not
+        run here.
+        """
         self._pods_by_uid.pop(uid, None)
         self._changed.set()
-        if (life := self._lives.get(uid)) is not None:
-            life.lose()
+        if (running_pod := self._running_pods.get(uid)) is not None:
+            running_pod.kill_soon()
 
     def runs(self, uid: str) -> bool:
-        """Return True if the pod is one of ours."""
-        return uid in self._lives
+        """Return True if this runner runs the pod with this uid now. False again after its end."""
+        return uid in self._running_pods
 
     async def run(self) -> None:
-        """Keep the hosts files of pods up to date until cancelled.
+        """Keep the hosts files of pods up to date until cancelled. Call it once.
 
-        Then every container is killed and the files are removed.
+        Then every container is killed, and the pods' folders are removed, but not the folder of the runner.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -102,35 +108,38 @@ class Runner:
 
     def find(self, namespace: str, name: str) -> RunningPod | None:
         """Return the running pod of this name; None if this runner does not run it."""
-        for life in self._lives.values():
-            meta = life.pod["metadata"]
+        for running_pod in self._running_pods.values():
+            meta = running_pod.pod["metadata"]
             if (meta["namespace"], meta["name"]) == (namespace, name):
-                return life
+                return running_pod
         return None
 
-    def _begin(self, uid: str, pod: Object) -> None:
+    def _start_pod(self, uid: str, pod: Object) -> None:
         """Start the task that runs a new pod, with an address and a folder of its own. uid: of the pod."""
-        folder = Folder(self._folder / uid, self._memory / uid)
+        folder = PodFolders(self._folder / uid, self._memory / uid)
         node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
-        life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
-        self._tasks[uid] = asyncio.create_task(self._live(life, uid))
+        running_pod = self._running_pods[uid] = RunningPod(pod, self._address(uid), folder, node)
+        self._tasks[uid] = asyncio.create_task(self._run_pod(running_pod, uid))
 
-    async def _live(self, life: RunningPod, uid: str) -> None:
+    async def _run_pod(self, running_pod: RunningPod, uid: str) -> None:
         """Run one pod to its end, then forget it. An exception is logged and ends only this pod. uid: of the pod."""
         try:
-            await asyncio.to_thread(life.folder.make)
-            await asyncio.to_thread(self._write, life)
-            await life.run()
+            await asyncio.to_thread(running_pod.folder.make)
+            await asyncio.to_thread(self._write, running_pod)
+            await running_pod.run()
         except Exception:
             # One pod that breaks us must not take the others along; what it ran has been killed.
             log.exception("pod_lost", extra={"pod": uid})
         finally:
-            self._lives.pop(uid, None)
+            self._running_pods.pop(uid, None)
             self._addresses.pop(uid, None)
             self._tasks.pop(uid, None)
 
     def _address(self, uid: str) -> str:
-        """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid."""
+        """Return the lowest unused loopback address of this runner, and reserve it for the pod with this uid.
+
+        Raises ValueError if all addresses of the runner's block are in use.
+        """
         used_addresses = set(self._addresses.values())
         number = next(each for each in range(len(used_addresses) + 1) if each not in used_addresses)
         self._addresses[uid] = number
@@ -145,11 +154,11 @@ class Runner:
         """
         while True:
             try:
-                async for word, watched in self._api.changes("/api/v1/services"):
-                    if word != "SYNCED":
+                async for event, watched in self._api.changes("/api/v1/services"):
+                    if event != "SYNCED":
                         service = watched.obj
                         self._services.pop(service["metadata"]["uid"], None)
-                        if word != "DELETED":
+                        if event != "DELETED":
                             self._services[service["metadata"]["uid"]] = service
                         self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
@@ -161,16 +170,19 @@ class Runner:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for pod_run in list(self._lives.values()):
-                with log_and_skip("pods", pod_run.pod), contextlib.suppress(FileNotFoundError):
-                    await asyncio.to_thread(self._write, pod_run)  # its folder may not be there yet, or no more
+            for running_pod in list(self._running_pods.values()):
+                with log_and_skip("pods", running_pod.pod), contextlib.suppress(FileNotFoundError):
+                    await asyncio.to_thread(self._write, running_pod)  # its folder may not be there yet, or no more
 
-    def _write(self, life: RunningPod) -> None:
-        """Write the hosts file of one pod."""
+    def _write(self, running_pod: RunningPod) -> None:
+        """Write the hosts file of one pod.
+
+        Raises OSError, such as FileNotFoundError if the pod's folders do not exist.
+        """
         with self._writing:  # else an older text might come to lie over a newer one
-            pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
+            pod = {**running_pod.pod, "status": {**(running_pod.pod.get("status") or {}), "podIP": running_pod.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))
-            life.folder.share("hosts", text.encode())
+            running_pod.folder.share("hosts", text.encode())
 
 
 def _runs_processes(pod: Object) -> bool:
@@ -180,13 +192,15 @@ def _runs_processes(pod: Object) -> bool:
 
 
 def _image_environment() -> dict[str, str]:
-    """Return the environment variables that an image would bring: PATH with our own Python, HOME and LANG."""
+    """Return the environment variables that an image would bring: PATH with the folder of our own Python first, HOME
+    and LANG.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": os.environ.get("LANG", "C.UTF-8")}
 
 
 def _sweep() -> Path | None:
-    """Remove the folders that killed kubelets left in shared memory, and return its folder.
+    """Remove the folders of runners whose process has ended from the folder of shared memory, and return that folder.
 
     None without shared memory.
     """

@@ -266,9 +266,9 @@ def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
     cluster = Cluster().says("w2", "n3")
     cache = cluster.cache()
     cache.drop_pod("uid-w2")
-    assert [claim.pod for claim in cache.state({}).claims] == ["team/w2"]
+    assert [pod_report.pod for pod_report in cache.state({}).pod_reports] == ["team/w2"]
     cache.drop_node("n3")
-    assert cache.state({}).claims == ()
+    assert cache.state({}).pod_reports == ()
 
 
 def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
@@ -282,7 +282,7 @@ def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
     cache.put_pod(cluster.pods["w2"])
     assert len(news) == 1, "the same word is said once"
     cache.forget(cluster.now_s - cluster.rules.fresh_s)
-    assert [claim.pod for claim in cache.state({}).claims] == ["team/w1"]
+    assert [pod_report.pod for pod_report in cache.state({}).pod_reports] == ["team/w1"]
 
 
 # Laws.

@@ -8,7 +8,7 @@ from tests.autoscaler.test_cache import GPU, job, node, pod
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy, Reason
-from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.queue_status import queue_configmaps
 from turnout.autoscaler.reporting.samples import Snapshot, samples
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.queues import kueue, volcano
@@ -60,7 +60,7 @@ def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
         if labels
     }
     assert told == {"cq"}
-    found = pages(seen, steps, (GPU,), dry_run=True)
+    found = queue_configmaps(seen, steps, (GPU,), dry_run=True)
     assert {name: json.loads(page["status"])["gpus"]["used"] for name, page in found.items()} == {"cq": 2}
 
 

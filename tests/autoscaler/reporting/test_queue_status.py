@@ -13,7 +13,7 @@ from turnout.autoscaler.reporting.queue_status import (
     PodAnnotations,
     configmap_name,
     missing_annotations_of,
-    pages,
+    queue_configmaps,
     worker_annotations,
 )
 from turnout.kube import labels
@@ -21,7 +21,7 @@ from turnout.kube.errors import Conflict, Forbidden, NotFound
 
 
 def page(at):
-    told = pages(at, decide(at, POLICY, NOW_S), (GPU,), dry_run=False)
+    told = queue_configmaps(at, decide(at, POLICY, NOW_S), (GPU,), dry_run=False)
     return {name: json.loads(data["status"]) for name, data in told.items()}
 
 
@@ -37,7 +37,9 @@ def test_a_queues_page_tells_what_it_has_who_waits_and_to_whom_is_lent():
 def test_nothing_of_it_changes_while_nothing_else_does():
     at = world([4], seen(job("a"), [0]))
     steps = decide(at, POLICY, NOW_S)
-    assert pages(at, steps, (GPU,), dry_run=True) == pages(at, decide(at, POLICY, NOW_S + 5), (GPU,), dry_run=True)
+    assert queue_configmaps(at, steps, (GPU,), dry_run=True) == queue_configmaps(
+        at, decide(at, POLICY, NOW_S + 5), (GPU,), dry_run=True
+    )
 
 
 def test_a_crowd_is_counted():

@@ -164,10 +164,10 @@ def test_who_holds_which_gpus():
     observation = replace(
         world([8], elastic, rigid_job), queues={"a": queue(7, deserved=2), "b": queue(4, deserved=8), "c": queue(0)}
     )
-    rates = usage_rates(observation, [], 0, GPUS, owner_of=lambda key: f"of-{key.name}")
+    rates = usage_rates(observation, [], 0, GPUS, owner_label_of=lambda key: f"of-{key.name}")
     bert = UsedBy("a", "Job/ns/bert", "of-bert")
     held = {bert: 4, UsedBy("b", "Job/ns/gpt", "of-gpt"): 4, UsedBy("a"): 3}
-    assert (rates.held_gpus, rates.elastic, rates.won) == (held, {bert: 1}, {"a": pytest.approx(0.88, abs=0.01)})
+    assert (rates.held_gpus, rates.elastic, rates.gained) == (held, {bert: 1}, {"a": pytest.approx(0.88, abs=0.01)})
     assert rates.lent == {("b", "a"): 1}
 
 

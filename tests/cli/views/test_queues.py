@@ -6,7 +6,7 @@ import pytest
 
 from tests.autoscaler.world import GPU, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.queue_status import queue_configmaps
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import text
 from turnout.cli.views.queues import listing, rows, status_rows
@@ -45,7 +45,7 @@ def test_gangs_that_are_nobodys_job_count_in_their_queue():
 
 def test_what_the_autoscaler_wrote_down_tells_the_same():
     at = world([8, 8], LENDS, WAITS, queues={"q": {"limit": 12, "deserved": 6}})
-    wrote = pages(at, decide(at, POLICY, 1_000_000.0), GPUS, dry_run=False)
+    wrote = queue_configmaps(at, decide(at, POLICY, 1_000_000.0), GPUS, dry_run=False)
     (row,) = status_rows([{"data": page} for page in wrote.values()])
     ours = told(at)["q"]
     fields = (

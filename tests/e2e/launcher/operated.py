@@ -15,7 +15,7 @@ import yaml
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import generate_nodes
-from turnout.simulator.local_cluster import attached
+from turnout.simulator.local_cluster import attached_cluster
 from turnout.simulator.processes.runtime.logs import HOST, PodLogs, endpoint
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,7 @@ async def operated(plane, folder, controlled=None):
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     kept, pair = PodLogs(), plane.authority.server("kubelet", ("127.0.0.1",))
     async with (
-        attached(kubeconfig.read_kubeconfig(config)) as made,
+        attached_cluster(kubeconfig.read_kubeconfig(config)) as made,
         endpoint(kept, plane.ca, pair.cert, pair.key) as logs_port,
         asyncio.TaskGroup() as tasks,
     ):

@@ -24,7 +24,7 @@ from turnout.kube import labels
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.local_cluster import attached
+from turnout.simulator.local_cluster import attached_cluster
 
 ROOT = Path(__file__).parents[3]
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
@@ -183,7 +183,7 @@ async def whole_cluster(plane, folder, pods):
     await install(stage, cluster.plain_crd("scheduling.volcano.sh", "v1beta1", "Queue", "Cluster"))
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     (folder / "history").mkdir()
-    async with attached(kubeconfig.read_kubeconfig(config)) as made, asyncio.TaskGroup() as tasks:
+    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as made, asyncio.TaskGroup() as tasks:
         made.addresses.update(stage.ip_of)
         runner = made.run_pods(PACE, pods, config)
         await stage.submit(*nodes, cluster.config_map(stage.text))

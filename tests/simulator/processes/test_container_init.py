@@ -1,4 +1,4 @@
-"""The first process of a container, by itself: what it leaves behind, and what it does without walls."""
+"""The first process of a container, by itself: what it leaves behind, and what it does without isolation."""
 
 import asyncio
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from turnout.simulator.processes.pod_lifecycle import KILL, TERM
-from turnout.simulator.processes.runtime.container_init import can_have_walls
-from turnout.simulator.processes.runtime.pod_worker import ContainerOrder, start
+from turnout.simulator.processes.runtime.container_init import can_isolate
+from turnout.simulator.processes.runtime.pod_worker import ContainerOrder, start_container
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,7 +19,8 @@ def order(folder, *argv, **more):
     note = folder / "note"
     note.touch()
     env = {"PATH": os.environ["PATH"]}
-    return ContainerOrder(argv=argv, env=env, folder="", hostname="me", root=str(root), note=str(note), **more)
+    fixed = {"working_dir": "", "hostname": "me", "root": str(root), "termination_message_file": str(note)}
+    return ContainerOrder(argv=argv, env=env, **fixed, **more)
 
 
 def alive(mark):
@@ -47,24 +48,24 @@ def fifo(tmp_path):
     return tmp_path / "fifo"
 
 
-@pytest.mark.parametrize("walls", [True, False], ids=["with walls", "without"])
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "not"])
 @pytest.mark.parametrize(
     ("script", "code"),
     [("exit 0", 0), ("exit 3", 3), ("kill -9 $$; sleep 9", 137)],
     ids=["done", "failed", "killed"],
 )
-async def test_its_exit_code_is_that_of_its_command(tmp_path, walls, script, code):
-    if walls and "kill" in script:
+async def test_its_exit_code_is_that_of_its_command(tmp_path, isolated, script, code):
+    if isolated and "kill" in script:
         script = f"sh -c '{script}'; exit $?"  # process 1 of a namespace cannot kill itself
-    child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
+    child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
     assert await child.wait() == code
 
 
-@pytest.mark.parametrize("walls", [True, False], ids=["with walls", "without"])
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "not"])
 @pytest.mark.parametrize("told", [TERM, KILL])
-async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, walls, told):
+async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, told):
     script = f"trap 'exit 5' TERM; setsid tail -f {mark} & echo up > {fifo}; wait"
-    child = await start(order(tmp_path, "sh", "-c", script, walls=walls), tmp_path / "log")
+    child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
     assert await asyncio.to_thread(fifo.read_text) == "up\n"
     child.send_signal(told)
     assert await child.wait() == (5 if told == TERM else 137)
@@ -72,23 +73,23 @@ async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, walls, tol
 
 
 async def test_one_without_a_command_stays_until_it_is_told(tmp_path):
-    child = await start(order(tmp_path), tmp_path / "log")
+    child = await start_container(order(tmp_path), tmp_path / "log")
     child.send_signal(TERM)
     assert await child.wait() in (0, 143)  # before or after it has begun to listen
 
 
-async def test_without_walls_a_container_with_volumes_is_refused_and_says_why(tmp_path):
-    child = await start(order(tmp_path, "true", walls=False, needs_walls=True), tmp_path / "log")
+async def test_without_isolation_a_container_with_volumes_is_refused(tmp_path):
+    child = await start_container(order(tmp_path, "true", isolated=False, needs_isolation=True), tmp_path / "log")
     assert await child.wait() == 128
     assert "needs mount namespaces" in (tmp_path / "note").read_text()
 
 
 async def test_when_nobody_wants_it_any_more_it_ends(tmp_path, mark):
-    child = await start(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
+    child = await start_container(order(tmp_path, "tail", "-f", mark), tmp_path / "log")
     child._process.stdin.close()  # as the kernel does it when we are killed
     assert await child.wait() == 137
     assert alive(f"-f\0{mark}") == 0
 
 
-async def test_it_is_known_whether_the_kernel_allows_walls():
-    assert can_have_walls() in (True, False)
+async def test_it_is_known_whether_the_kernel_allows_namespaces():
+    assert can_isolate() in (True, False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.simulator.processes.container_spec import Readiness, after, probe_of
+from turnout.simulator.processes.container_spec import Readiness, next_readiness, probe_of
 
 
 def container(**probe):
@@ -49,11 +49,11 @@ def test_a_container_is_ready(answers, ready):
     probe = probe_of(container(httpGet={"port": 80}))
     found = Readiness()
     for each in answers:
-        found = after(found, each == "g", probe)
+        found = next_readiness(found, each == "g", probe)
     assert found.ready is ready
 
 
 def test_as_many_good_answers_as_asked_for_make_it_ready():
     probe = probe_of(container(httpGet={"port": 80}, successThreshold=2))
-    once = after(Readiness(), True, probe)
-    assert (once.ready, after(once, True, probe).ready) == (False, True)
+    once = next_readiness(Readiness(), True, probe)
+    assert (once.ready, next_readiness(once, True, probe).ready) == (False, True)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.kit.hypothesis_examples import scaled
 from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
 from turnout.simulator.replay.model import ReplayRules
-from turnout.simulator.replay.run import Compared, replay
-from turnout.simulator.replay.traces import Labels, draw_trace, submissions_of
+from turnout.simulator.replay.run import Comparison, replay
+from turnout.simulator.replay.traces import JobProperties, draw_trace, submissions_of
 
 COSTS = st.sampled_from([(60.0, 30.0, 5.0), (0.0, 0.0, 0.0), (250.0, 30.0, 1.0), (10.0, 5.0, 15.0)])
 FREE = 0.0  # restarts that cost nothing: what is left is what eviction does
@@ -26,7 +26,7 @@ def starts_and_ends_in_time(jobs, rules):
     """Under strict FIFO, with free restarts: beside the same run in which every job holds its GPUs that much longer."""
     late_s = rules.grace_s + rules.tick_s
     without, with_ = replay(longer(jobs, late_s), rules), lent(jobs, rules)
-    for before, after in zip(without.ran, with_.ran, strict=True):
+    for before, after in zip(without.results, with_.results, strict=True):
         assert after.started_s <= before.started_s + late_s + SOON
         assert after.ended_s <= before.ended_s + SOON
 
@@ -37,14 +37,14 @@ def starts_and_ends_in_time(jobs, rules):
 def test_nobody_waits_longer_for_elastic_workers_than_a_grace_and_a_look(stream, costs):
     """And at every moment each job has its min to its max, and no GPU is held twice."""
     jobs, nodes = stream
-    assert len(lent(jobs, ReplayRules(nodes, *costs)).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs)).results) == len(jobs)
 
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(st.sampled_from([1, 2, 4]).flatmap(lambda gpus: streams(gpus=(gpus,), pools=3)), COSTS)
 def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
     jobs, nodes = stream
-    assert len(lent(jobs, ReplayRules(nodes, *costs)).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs)).results) == len(jobs)
 
 
 @settings(max_examples=scaled(100), deadline=None)
@@ -52,7 +52,7 @@ def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
 def test_of_workers_of_several_sizes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
     """The scheduler may fill other nodes than the autoscaler took it to, so that a worker is left without one."""
     jobs, nodes = stream
-    assert len(lent(jobs, ReplayRules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs, backfill=backfill), mixed=True).results) == len(jobs)
 
 
 @pytest.mark.contract("VE-29")
@@ -62,9 +62,9 @@ def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
     jobs, nodes = stream
     rules = ReplayRules(nodes, *costs)
     tape = lent(jobs, rules, mixed=True)
-    started = {ran.submitted.name: ran.started_s for ran in tape.ran}
+    started = {ran.submitted.name: ran.started_s for ran in tape.results}
     for eviction in tape.evictions:
-        assert started[eviction.for_] <= eviction.at_s + rules.grace_s + SOON
+        assert started[eviction.beneficiary] <= eviction.at_s + rules.grace_s + SOON
 
 
 @settings(max_examples=scaled(150), deadline=None)
@@ -79,7 +79,7 @@ def test_no_job_starts_later_than_by_a_grace_and_a_look_for_each_ahead(stream):
 def test_lending_costs_a_job_at_most_two_restarts_and_their_start_time(stream, restart_s):
     jobs, nodes = stream
     rules = ReplayRules(nodes, restart_s=restart_s)
-    for ran in lent(jobs, rules, mixed=True).ran:
+    for ran in lent(jobs, rules, mixed=True).results:
         assert ran.ended_s - ran.started_s <= ran.submitted.work_s + 2 * restart_s + rules.start_s + SOON
 
 
@@ -87,14 +87,14 @@ def test_many_that_come_at_once_are_all_served_by_one_look():
     """One job holds everything; whoever comes waits for one grace and one look, and the giver restarts once."""
     jobs = [job("wide", 0, 5000, 1, 8), *(job(f"new{n}", 101) for n in range(4))]
     tape = lent(jobs, ReplayRules((8,)))
-    assert [ran.started_s for ran in tape.ran[1:]] == [135.0] * 4
-    assert tape.ran[0].shrinks_for_others == 1
+    assert [ran.started_s for ran in tape.results[1:]] == [135.0] * 4
+    assert tape.results[0].shrinks_for_others == 1
 
 
 def test_a_job_that_gives_little_by_little_pays_for_two_restarts_at_most():
     """Seven come for one worker each, a minute apart: the giver may not restart seven times for them."""
     jobs = [job("wide", 0, 400, 1, 8), *(job(f"new{n}", 101 + 61 * n, 3000) for n in range(7))]
-    wide = lent(jobs, ReplayRules((8,))).ran[0]
+    wide = lent(jobs, ReplayRules((8,))).results[0]
     assert wide.ended_s <= 400 + 2 * 60
 
 
@@ -104,8 +104,8 @@ def test_graces_add_up_where_jobs_wait_for_one_another():
     jobs = [job("wide", 0, 5000, 1, 5), job("first", 101, 100, 3), job("last", 102, 100, 4)]
     rules = ReplayRules((5,), restart_s=FREE)
     without, with_ = replay(jobs, rules), lent(jobs, rules)
-    assert [ran.started_s for ran in without.ran] == [0.0, 101.0, 201.0]
-    assert [ran.started_s for ran in with_.ran] == [0.0, 135.0, 265.0]
+    assert [ran.started_s for ran in without.results] == [0.0, 101.0, 201.0]
+    assert [ran.started_s for ran in with_.results] == [0.0, 135.0, 265.0]
     starts_and_ends_in_time(jobs, rules)
 
 
@@ -113,9 +113,9 @@ def test_graces_add_up_where_jobs_wait_for_one_another():
 def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
     for seed in range(3):
         dice = Random(seed)
-        jobs = submissions_of(draw_trace(300, 64, 0.7, dice), Labels(elastic=0.5), dice)
+        jobs = submissions_of(draw_trace(300, 64, 0.7, dice), JobProperties(elastic=0.5), dice)
         rules = ReplayRules((8,) * 8)
-        beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
+        beside = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
         assert beside.lent.utilisation > beside.without.utilisation
         assert beside.lent.mean_took_s < beside.without.mean_took_s
 

@@ -8,8 +8,16 @@ import pytest
 from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.model import ReplayRules, Submission
-from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, draw_trace, rows_of, submissions_of, tables_of
+from turnout.simulator.replay.run import Comparison, p99, replay
+from turnout.simulator.replay.traces import (
+    BadTrace,
+    JobProperties,
+    TraceRow,
+    draw_trace,
+    rows_of,
+    submissions_of,
+    tables_of,
+)
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
@@ -17,7 +25,7 @@ SPEEDS = "global_batch_size,1,2,4\n64,5,9,\n128,0,4.5,8\n256,,,0\n"
 
 
 def told(tape):
-    return [(ran.started_s, round(ran.ended_s, 3)) for ran in tape.ran]
+    return [(ran.started_s, round(ran.ended_s, 3)) for ran in tape.results]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +46,7 @@ def test_a_job_that_starts_grows_at_once_and_loses_nothing():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, ReplayRules((4,)), POLICY)
     assert told(tape) == [(0, 1000 / 4)]
-    assert (tape.ran[0].restarts, replay(jobs, ReplayRules((4,))).ran[0].ended_s) == (0, 1000)
+    assert (tape.results[0].restarts, replay(jobs, ReplayRules((4,))).results[0].ended_s) == (0, 1000)
 
 
 def test_a_job_that_starts_between_two_looks_loses_what_it_ran_till_then():
@@ -51,12 +59,12 @@ def test_lent_workers_speed_a_job_up_once_settled_and_restarted():
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, ReplayRules((4,)), POLICY)
     assert told(tape) == [(0, 100), (0, 145 + 60 + (1000 - 145) / 4)]
-    assert (tape.ran[1].restarts, replay(jobs, ReplayRules((4,))).ran[1].ended_s) == (1, 1000)
+    assert (tape.results[1].restarts, replay(jobs, ReplayRules((4,))).results[1].ended_s) == (1, 1000)
 
 
 def test_room_that_is_taken_before_it_has_settled_restarts_nobody():
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR), job("c", 140, 2000, 3)]
-    assert [ran.restarts for ran in replay(jobs, ReplayRules((4,)), POLICY).ran] == [0, 0, 0]
+    assert [ran.restarts for ran in replay(jobs, ReplayRules((4,)), POLICY).results] == [0, 0, 0]
 
 
 def test_workers_that_leave_hold_their_gpus_for_their_grace():
@@ -66,7 +74,7 @@ def test_workers_that_leave_hold_their_gpus_for_their_grace():
     tape = replay(jobs, ReplayRules((4,)), POLICY)
     done_s = 105 * 4 + (705 - 165) * 2
     assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
-    assert (tape.ran[0].restarts, tape.ran[0].shrinks_for_others, tape.evictions[0].for_) == (2, 1, "b")
+    assert (tape.results[0].restarts, tape.results[0].shrinks_for_others, tape.evictions[0].beneficiary) == (2, 1, "b")
 
 
 def test_only_gpus_that_made_progress_count_as_busy():
@@ -83,8 +91,8 @@ def test_only_gpus_that_made_progress_count_as_busy():
 def test_an_autoscaler_that_does_not_know_a_flat_curve_grows_in_vain():
     flat = ((1, 1.0), (8, 1.01))
     jobs = [job("a", 0, 1000, 1, 8, curve=flat)]
-    assert replay(jobs, ReplayRules((8,)), POLICY).ran[0].restarts == 0
-    assert replay([job("b", 0, 100, 7), *jobs], ReplayRules((8,), told_curves=False), POLICY).ran[1].restarts == 1
+    assert replay(jobs, ReplayRules((8,)), POLICY).results[0].restarts == 0
+    assert replay([job("b", 0, 100, 7), *jobs], ReplayRules((8,), known_curves=False), POLICY).results[1].restarts == 1
 
 
 def test_the_oracle_pays_for_nothing():
@@ -98,8 +106,8 @@ def test_a_strict_queue_holds_back_whoever_is_behind_one_that_does_not_fit(all_s
     """Show that an autoscaler that sees all jobs takes workers for one that a strict queue cannot start."""
     jobs = [job("rigid", 0, 5000, 2), job("wide", 0, 5000, 1, 2), job("head", 100, 10, 3), job("behind", 101, 10)]
     tape = replay(jobs, ReplayRules((4,), all_seen=all_seen), POLICY)
-    assert [eviction.for_ for eviction in tape.evictions if eviction.at_s < 200] == leave
-    assert tape.ran[3].started_s > 2000
+    assert [eviction.beneficiary for eviction in tape.evictions if eviction.at_s < 200] == leave
+    assert tape.results[3].started_s > 2000
 
 
 def test_a_job_that_no_empty_cluster_holds_is_told():
@@ -118,7 +126,7 @@ def test_a_bad_submission_cannot_be_built(more):
 def test_two_replays_are_compared_job_by_job():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 101, 100, 2), job("c", 500, 10, 4)]
     rules = ReplayRules((4,))
-    beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
+    beside = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
     assert beside.delays_s[:2] == [0, 34]
     assert (beside.late, beside.undisturbed) == (0, pytest.approx(2 / 3))
     assert beside.faster == pytest.approx(beside.without.mean_took_s / beside.lent.mean_took_s)
@@ -126,9 +134,9 @@ def test_two_replays_are_compared_job_by_job():
     assert beside.harm == pytest.approx(34 / 150)
     assert beside.worse == 0
     later = [
-        replace(ran, ended_s=ran.ended_s + late_s) for ran, late_s in zip(beside.lent.ran, (0, 95, 0), strict=True)
+        replace(ran, ended_s=ran.ended_s + late_s) for ran, late_s in zip(beside.lent.results, (0, 95, 0), strict=True)
     ]
-    assert Compared(beside.without, replace(beside.lent, ran=tuple(later))).worse == pytest.approx(1 / 3)
+    assert Comparison(beside.without, replace(beside.lent, results=tuple(later))).worse == pytest.approx(1 / 3)
 
 
 def test_p99():
@@ -150,9 +158,9 @@ def test_speeds_are_read_where_they_were_measured():
 
 
 def test_rows_become_jobs_of_whole_nodes_with_a_seed():
-    labels = Labels(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
-    made = submissions_of(rows_of(TRACE) * 10, labels, Random(1))
-    assert made == submissions_of(rows_of(TRACE) * 10, labels, Random(1))
+    properties = JobProperties(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
+    made = submissions_of(rows_of(TRACE) * 10, properties, Random(1))
+    assert made == submissions_of(rows_of(TRACE) * 10, properties, Random(1))
     assert {(each.at_s, each.gpus, each.minimum) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
     assert {each.maximum // each.minimum for each in made} == {1, 2}
     assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
