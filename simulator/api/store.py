@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -248,17 +248,19 @@ class Store:
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Return what delete() returns.
 
-        If a grace period follows, the condition DisruptionTarget is written first, even if the preconditions then
-        refuse the deletion. options: those of the deletion. Raises ApiRefusal: 404, 409 if the object does not meet the
-        preconditions, 429 if a budget forbids it, 500 if two budgets select the pod.
+        If a grace period follows, the condition DisruptionTarget is written first. options: those of the deletion.
+        Raises ApiRefusal: 404, 409 if the pod does not meet the preconditions, 429 if a budget forbids it, 500 if two
+        budgets select the pod.
         """
         pod = self.get(kind, namespace, name)
+        deletion.check_preconditions(kind, pod.obj, options)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
         check_budgets(pod.obj, pods, budgets)
         if deletion.grace_period_s(kind, pod.obj, options):
             self._store_state(kind, with_disruption_condition(pod.obj, self._now(0)), pod)
-        return self.delete(kind, namespace, name, options)
+        # They were met by the pod before the condition, which gave it another version.
+        return self.delete(kind, namespace, name, replace(options, only_if=()))
 
     def delete(
         self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = DEFAULT_DELETE_OPTIONS

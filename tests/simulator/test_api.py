@@ -233,6 +233,21 @@ async def test_a_delete_obeys_its_preconditions(api_server):
 
 
 @pytest.mark.asyncio
+async def test_an_eviction_obeys_its_preconditions(api_server):
+    """A version that is not the pod's changes nothing of it. Source: addConditionAndDeletePod of Kubernetes"""
+    await api_server.ask("POST", PODS, pod("a"))
+    await api_server.ask("POST", PODS + "/a/binding", {"target": {"name": "n1"}})
+    _, bound = await api_server.ask("GET", PODS + "/a")
+    for version, code in (("1", 409), (bound["metadata"]["resourceVersion"], 201)):
+        body = {"metadata": {"name": "a"}, "deleteOptions": {"preconditions": {"resourceVersion": version}}}
+        assert (await api_server.ask("POST", PODS + "/a/eviction", body))[0] == code
+        _, left = await api_server.ask("GET", PODS + "/a")
+        assert (left == bound) == (code == 409)
+    assert [each["type"] for each in left["status"]["conditions"]] == ["PodScheduled", "DisruptionTarget"]
+    assert left["metadata"]["deletionTimestamp"]
+
+
+@pytest.mark.asyncio
 async def test_a_watch_goes_on_from_a_list_and_misses_nothing(api_server):
     await api_server.ask("POST", PODS, pod("a"))
     _, listed = await api_server.ask("GET", PODS)

@@ -5,10 +5,10 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from turnout.kube import labels
-from turnout.simulator.cluster.runtime.clients import ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings
 from turnout.simulator.local_cluster import background, local_cluster
@@ -158,6 +158,38 @@ async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(api_serve
         await api_server.ask("POST", PODS, raw_pod("mine", gpus=1))
         assert (await tried())[0] == "mine"
     assert await nodes_of(api_server) == {"other": None, "gated": None, "mine": "a"}
+
+
+BAD_ANSWERS = [
+    pytest.param(b"<html>502 Bad Gateway</html>", id="the page of a proxy"),
+    pytest.param(b"\xff\xfe", id="bytes that are no text"),
+    pytest.param(b"[1]", id="JSON that is no object"),
+    pytest.param(b"[" * 100_000, id="lists a hundred thousand deep"),
+]
+
+
+@pytest.mark.parametrize("text", BAD_ANSWERS)
+@pytest.mark.parametrize("is_listed", [
+    pytest.param(False, id="of the list"),
+    pytest.param(True, id="of the watch"),
+])  # fmt: skip
+@pytest.mark.asyncio
+async def test_an_answer_that_no_api_server_gives_is_an_error_like_a_refusal(api_server, is_listed, text):
+    """The loops that watch log such an error and begin again."""
+
+    async def answer(request):
+        if is_listed and "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        return web.Response(body=text + b"\n", status=200 if is_listed else 502)
+
+    app = web.Application()
+    app.router.add_get("/api/v1/pods", answer)
+    async with test_utils.TestServer(app) as server:
+        changes = HttpClient(api_server.session, str(server.make_url("")).rstrip("/")).changes("/api/v1/pods")
+        if is_listed:
+            assert (await anext(changes))[0] == "SYNCED"
+        with pytest.raises(ApiError):
+            await anext(changes)
 
 
 @pytest.mark.asyncio

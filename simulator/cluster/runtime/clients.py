@@ -55,8 +55,8 @@ class ApiClient(Protocol):
         """Send one request and return its JSON.
 
         path: with its query. body: JSON values, None for none. kind: the media type of the body. Raises ApiError if the
-        request is refused. Over HTTP also aiohttp.ClientError or TimeoutError without an answer, and
-        msgspec.DecodeError for an answer that is not JSON.
+        request is refused. Over HTTP also for an answer that is not JSON, such as the page of a proxy, and
+        aiohttp.ClientError or TimeoutError without an answer.
         """
 
     def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
@@ -91,7 +91,11 @@ class HttpClient:
         async with self._session.request(
             method, self._url + path, data=sent, headers=headers, ssl=self._trust
         ) as response:
-            answer = msgspec.json.decode(await response.read())
+            body_bytes = await response.read()
+            try:
+                answer = msgspec.json.decode(body_bytes, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise _not_json(response, body_bytes, error) from error
             if response.status >= 400:
                 raise ApiError(response.status, answer.get("reason", ""), answer.get("message", ""))
             return answer
@@ -136,8 +140,11 @@ class HttpClient:
                 if response.status != 200:
                     raise ApiError(response.status, "", await response.text())
                 async for line in response.content:
-                    event = msgspec.json.decode(line, type=_Event)
-                    versioned = msgspec.json.decode(event.object, type=_Versioned)
+                    try:
+                        event = msgspec.json.decode(line, type=_Event)
+                        versioned = msgspec.json.decode(event.object, type=_Versioned)
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                        raise _not_json(response, line, error) from error
                     if event.type == "ERROR":
                         version = ""
                         break
@@ -147,6 +154,14 @@ class HttpClient:
                         if event.type == "DELETED":
                             del known[versioned.metadata["uid"]]
                         yield event.type, WatchedObject(bytes(event.object))
+
+
+_MAX_QUOTED_BYTES = 200  # of an answer that is not JSON
+
+
+def _not_json(response: aiohttp.ClientResponse, text: bytes, error: Exception) -> ApiError:
+    """Return the error for an answer that is not what an API server sends, with the answer's beginning."""
+    return ApiError(response.status, "", f"{error}: {text[:_MAX_QUOTED_BYTES].decode(errors='replace')}")
 
 
 def _identity_of(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -62,10 +62,7 @@ class Controllers:
         }
 
     async def run(self) -> None:
-        """Watch and reconcile until cancelled. Call it once. Failed watches and writes are logged and tried again.
-
-        But an answer that is not JSON ends it: it raises an ExceptionGroup with msgspec.DecodeError.
-        """
+        """Watch and reconcile until cancelled. Call it once. Failed watches and writes are logged and tried again."""
         async with asyncio.TaskGroup() as tasks:
             for resource in (NODES, PODS, *_CHILDREN, *self._reconcilers):
                 tasks.create_task(self._watch(resource))
@@ -76,8 +73,7 @@ class Controllers:
     async def _watch(self, resource: str) -> None:
         """Watch one kind until cancelled, and store its objects.
 
-        A watch that fails is logged, and begins again after a pause. An answer that is not JSON raises
-        msgspec.DecodeError. resource: the key of the kind in _PATHS.
+        A watch that fails is logged, and begins again after a pause. resource: the key of the kind in _PATHS.
         """
         path = f"{_PATHS[resource]}/{resource.split('.')[0]}"
         while True:

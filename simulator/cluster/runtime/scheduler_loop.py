@@ -93,8 +93,6 @@ class Scheduler:
     async def run(self) -> None:
         """Watch, schedule and bind until cancelled. Call it once. Failed watches and bindings are logged and tried
         again.
-
-        An answer that is not JSON ends it: it raises an ExceptionGroup with msgspec.DecodeError.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch("/api/v1/nodes", self._observe_node))

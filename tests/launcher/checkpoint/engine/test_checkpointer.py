@@ -2,10 +2,12 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from itertools import count
 
 import pytest
@@ -183,17 +185,25 @@ def test_storage_that_fails_is_told_and_training_goes_on_from_memory(make, tmp_p
     assert same(training(2), checkpoints.load().state)
 
 
-def test_each_save_during_a_persist_is_taken(make, tmp_path):  # DL-47
+@pytest.fixture
+def make_stuck(make, daemons):
+    """A checkpointer, as of `make`, whose storage takes a byte a second: a write of it lasts as long as the test."""
+    yield partial(make, TURNOUT_PERSIST_BYTES_S="1")
+    for pid in daemons():  # else they would end with their writes
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_each_save_during_a_persist_is_taken(make_stuck, tmp_path):  # DL-47
     state = {"w": torch.rand(1 << 20)}
-    checkpoints = make(tmp_path, TURNOUT_PERSIST_BYTES_S="1500000")
+    checkpoints = make_stuck(tmp_path)
     checkpoints.save(1, state)
+    until(lambda: list(tmp_path.glob("step-*/.*.tmp")), "the write begins")
     for step in range(2, 12):
         state["w"].mul_(1.5)
         checkpoints.save(step, state, disk=False)
         assert same((step, state), tuple(checkpoints.load()))
-    assert (checkpoints.stats().persisted, checkpoints.stats().in_flight) == (-1, 1)  # it was under way all the time
-    checkpoints.wait()
-    assert (checkpoints.stats().persisted, checkpoints.stats().sealed) == (1, 11)
+    until(lambda: checkpoints.stats().in_flight == 1, "all but the write have ended")
+    assert (checkpoints.stats().persisted, checkpoints.stats().sealed) == (-1, 11)
 
 
 @pytest.mark.contract("DL-64")
