@@ -25,8 +25,8 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
     A fact that may not be read or that fails is None, or left out of its list or mapping; `refused` and `failed` of the
-    result say why, by path. None without an entry there: the API server does not serve the kind, or it is the metrics of
-    an extender. If the Deployments are not known, leases, maps and metrics are empty, because their namespaces are not
+    result say why, by path. None without an entry there: the API server does not serve the kind, or it is an extender's
+    metrics. If the Deployments are not known, leases, maps and metrics are empty, because their namespaces are not
     known. version: of this program. Raises CallError if the version of the API server cannot be read, and as
     `FactReader.all` does.
     """
