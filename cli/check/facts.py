@@ -25,10 +25,10 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
     A fact that may not be read or that fails is None, or left out of its list or mapping; `refused` and `failed` of the
-    result say why, by path. None without an entry there: the API server does not serve the kind. If the Deployments are
-    not known, leases, maps and metrics are empty, because their namespaces are not known. version: of this program.
-    Raises CallError if the version of the API server cannot be read, and later for answers that are none of 403, 404,
-    other 4xx without a class of their own, and 5xx: Unreachable, Unauthorised, TooManyRequests and BadResponse.
+    result say why, by path. None without an entry there: the API server does not serve the kind, or it is an extender's
+    metrics. If the Deployments are not known, leases, maps and metrics are empty, because their namespaces are not
+    known. version: of this program. Raises CallError if the version of the API server cannot be read, and as
+    `FactReader.all` does.
     """
     found = msgspec.json.decode(await client.get("/version"))
     reader = FactReader(client)
@@ -110,8 +110,8 @@ class FactReader:
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
         """Return all objects of a list.
 
-        None if its kind is not served (not recorded), if it may not be read (recorded in `refused`), or if the API
-        server failed (recorded in `failed`). Raises Unreachable if the API server does not answer. path: of the list.
+        None if its kind is not served (not recorded), if it may not be read (recorded in `refused`), or for Rejected
+        and ServerFault (recorded in `failed`). Raises any other CallError, such as Unreachable. path: of the list.
         selector: a label selector. fields: a field selector. "" for all objects.
         """
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
@@ -138,8 +138,8 @@ class FactReader:
     async def one(self, path: str) -> Object | None:
         """Return the object at a path.
 
-        None if it does not exist (not recorded), if it may not be read (recorded in `refused`), or if the API server
-        failed (recorded in `failed`). Raises Unreachable if the API server does not answer.
+        None if it does not exist (not recorded), if it may not be read (recorded in `refused`), or for Rejected and
+        ServerFault (recorded in `failed`). Raises any other CallError, such as Unreachable.
         """
 
         async def read() -> Object:
@@ -163,9 +163,10 @@ class FactReader:
             return None
 
     async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of `read`. None if it raises NotFound, or a refusal or failure of the API server.
+        """Return the result of `read`; None if it raises NotFound, Forbidden, Rejected or ServerFault.
 
-        path: under which a refusal is recorded in `refused`, and a failure in `failed`. Unreachable is raised.
+        path: under which Forbidden is recorded in `refused`, and the latter two in `failed`. Any other CallError, such
+        as Unreachable, is raised.
         """
         try:
             return await read()

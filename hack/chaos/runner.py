@@ -16,7 +16,7 @@ from hack.chaos.fault_schedule import HARMLESS, Fault, FaultEvent
 from hack.chaos.history import JobPlan, Record, read
 from hack.chaos.invariants import Violation, find_violations
 from hack.chaos.testbed.fault_injectors import FaultInjectors
-from hack.chaos.testbed.manifests import JOB, LEAST, MOST, ROOT, TRAIN_SCRIPT, Plan
+from hack.chaos.testbed.manifests import JOB, MAX_WORKERS, MIN_WORKERS, ROOT, TRAIN_SCRIPT, Plan
 from hack.chaos.testbed.testbed import NoProgress, Testbed, stage
 
 PATIENCE_S = 90.0  # for the next step after whatever was done
@@ -52,7 +52,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutc
         model = await alone
         records = tuple(found.records)
     harmless = frozenset(fault.name for fault in HARMLESS)
-    job_plan = JobPlan(LEAST, MOST, plan.samples, plan.batch, plan.epochs, model, harmless)
+    job_plan = JobPlan(MIN_WORKERS, MAX_WORKERS, plan.samples, plan.batch, plan.epochs, model, harmless)
     return ChaosOutcome(records, find_violations(records, job_plan), time.monotonic() - began_s)
 
 

@@ -111,7 +111,7 @@ def test_settings_are_those_shipped_but_for_where_the_manager_runs():
 
 
 def test_a_gang_of_kueue_is_a_pod_group_that_prefers_one_rack():
-    found = kueue_objects.member("gang-3", 5, 8)
+    found = kueue_objects.gang_pod("gang-3", 5, 8)
     assert found["metadata"]["name"] == "gang-3-5"
     assert found["metadata"]["labels"] == {
         "gang": "gang-3",

@@ -19,7 +19,7 @@ Raw = dict[str, Any]
 Change = tuple[str, str, Raw]  # (collection, word, object)
 GPU, PER_NODE = bench_objects.GPU, bench_objects.GPUS_PER_NODE
 NAMESPACES = 50
-MOST = 6  # workers of a job
+MAX_WORKERS = 6  # workers of a job
 CREATED = "2026-01-01T00:00:00Z"
 JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/nodes", "/api/v1/resourcequotas"
 
@@ -46,8 +46,8 @@ class Cluster:
 def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
     """Return a cluster whose nodes are filled with jobs.
 
-    The jobs have up to MOST workers of 1, 2, 4 or 8 GPUs; a job for which there is no room is left out. waiters: number
-    of further jobs, of which no pod has a node. rng: draws the sizes.
+    The jobs have up to MAX_WORKERS workers of 1, 2, 4 or 8 GPUs; a job for which there is no room is left out. waiters:
+    number of further jobs, of which no pod has a node. rng: draws the sizes.
     """
     made = Cluster()
     for number in range(nodes):
@@ -55,7 +55,7 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
     for number in range(NAMESPACES):
         made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
     for number, (minimum, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
-        job = made.put(JOBS, indexed_job(number, len(on), minimum, MOST, gpus))
+        job = made.put(JOBS, indexed_job(number, len(on), minimum, MAX_WORKERS, gpus))
         for index, at in enumerate(on):
             made.put(PODS, worker(job, index, gpus, at))
     for number in range(jobs, jobs + waiters):
@@ -78,7 +78,7 @@ def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, l
     while True:
         grew = False
         for _, gpus, on in made:
-            if len(on) < MOST and (at := room.take(gpus)) is not None:
+            if len(on) < MAX_WORKERS and (at := room.take(gpus)) is not None:
                 on.append(at)
                 grew = True
         if not grew:

@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Protocol
 
 from hack.chaos.history import Record, rounds_of
-from hack.chaos.testbed.manifests import MOST, Plan
+from hack.chaos.testbed.manifests import MAX_WORKERS, Plan
 from hack.chaos.train_script import DISK_EVERY
 
-FEWER = MOST - 1
+FEWER = MAX_WORKERS - 1
 QUIET = 5  # steps of a round: then it trains
 
 
@@ -26,11 +26,11 @@ class RecoveryEvent(Enum):
     A node is lost with its memory. The first node hosts the rendezvous.
     """
 
-    KILLED = ("a process is killed", MOST, 0)
-    GIVES_WAY = ("a worker is told to go", MOST, FEWER)
-    GROWS = ("a worker more", FEWER, MOST)
-    LOST = ("a node is lost", MOST, 0)
-    HEAD = ("the first node is lost", MOST, 0)
+    KILLED = ("a process is killed", MAX_WORKERS, 0)
+    GIVES_WAY = ("a worker is told to go", MAX_WORKERS, FEWER)
+    GROWS = ("a worker more", FEWER, MAX_WORKERS)
+    LOST = ("a node is lost", MAX_WORKERS, 0)
+    HEAD = ("the first node is lost", MAX_WORKERS, 0)
 
     def __init__(self, what: str, before: int, after: int) -> None:
         self.what, self.before, self.after = what, before, after

@@ -18,7 +18,7 @@ from statistics import median
 from hack.bench.recovery import ours, torchrun
 from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, run_acts
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
+from hack.chaos.testbed.manifests import MAX_WORKERS, MIN_WORKERS, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
 from turnout.cli.verb_support.terminal import ended_by_sigterm
 
@@ -113,7 +113,8 @@ def _never_begun(trials: Trials) -> list[str]:
 def _notes() -> Sequence[str]:
     """Return the notes about workers, clocks and the sources of events."""
     return (
-        f"{LEAST} to {MOST} workers of one thread, steps of {PLAN.pace_s:g} s, torch {metadata.version('torch')}; "
+        f"{MIN_WORKERS} to {MAX_WORKERS} workers of one thread, steps of {PLAN.pace_s:g} s, "
+        f"torch {metadata.version('torch')}; "
         f"torchrun's checkpoint is made every {DISK_EVERY} steps, and each event falls in the middle of two.",
         "A new step is one that nobody had made before. Told to go: ours by the size of its job, torchrun by SIGTERM. "
         f"An event without a new step within {LIMIT_S:g} s is a time-out: never.",

@@ -18,7 +18,7 @@ from hack.bench.recovery.acts import PLAN, RecoveryEvent
 from hack.bench.recovery.jobs import OWN_STORE, torchrun, wait_until_listening
 from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
-from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT
+from hack.chaos.testbed.manifests import MARK, MAX_WORKERS, MIN_WORKERS, ROOT
 from hack.chaos.testbed.pod_processes import of_pods
 from turnout.cli.verb_support.child_programs import free_port
 
@@ -43,7 +43,7 @@ class Torchrun:
         """Start the agent of a new node. The first call also waits until the node's store listens."""
         name = f"{self._home.parent.name}-{time.monotonic_ns()}"
         command = torchrun(
-            *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=story"),
+            *(f"--nnodes={MIN_WORKERS}:{MAX_WORKERS}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=story"),
             *(f"--rdzv-endpoint=127.0.0.1:{self._port}", "--max-restarts=100"),
             *([f"--rdzv-conf={self._conf}"] if self._conf else []),
             *(str(TRAIN_SCRIPT), str(self._home)),

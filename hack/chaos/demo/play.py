@@ -16,7 +16,7 @@ from hack.chaos.fault_schedule import HARMLESS, Fault, FaultEvent
 from hack.chaos.history import JobPlan, Record
 from hack.chaos.runner import undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
-from hack.chaos.testbed.manifests import JOB, LEAST, MOST, Plan
+from hack.chaos.testbed.manifests import JOB, MAX_WORKERS, MIN_WORKERS, Plan
 from hack.chaos.testbed.testbed import NoProgress, Testbed, stage
 
 PATIENCE_S = 90.0
@@ -46,7 +46,7 @@ async def tell(screen: TrainScreen) -> bool:
                     await story.injectors.stop()
                 model = await alone
             harmless = frozenset(fault.name for fault in HARMLESS)
-            job_plan = JobPlan(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
+            job_plan = JobPlan(MIN_WORKERS, MAX_WORKERS, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
             story.claims += check_end(found.records, job_plan)
             screen.close(found, story.claims)
     return all(claim.holds for claim in story.claims)
@@ -73,13 +73,17 @@ class _Story:
         """
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
         await self._trains(1, 0)
-        await self._act("growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MOST)
+        await self._act(
+            "growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MAX_WORKERS
+        )
         await self._act("way given to a rigid job", 0, f"A rigid job comes that needs {_RIVALS} GPUs", self._rival, 1)
         await self._act(
-            "growth after it", 0, "The rigid job is about to end; A may have its GPUs back", self._ends, MOST
+            "growth after it", 0, "The rigid job is about to end; A may have its GPUs back", self._ends, MAX_WORKERS
         )
-        await self._act("a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MOST)
-        await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MOST)
+        await self._act(
+            "a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MAX_WORKERS
+        )
+        await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MAX_WORKERS)
         await self.injectors.settle()
         self._say("A is told not to pause_before_step any more, and trains to its end", "bold")
         (self._stage.home / "finish").touch()

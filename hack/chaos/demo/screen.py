@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hack.chaos.demo.claims import Claim, losses_of, sparkline
-from hack.chaos.testbed.manifests import JOB, MOST, node_places
+from hack.chaos.testbed.manifests import JOB, MAX_WORKERS, node_places
 from hack.chaos.testbed.testbed import Testbed
 
 _FREE, _GONE = "·", "x"
@@ -34,9 +34,9 @@ class TrainScreen:
         self._console.print(Text("Turnout: no step is lost", style="bold"))
         self._console.print(
             "Four nodes of a GPU under two leaf switches, on an embedded local cluster; pods are processes in "
-            f"namespaces of their own. Job A trains a torch model over gloo under `turnout-run`, with 1 to {MOST} "
-            "workers, and saves to memory after every step. The real extender places, the real autoscaler lends, and "
-            "things go wrong."
+            "namespaces of their own. Job A trains a torch model over gloo under `turnout-run`, with 1 to "
+            f"{MAX_WORKERS} workers, and saves to memory after every step. The real extender places, the real "
+            "autoscaler lends, and things go wrong."
         )
         self._console.print()
         self._console.print(

@@ -18,7 +18,7 @@ from hack.chaos.strike_table import Check
 from hack.chaos.testbed.manifests import ROOT
 from turnout.cli.verb_support.child_programs import child_environment, die_with_parent
 
-WORKERS, LEAST = 3, 2
+WORKERS, MIN_WORKERS = 3, 2
 SILENCE_S, GOES_ON_S = 1.0, 15.0  # without a heartbeat; until those who reach each other train again
 ENDS = "the job comes to its end on every worker"
 _SCRIPT = Path(__file__).with_name("step_script.py")
@@ -45,7 +45,7 @@ class Job:
         memory.mkdir()
         command = [
             *(*prefix, sys.executable, "-m", "turnout.launcher", "--log-format=json", "--no-fork", f"--name=w{at}"),
-            *(f"--nnodes={LEAST}:{WORKERS}", f"--rdzv-endpoint={self._endpoint}", "--last-call-s=1"),
+            *(f"--nnodes={MIN_WORKERS}:{WORKERS}", f"--rdzv-endpoint={self._endpoint}", "--last-call-s=1"),
             *("--heartbeat-s=0.2", f"--silence-s={SILENCE_S:g}", f"--token-file={self.folder / 'token'}"),
             *(*options, str(_SCRIPT), str(self.folder)),
         ]

@@ -15,7 +15,7 @@ from turnout.topology.names import TEXT_KEY
 NAMESPACE, QUEUE, JOB, LEASE = "team", "team", "train", "train"
 MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
 NODES, NODES_PER_LEAF, QUEUE_GPUS = 4, 2, 3
-LEAST, MOST = 1, 3  # workers of the job, a GPU each
+MIN_WORKERS, MAX_WORKERS = 1, 3  # workers of the job, a GPU each
 MARK = "HISTORY_HOME"  # by which processes of a pod are known on this machine: its UID
 TRAIN_SCRIPT = Path(__file__).parents[1] / "train_script.py"
 ROOT = Path(__file__).parents[3]
@@ -88,8 +88,9 @@ def lease() -> Raw:
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
 
 
-def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
-    """Return the elastic job that trains. home: folder of its history and logs. workers: at first, LEAST to MOST.
+def trainer(home: Path, workers: int = MIN_WORKERS, clocks: Clocks = SHORT) -> Raw:
+    """Return the elastic job that trains. home: folder of its history and logs. workers: at first, MIN_WORKERS to
+    MAX_WORKERS.
 
     clocks: of the launcher.
     """
@@ -97,7 +98,7 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
         *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
-        *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
+        *(f"--nnodes={MIN_WORKERS}:{MAX_WORKERS}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
         *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
         *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAIN_SCRIPT), str(home)),
     ]
@@ -114,7 +115,7 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
     container = {"name": "train", "image": "train", "command": command, "env": env}
     # A container that ends with an error starts again beside its memory, as a kubelet does it.
     spec = {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": int(clocks.drain_s) + 5}
-    job = _job(JOB, LEAST, container, spec, {labels.MAX_WORKERS: str(MOST)})
+    job = _job(JOB, MIN_WORKERS, container, spec, {labels.MAX_WORKERS: str(MAX_WORKERS)})
     job["spec"]["tasks"][0]["replicas"] = workers
     return job
 

@@ -109,7 +109,9 @@ class Testbed:
     def whole(self) -> bool:
         """True if the newest round has all workers that the job may have."""
         newest = self.round
-        return any(record.round == newest and record.world == manifests.MOST for record in reversed(self.records))
+        return any(
+            record.round == newest and record.world == manifests.MAX_WORKERS for record in reversed(self.records)
+        )
 
     def steps_since(self, at_s: float, after_round: int = 0) -> int:
         """Return the number of steps that the newest round made since `at_s`; 0 if its number is not above
