@@ -20,7 +20,7 @@ FEW = settings(max_examples=scaled(30), deadline=None)
 @FEW
 @given(st.integers(10_000, 90_000))
 def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
-    fabric, room, pods, layers = layered.draw(seed)
+    fabric, room, pods, layers = layered.draw_instance(seed)
     found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
     min_pods = exact.optimum(fabric, room, pods, 5.0, layers)
     assert (min_pods is None) == (not isinstance(found, Placement))
@@ -40,7 +40,7 @@ def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
     pytest.param(163, 6, 7, id="so is this one: it had 8"),
 ])  # fmt: skip
 def test_the_cheaper_of_two_ways_is_taken(seed, min_pods, max_pods):
-    fabric, room, pods, layers = layered.draw(seed)
+    fabric, room, pods, layers = layered.draw_instance(seed)
     found = place_in_layers(fabric, room, PlacementRequest(pods, pods, pods, layers=layers))
     assert min_pods <= ring_cost(fabric, hosts_of(found)).total <= max_pods
 

@@ -16,7 +16,7 @@ SEEDS = range(80)
 def drawn(short, multiple):
     """The scenes of the benchmark, with the room of each host in multiples. short: the last run lacks a pod."""
     for seed in SEEDS:
-        fabric, room, pods, layers = layered.draw(seed)
+        fabric, room, pods, layers = layered.draw_instance(seed)
         if pods > short:
             yield fabric, room * multiple, PlacementRequest(pods - short, pods - short, pods, multiple, layers=layers)
 

@@ -195,12 +195,12 @@ def test_beside_free_hosts_of_another_resource_nobody_else_is_counted():
 
 @pytest.mark.parametrize("multiple", [2, 4])
 def test_pods_in_multiples_preempt_at_the_least_loss_of_all_choices(multiple):
-    prices = [preemptions.preempted(seed, multiple) for seed in range(60)]
+    prices = [preemptions.preemption_cost(seed, multiple) for seed in range(60)]
     assert sum(minimum > 0 for _, minimum in prices) > 30
     assert [paid for paid, _ in prices] == [minimum for _, minimum in prices]
 
 
 def test_pods_in_slices_preempt_near_the_least_loss_of_all_choices():
-    prices = [preemptions.preempted_in_slices(seed) for seed in range(60)]
+    prices = [preemptions.preemption_cost_in_slices(seed) for seed in range(60)]
     assert None not in [paid for paid, _ in prices]
     assert sum(paid for paid, _ in prices) <= 1.05 * sum(minimum for _, minimum in prices)
