@@ -72,7 +72,7 @@ class _Story:
         Each act adds its claim to `claims`.
         """
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
-        await self._trains(1, 0)
+        await self._wait_until_trains(1, 0)
         await self._act(
             "growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MAX_WORKERS
         )
@@ -104,23 +104,23 @@ class _Story:
             self._say(say, "bold")
         act, before = Act(what, time.monotonic(), max_repeated_steps), self._stage.round
         await do()
-        await self._trains(world, before)
+        await self._wait_until_trains(world, before)
         claim = check_resume(self._stage.records, act, time.monotonic())
         self.claims.append(claim)
         self._say(claim.text if claim.holds else f"NOT AS CLAIMED: {claim.text}", "green" if claim.holds else "red")
 
-    async def _trains(self, world: int, after_round: int) -> None:
+    async def _wait_until_trains(self, world: int, after_round: int) -> None:
         """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps.
 
         Raises NoProgress after PATIENCE_S.
         """
 
-        def so() -> bool:
+        def trains() -> bool:
             newest = self._stage.round
             worlds = {record.world for record in self._stage.records if record.round == newest}
             return worlds == {world} and self._stage.steps_since(0.0, after_round) >= _STEPS
 
-        await self._stage.until(so, f"{world} workers train in a round after {after_round}", PATIENCE_S)
+        await self._stage.until(trains, f"{world} workers train in a round after {after_round}", PATIENCE_S)
 
     # What is done.
 

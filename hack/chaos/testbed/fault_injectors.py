@@ -30,12 +30,12 @@ class FaultInjectors:
         self.pending: set[asyncio.Task[None]] = set()
         self._rigid_jobs = 0
         self._does: dict[Fault, Callable[[FaultEvent], Awaitable[str]]] = {
-            Fault.PROCESS: self._process,
-            Fault.AGENT: self._agent,
-            Fault.POD: self._pod,
+            Fault.PROCESS: self._kill_process,
+            Fault.AGENT: self._kill_agent,
+            Fault.POD: self._kill_pod,
             Fault.COORDINATOR: self._coordinator,
             Fault.NODE: self._node,
-            Fault.STOPPED: self._stopped,
+            Fault.STOPPED: self._suspend_process,
             Fault.RIVAL: self._rival,
             Fault.API: self._api,
             Fault.EXTENDER: self._extender,
@@ -69,7 +69,7 @@ class FaultInjectors:
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
 
-    def _back(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
+    def _undo_later(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
         """Call `undo`, which may be async, after `after_s` seconds in a task that `settle` waits for."""
 
         async def wait() -> None:
@@ -89,17 +89,17 @@ class FaultInjectors:
         alive = [each for each in await asyncio.to_thread(lambda: list(of_pods())) if (each.home, each.inner) in begun]
         return sorted(alive, key=lambda each: begun[each.home, each.inner])
 
-    async def _process(self, event: FaultEvent) -> str:
+    async def _kill_process(self, event: FaultEvent) -> str:
         """Kill one training process. Return the UID of its pod, "" without a hit."""
         return _signal(_target_of(await self._trainers(), event), signal.SIGKILL)
 
-    async def _stopped(self, event: FaultEvent) -> str:
+    async def _suspend_process(self, event: FaultEvent) -> str:
         """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
         hit = _target_of(await self._trainers(), event)
-        self._back(event.lasts_s, lambda: _goes_on(hit))
+        self._undo_later(event.lasts_s, lambda: _continue_process(hit))
         return _signal(hit, signal.SIGSTOP)
 
-    async def _agent(self, event: FaultEvent) -> str:
+    async def _kill_agent(self, event: FaultEvent) -> str:
         """Kill one agent of the job. Return the UID of its pod, "" without a hit. event: its aim chooses the agent."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
@@ -108,7 +108,7 @@ class FaultInjectors:
 
     # Pods and nodes.
 
-    async def _pod(self, event: FaultEvent) -> str:
+    async def _kill_pod(self, event: FaultEvent) -> str:
         """Kill one pod of the job. Return its UID, "" without a hit. event: its aim chooses the pod."""
         hit = _target_of(self._stage.workers, event)
         if hit is None:
@@ -137,7 +137,7 @@ class FaultInjectors:
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
         place = next(each for each in manifests.node_places() if each.name == node)
-        self._back(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
+        self._undo_later(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
         return str(node)
 
     # Others, and programs.
@@ -185,7 +185,7 @@ class FaultInjectors:
         """Kill the extender and start it again after the event's time. Return "extender"."""
         programs = self._stage.programs
         programs.kill_extender()
-        self._back(event.lasts_s, programs.start_extender)
+        self._undo_later(event.lasts_s, programs.start_extender)
         return "extender"
 
     async def _autoscaler(self, event: FaultEvent) -> str:
@@ -198,7 +198,7 @@ class FaultInjectors:
         """Make the storage unreachable for the event's time. Return "storage"."""
         self._stage.storage.mend()
         self._stage.storage.cut()
-        self._back(event.lasts_s, self._stage.storage.mend)
+        self._undo_later(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
     async def _full(self, event: FaultEvent) -> str:
@@ -207,7 +207,7 @@ class FaultInjectors:
             return ""
         self._stage.storage.mend()
         await asyncio.to_thread(self._stage.storage.fill)
-        self._back(event.lasts_s, self._stage.storage.mend)
+        self._undo_later(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
 
@@ -225,6 +225,6 @@ def _signal(hit: Process | None, number: signal.Signals) -> str:
     return hit.home
 
 
-def _goes_on(hit: Process | None) -> None:
+def _continue_process(hit: Process | None) -> None:
     """Let the suspended process `hit` continue; do nothing for None."""
     _signal(hit, signal.SIGCONT)
