@@ -40,7 +40,7 @@ def add(commands: Verbs) -> None:
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="[COMMAND]")
     untaint = add_verb(
-        more, "untaint", "remove the taint from a node; a check that finds the node faulty taints it again", _UNTAINT
+        more, "untaint", "remove the taint from a node, also one set by hand; a failed check sets it again", _UNTAINT
     )
     untaint.add_argument("node", metavar="NODE", help="name of the node")
     _add_taint_key(untaint)

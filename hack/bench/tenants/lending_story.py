@@ -303,5 +303,5 @@ class LendingStory:
             notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
             job.raw["spec"].update(parallelism=step.target, completions=step.target)
             job.raw["metadata"]["annotations"].update(notes)
-            self._view.note_written(step.key, notes)
+            self._view.store_written_annotations(step.key, notes)
             self._show(job)
