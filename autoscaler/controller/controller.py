@@ -21,7 +21,7 @@ from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
 from turnout.autoscaler.reporting.decision_log import LastDecisions
 from turnout.autoscaler.reporting.forecast import Ended, ForecastCache
-from turnout.autoscaler.scaling.resize_cost import notes_of
+from turnout.autoscaler.scaling.resize_cost import resize_annotations
 from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.client.clock import Clock, SteadyTime
 
@@ -167,13 +167,13 @@ class AutoscalerController:
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
-        def notes(step: Step) -> dict[str, str]:
-            return notes_of(jobs[step.key].job, step, self._policy, now_s)
+        def annotations_of(step: Step) -> dict[str, str]:
+            return resize_annotations(jobs[step.key].job, step, self._policy, now_s)
 
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        return await self._scale_writer.carry_out(steps, self._cache.raw, notes, now_s, leaving)
+        return await self._scale_writer.carry_out(steps, self._cache.raw, annotations_of, now_s, leaving)
 
     async def _correct_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
         """Write the minCount of native PodGroups whose jobs keep their size. A dry run writes none.

@@ -48,7 +48,7 @@ class LendingDemoSettings:
     autoscaler: Sequence[str] = field(default_factory=autoscaler_command)
 
     @property
-    def settings(self) -> Settings:
+    def autoscaler_settings(self) -> Settings:
         """Return the autoscaler's settings that `flags` give."""
         return Settings(act=True, cooldown_s=self.cooldown_s, restart_s=0.0)
 
@@ -104,7 +104,9 @@ async def _stage(
         await stage.set_up()
         if page is not None:
             screen.print_now(
-                in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig", settings.settings)))
+                in_browser(
+                    await ends.enter_async_context(page.serve(folder / "kubeconfig", settings.autoscaler_settings))
+                )
             )
         screen.print_now(
             f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ..."
