@@ -57,12 +57,14 @@ async def serve(settings: Settings) -> None:
     """Watch always, and act while leading, until a signal to end. Raises the errors of `Client.open`."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
-        view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
+        cache, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
         fault_reports = _fault_reports(settings, news)
         watched, hold_large = settings.configmaps(), settings.confirm_large_changes
-        informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
+        informers = AutoscalerInformers(
+            cache, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large
+        )
         elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
-        metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
+        metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(cache)
         metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
@@ -71,10 +73,10 @@ async def serve(settings: Settings) -> None:
             return SteadyTime(clock, client.server_ahead_s)
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
-        gang_mins = GangMinWriter(calls, view, events.report_gang_min)
-        scale_writer = _scale_writer(calls, elector, events, view, gang_mins, dry_run=not settings.act)
-        with open_journal(settings.decision_log) as journal:
-            _show_cluster(metrics, view, journal, settings)
+        gang_mins = GangMinWriter(calls, cache, events.report_gang_min)
+        scale_writer = _scale_writer(calls, elector, events, cache, gang_mins, dry_run=not settings.act)
+        with open_decision_log(settings.decision_log) as decision_log:
+            _show_cluster(metrics, cache, decision_log, settings)
             follow_ups = []
             if fault_reports is not None:
                 rules, dry_run = settings.rules(), not settings.act
@@ -83,7 +85,7 @@ async def serve(settings: Settings) -> None:
                 follow_ups.append(taints.run)
             memory, policy = MemoryWriter(calls, namespace, clock), settings.policy()
             controller = AutoscalerController(
-                view, informers, scale_writer, policy, clock, events, metrics, journal, time(), memory, gang_mins
+                cache, informers, scale_writer, policy, clock, events, metrics, decision_log, time(), memory, gang_mins
             )
             address = parse_address(settings.metrics_bind, "--metrics-bind")
             status = _status_writer(calls, elector, clock, ReportSource(controller, refs, settings), namespace)
@@ -113,14 +115,14 @@ def _scale_writer(
     calls: LeasedCalls,
     elector: Elector,
     events: DecisionEvents,
-    view: Cache,
+    cache: Cache,
     gang_mins: GangMinWriter,
     *,
     dry_run: bool,
 ) -> ScaleWriter:
     """Return the writer of decisions, which writes as the leader that `elector` elects.
 
-    view: learns which annotations were written. gang_mins: lowers minCounts before a shrink. dry_run: report only.
+    cache: learns which annotations were written. gang_mins: lowers minCounts before a shrink. dry_run: report only.
     """
 
     def leader_term() -> int | None:
@@ -134,7 +136,7 @@ def _scale_writer(
         events.report_outcome,
         dry_run=dry_run,
         confirm_lease=elector.confirm,
-        on_written=view.note_written,
+        on_written=cache.store_written_annotations,
         before_shrink=gang_mins.lower,
     )
 
@@ -183,22 +185,24 @@ class ReportSource:
         """
         if self._controller.observation is None or not (self._settings.act and self._settings.mark_pods):
             return ()
-        return self._marked.missing(self._controller.observation.jobs, self._refs.notes)
+        return self._marked.missing_annotations(self._controller.observation.jobs, self._refs.annotations)
 
 
-def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
+def _show_cluster(metrics: Metrics, cache: Cache, decision_log: DecisionLogWriter | None, settings: Settings) -> None:
     """Give the metrics their sources: GPUs of nodes, entries that the decision log lost, owner labels and headroom.
 
-    journal: the decision log, None for none.
+    decision_log: the decision log, None for none.
     """
-    gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
-    metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
+    gpus_by_state = partial(cache.gpus_by_state, settings.gpu_resource, settings.taint_key)
+    metrics.show_cluster(
+        gpus_by_state, lambda: 0 if decision_log is None else decision_log.left_out, cache.queues_of_scraped_jobs
+    )
     metrics.usage.set_sources(
-        lambda: gpus_by_state()["free"], partial(view.label_of, settings.owner_label), settings.policy().headroom
+        lambda: gpus_by_state()["free"], partial(cache.label_of, settings.owner_label), settings.policy().headroom
     )
 
 
-def open_journal(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
+def open_decision_log(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
     """Return the context of the decision log at a path; None in it without a path."""
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 

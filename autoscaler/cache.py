@@ -140,10 +140,10 @@ class Cache:
         """Why the name of a queue does not count, by job or waiting gang."""
         return self._accounts.ungranted
 
-    def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
+    def store_written_annotations(self, key: JobKey, annotations: Mapping[str, str]) -> None:
         """Store annotations that we have written on a job: they count, whatever its owner writes."""
         if (uid := self._uids.get(key)) is not None:
-            self._reader.note_written(uid, notes)
+            self._reader.store_written_annotations(uid, annotations)
 
     def forget_written(self) -> None:
         """Forget what this replica has written, since another leader may have written after that."""
@@ -498,10 +498,11 @@ class Cache:
         )
 
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, monotonic_s: float) -> Worker:
-        """Return a worker whose `since_s` is when it was first known to lack a node, in seconds since 1970. That time
-        is kept by the monotonic clock, so that a jump of the wall clock changes no waiting time.
+        """Return a copy of a worker without a node, with `since_s` set to when we first saw it without one (since
+        1970).
 
-        now_s: seconds since 1970. monotonic_s: by the monotonic clock.
+        That time is kept by the monotonic clock, so that a jump of the wall clock changes no waiting time. now_s:
+        seconds since 1970. monotonic_s: by the monotonic clock.
         """
         age_s = max(0.0, now_s - worker.since_s)
         known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), monotonic_s - age_s)
@@ -521,9 +522,10 @@ class Cache:
         return next(filter(None, reasons), "")
 
     def started(self, key: JobKey) -> bool:
-        """Return True if a job or gang that no longer waits has taken its room: it exists, or had a pod with a node.
+        """Return True if a job or gang that waited before has started, not given up: the job still exists, or it had a
+        pod with a node.
 
-        For a gang only the latter counts. A pod that came and went between two observations counts.
+        For a gang only a pod with a node counts. A pod that came and went between two observations counts.
         """
         return (
             self.unmanaged.started(key)

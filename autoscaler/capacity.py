@@ -1,4 +1,4 @@
-"""The free room of nodes: what a pod takes, how many pods of a shape fit, and under which switch.
+"""The free room of nodes: what a pod requests, how many pods of a shape fit, and under which switch.
 
 A Capacity is charged and given back during one decision, on a copy, so that the observation does not change. The pods
 of a shape that fit are counted once for all nodes, and later only for nodes that changed.
@@ -58,22 +58,23 @@ class Capacity:
     """The free room of nodes, charged by one decision.
 
     names: of the resources, which are the columns of `free`. free: int[nodes, resources] before any charge; never
-    changed. takes: int[resources] that one pod of each shape takes. admits: bool[nodes] that admit each shape.
-    switches: for tier 1, 2, … the switch of each node, int[nodes], -1 for a node that is not on the map; empty without
-    a map. ports_held: by row, how many pods hold each host port; never changed.
+    changed. pod_requests: int[resources] that one pod of each shape requests. admitting_nodes: bool[nodes] that admit
+    each shape. switches: for tier 1, 2, … the switch of each node, int[nodes], -1 for a node that is not on the map;
+    empty without a map. ports_held: by row, how many pods hold each host port; never changed.
     """
 
     def __init__(
         self,
         names: Sequence[str],
         free: Rows,
-        takes: Mapping[PodShape, Rows],
-        admits: Mapping[PodShape, NDArray[np.bool_]],
+        pod_requests: Mapping[PodShape, Rows],
+        admitting_nodes: Mapping[PodShape, NDArray[np.bool_]],
         switches: Sequence[NDArray[np.int32]] = (),
         ports_held: Mapping[int, Counter[HostPort]] = MappingProxyType({}),
     ) -> None:
         """Start without charges. The class docstring explains the arguments."""
-        self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
+        self.names, self.free, self.switches = names, free, switches
+        self._pod_requests, self._admitting_nodes = pod_requests, admitting_nodes
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
         self._now: dict[PodShape, _CurrentCount] = {}
         self._free_now: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
@@ -83,18 +84,20 @@ class Capacity:
         self._fullest_first = True
 
     @property
-    def takes(self) -> Mapping[PodShape, Rows]:
-        """What one pod of each shape takes, int[resources]."""
-        return self._takes
+    def pod_requests(self) -> Mapping[PodShape, Rows]:
+        """What one pod of each shape requests, int[resources]."""
+        return self._pod_requests
 
     @property
-    def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
+    def admitting_nodes(self) -> Mapping[PodShape, NDArray[np.bool_]]:
         """Which nodes admit each shape, bool[nodes]."""
-        return self._admits
+        return self._admitting_nodes
 
     def copied(self) -> Capacity:
         """Return a copy with the same charges, which can be charged on its own."""
-        other = Capacity(self.names, self.free, self._takes, self._admits, self.switches, self._ports_held)
+        other = Capacity(
+            self.names, self.free, self._pod_requests, self._admitting_nodes, self.switches, self._ports_held
+        )
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
@@ -115,7 +118,7 @@ class Capacity:
         """Return how many more pods of a shape fit on all nodes together."""
         return self._current_count(shape).total
 
-    def take(self, shape: PodShape, pods: int) -> Charges | None:
+    def charge(self, shape: PodShape, pods: int) -> Charges | None:
         """Charge pods of a shape, on the fullest nodes first. Return what was charged: (row, pods) of each node used.
 
         None, with nothing charged, if not all of them fit. pods: how many, > 0.
@@ -171,7 +174,7 @@ class Capacity:
             fits = min(fits, 1)
         return fits if fits > 0 else 0
 
-    def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
+    def charge_on_rows(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
         """Charge pods on these rows only, in their order. Return (row, pods) of each row used.
 
         None, with nothing charged, if the pods do not all fit. pods: how many, > 0.
@@ -192,20 +195,25 @@ class Capacity:
         return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
-        """Give back what `take` or `take_within` has charged. charges: their result."""
+        """Give back what `charge` or `charge_on_rows` has charged. charges: their result."""
         count = self._counts[shape]
         for row, pods in charges:
             self._charge(row, count.needs, -pods, count.ports)
 
-    def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one pod of a shape takes on each of these rows. A row may occur several times.
+    def release(self, shape: PodShape, rows: Sequence[int]) -> None:
+        """Give back what one pod of a shape requests on each of these rows. A row may occur several times."""
+        self._charge_rows(shape, rows, -1)
 
-        sign: -1 charges instead, even if the pods do not fit.
-        """
+    def charge_rows(self, shape: PodShape, rows: Sequence[int]) -> None:
+        """Charge one pod of a shape to each of these rows, even if it does not fit. A row may occur several times."""
+        self._charge_rows(shape, rows, 1)
+
+    def _charge_rows(self, shape: PodShape, rows: Sequence[int], pods: int) -> None:
+        """Charge pods of a shape to each of these rows. pods: to each row; negative to give them back."""
         self._current_count(shape)
         count = self._counts[shape]
         for row in rows:
-            self._charge(row, count.needs, -sign, count.ports)
+            self._charge(row, count.needs, pods, count.ports)
 
     def with_pods_removed(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
         """Return another capacity, in which one pod of a shape has left each of its rows.
@@ -219,10 +227,10 @@ class Capacity:
         ports_held = {**self._ports_held, **self._ports_now}
         for shape, shape_rows in rows.items():
             counts = np.bincount(np.asarray(shape_rows, dtype=np.intp), minlength=len(free))
-            free += counts[:, None] * self._takes[shape]
+            free += counts[:, None] * self._pod_requests[shape]
             for row in shape_rows if shape.host_ports else ():
                 ports_held[row] = ports_held.get(row, Counter()) - Counter(shape.host_ports)
-        capacity = Capacity(self.names, free, self._takes, self._admits, self.switches, ports_held)
+        capacity = Capacity(self.names, free, self._pod_requests, self._admitting_nodes, self.switches, ports_held)
         capacity._fullest_first = False  # asked only whether something fits
         return capacity
 
@@ -269,10 +277,10 @@ class Capacity:
         """Return the count of a shape before any charge: the pods that fit on each node, >= 0, and the order of
         filling.
         """
-        takes, admits = self._takes[shape], self._admits[shape]
-        requested = takes > 0
+        requests, admits = self._pod_requests[shape], self._admitting_nodes[shape]
+        requested = requests > 0
         counts = (
-            (self.free[:, requested] // takes[requested]).min(axis=1)
+            (self.free[:, requested] // requests[requested]).min(axis=1)
             if requested.any()
             else np.full(len(self.free), _NO_BOUND)
         )
@@ -285,7 +293,7 @@ class Capacity:
         rows = np.flatnonzero(counts)
         if self._fullest_first:
             rows = rows[np.argsort(counts[rows], kind="stable")]
-        needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
+        needs = tuple((column, amount) for column, amount in enumerate(requests.tolist()) if amount > 0)
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _CurrentCount) -> int:
@@ -303,7 +311,7 @@ class Capacity:
             now.changed[row] = fits
             now.total += fits - before
             if fits > before:
-                now.grew.append(row)  # `take` may have passed this node already
+                now.grew.append(row)  # `charge` may have passed this node already
         return fits
 
     def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:

@@ -47,10 +47,10 @@ class Reason(Enum):
     NEEDS_MORE = "NeedsMore"  # it would not fit even if every elastic worker left
     OVER_QUOTA = "OverQuota"  # its min is more than its queue may ever have
     UNSCHEDULABLE = "Unschedulable"  # its scheduler cannot bind it now, or has left its room unused
-    # Of everybody.
+    # Hold or shrink, of all jobs at once.
     STALE = "StaleSnapshot"  # a list failed, is too old, or does not describe its queue readably
     NODES_UNREADY = "NodesUnready"  # too many nodes are lost to trust the observation
-    CLOCK_JUMPED = "ClockJumped"  # nothing is changed in the next two rounds
+    CLOCK_JUMPED = "ClockJumped"  # a clock has jumped: two looks change nothing
     ALL_PAUSED = "AllPaused"  # an admin has stopped all changes
     RELEASED = "Released"  # an admin takes back everything that is lent
 

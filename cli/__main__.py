@@ -16,8 +16,9 @@ from turnout.cli.verb_support.cluster_flags import VerbParser, add_verb
 from turnout.cli.verb_support.run_verb import BadArgument
 from turnout.kube.version import add_version
 
-# Whose `add` makes which commands, in the order of the help. Only those of the command that is asked for are imported.
-ROOMS = (
+# The commands and the module whose `add` makes them, in the order of the help. Only the module of the command that is
+# asked for is imported.
+VERB_MODULES = (
     (("check",), "turnout.cli.check.command"),
     (("jobs",), "turnout.cli.verbs.jobs"),
     (("describe",), "turnout.cli.verbs.describe"),
@@ -44,7 +45,7 @@ ROOMS = (
     (("demo",), "turnout.cli.verbs.demo"),
 )
 OWN = ("completion",)  # it is about all the others
-COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
+COMMANDS = frozenset([*OWN, *(name for names, _ in VERB_MODULES for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
     ("See the cluster", ("page", "queues", "top", "topology", "nodes", "usage", "version")),
@@ -133,9 +134,9 @@ def parser(word: str = "") -> argparse.ArgumentParser:
     top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
     commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=VerbParser)
-    rooms = [room for verbs, room in ROOMS if word in verbs]
-    for room in rooms if rooms or word in OWN else [room for _, room in ROOMS]:
-        import_module(room).add(commands)
+    modules = [module for verbs, module in VERB_MODULES if word in verbs]
+    for module in modules if modules or word in OWN else [module for _, module in VERB_MODULES]:
+        import_module(module).add(commands)
     completion = add_verb(
         commands,
         "completion",

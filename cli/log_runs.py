@@ -22,7 +22,7 @@ class Run:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The run among all runs of a worker."""
+        """What tells this run from all other runs of a worker: (uid of the pod, restarts before it)."""
         return self.uid, self.number
 
 

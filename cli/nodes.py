@@ -52,7 +52,9 @@ def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
     try:
         record = record_of(node)
     except BadNodeRecord as error:
-        return NodeRow(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
+        return NodeRow(
+            name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record cannot be read: {error}"
+        )
     if record is None:
         return NodeRow(name, BY_HAND, tainted) if tainted else None
     first = record.proofs[0] if record.proofs else None
@@ -107,14 +109,15 @@ def listing(node_rows: Sequence[NodeRow]) -> Listing[NodeRow]:
 
 def _why(row: NodeRow) -> str:
     text = ": ".join(part for part in (row.reason, row.evidence) if part)
-    who = f"says {', '.join(row.pods)}; judged by {', '.join(row.by)}" if row.pods else ""
+    who = f"reported by {', '.join(row.pods)}; decided by {', '.join(row.by)}" if row.pods else ""
     return " — ".join(part for part in (text, who) if part)
 
 
 def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
-    """Return the patch that removes the taint from a node and records that all reports until now are handled.
+    """Return the patch that removes the taint with this key from a node, whoever set it.
 
-    node: its object. key: of the taint. now_s: since 1970. Raises NotTainted if the node does not have it.
+    The patch also records that all reports until now are handled. node: its object. now_s: since 1970. Raises
+    NotTainted if the node does not have it.
     """
     name = node["metadata"]["name"]
     try:

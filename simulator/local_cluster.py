@@ -171,7 +171,7 @@ async def local_cluster(
     kubeconfig: a file to write for its API, None for none. port: of the API, 0 for any. pace: of its kubelet, None for
     no kubelet. processes: a folder for the files of pods, which then run their commands; None: they run nothing.
     listening: a bound socket to use instead of a port. token: which callers of the API must send, "" for a new one.
-    images: that pods can pull, None for any. Without `pace`, `processes` and `images` do not count. Raises OSError if
+    images: that pods can pull, None for any. `processes` and `images` are ignored if `pace` is None. Raises OSError if
     the port is in use, or the kubeconfig cannot be written.
     """
     pod_logs = PodLogs()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hack.docs.__main__ import repository_files
-from hack.docs.stage import foreign_resources, placed, stage, with_own_worker
+from hack.docs.stage import foreign_resources, placed, stage, with_local_search_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = tomllib.loads((ROOT / "hack/docs/zensical.toml").read_text())
@@ -85,7 +85,7 @@ def test_where_links_of_a_page_lead_on_the_site(path, before, after, files):
     ],
 )
 def test_search_without_a_server_runs_a_script_of_ours(page, way):
-    html = with_own_worker(page, '<script src="https://cdn.example.com/iframe-worker/shim"></script>')
+    html = with_local_search_worker(page, '<script src="https://cdn.example.com/iframe-worker/shim"></script>')
     assert html == f'<script src="{way}"></script>'
     assert foreign_resources(html) == []
 

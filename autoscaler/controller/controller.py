@@ -19,9 +19,9 @@ from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
-from turnout.autoscaler.reporting.decision_log import Decisions
+from turnout.autoscaler.reporting.decision_log import LastDecisions
 from turnout.autoscaler.reporting.forecast import Ended, ForecastCache
-from turnout.autoscaler.scaling.resize_cost import notes_of
+from turnout.autoscaler.scaling.resize_cost import resize_annotations
 from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.client.clock import Clock, SteadyTime
 
@@ -45,34 +45,35 @@ class DecisionReporter(Protocol):
 class AutoscalerController:
     """The decisions of one leader.
 
-    view: filled by `informers`. journal: the decision log, None for none. time: the wall clock with its jumps. memory:
-    the leader memory, None for none. gang_mins: the writer of minCount, None if PodGroups are left alone. observation,
-    steps: of the last decision; None and empty before.
+    cache: filled by `informers`. decision_log: None for none. time: the wall clock with its jumps. memory: the leader
+    memory, None for none. gang_mins: the writer of minCount, None if PodGroups are left alone. observation, steps: of
+    the last decision; None and empty before.
     """
 
     def __init__(
         self,
-        view: Cache,
+        cache: Cache,
         informers: AutoscalerInformers,
         scale_writer: ScaleWriter,
         policy: Policy,
         clock: Clock,
         reporter: DecisionReporter,
         metrics: Metrics,
-        journal: DecisionLogWriter | None = None,
+        decision_log: DecisionLogWriter | None = None,
         time: SteadyTime | None = None,
         memory: MemoryWriter | None = None,
         gang_mins: GangMinWriter | None = None,
     ) -> None:
         """Prepare the controller; `run` starts it. The class docstring explains the arguments."""
-        self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
+        self._cache, self._informers, self._scale_writer, self._policy = cache, informers, scale_writer, policy
         self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._forecasts, self._memory, self._gang_mins = journal, ForecastCache(), memory, gang_mins
-        self._decisions = Decisions()
+        self._decision_log, self._memory, self._gang_mins = decision_log, memory, gang_mins
+        self._forecasts = ForecastCache()
+        self._decisions = LastDecisions()
         self._idle_room = IdleRoom(policy.idle_before_growth_s)
         self._promises = Promises(policy.promise_s)
-        self._unused_room = UnusedRoom(policy.bind_s, view.started)
+        self._unused_room = UnusedRoom(policy.bind_s, cache.started)
         self._reported_faults: dict[JobKey, str] = {}
         self._reported_annotations: dict[JobKey, tuple[str, ...]] = {}
         self._reported_queue_names: dict[JobKey, str] = {}
@@ -86,7 +87,7 @@ class AutoscalerController:
         The metrics show a leader meanwhile. At the end the usage so far goes to the decision log.
         """
         self._metrics.leading.set(1)
-        self._view.forget_written()
+        self._cache.forget_written()
         try:
             await self._restore_memory()
             while True:
@@ -102,8 +103,8 @@ class AutoscalerController:
                 await self._clock.sleep(min(max(GATHER_S, took_s), MAX_GATHER_S))
         finally:
             now_s = self._time.now().now_s
-            if (usage := self._metrics.usage.take_lines(now_s)) and self._journal is not None:
-                self._journal.note(now_s, self.steps, usage)
+            if (usage := self._metrics.usage.take_lines(now_s)) and self._decision_log is not None:
+                self._decision_log.note(now_s, self.steps, usage)
             self._metrics.leading.set(0)
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
@@ -139,8 +140,8 @@ class AutoscalerController:
         monotonic clock. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at all.
         """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
-        observation = self._view.observation(now_s, age_s, complete, monotonic_s)
-        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
+        observation = self._cache.observation(now_s, age_s, complete, monotonic_s)
+        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._cache.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle_room, self._promises, self._unused_room):
             observation = each.update(observation, monotonic_s)
@@ -151,9 +152,9 @@ class AutoscalerController:
 
         now_s: seconds since 1970.
         """
-        new_steps, usage = self._decisions.new(steps), self._metrics.usage.due_lines(now_s)
-        if (new_steps or usage) and self._journal is not None:
-            self._journal.note(now_s, steps, usage)
+        new_steps, usage = self._decisions.changed(steps), self._metrics.usage.due_lines(now_s)
+        if (new_steps or usage) and self._decision_log is not None:
+            self._decision_log.note(now_s, steps, usage)
         for step in new_steps:
             self._reporter.report_decision(step)
 
@@ -166,13 +167,13 @@ class AutoscalerController:
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
-        def notes(step: Step) -> dict[str, str]:
-            return notes_of(jobs[step.key].job, step, self._policy, now_s)
+        def annotations_of(step: Step) -> dict[str, str]:
+            return resize_annotations(jobs[step.key].job, step, self._policy, now_s)
 
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
+        return await self._scale_writer.carry_out(steps, self._cache.raw, annotations_of, now_s, leaving)
 
     async def _correct_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
         """Write the minCount of native PodGroups whose jobs keep their size. A dry run writes none.
@@ -181,7 +182,7 @@ class AutoscalerController:
         """
         if self._gang_mins is None or self._scale_writer.dry_run:
             return
-        raw = self._view.raw
+        raw = self._cache.raw
 
         def changes(key: JobKey) -> bool:
             return key in changing or key not in raw or self._scale_writer.is_overwritten(key, raw[key])
@@ -196,7 +197,7 @@ class AutoscalerController:
         """
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
-            self._view.restore_terms(memory.terms)
+            self._cache.restore_terms(memory.terms)
             self._unused_room.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
@@ -206,7 +207,7 @@ class AutoscalerController:
         """
         if self._memory is None or self._scale_writer.dry_run:
             return
-        terms = self._view.lent_terms(growing)
+        terms = self._cache.lent_terms(growing)
         memory = Memory(terms, self._unused_room.strikes(self._clock.monotonic()))
         await self._memory.write_changes(memory, now_s)
 
@@ -215,23 +216,23 @@ class AutoscalerController:
 
         Each is reported again only when its text changes.
         """
-        for key, why in self._view.faults.items():
+        for key, why in self._cache.faults.items():
             if self._reported_faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._reported_faults = dict(self._view.faults)
-        for key, names in self._view.unknown.items():
+        self._reported_faults = dict(self._cache.faults)
+        for key, names in self._cache.unknown.items():
             if self._reported_annotations.get(key) != names:
                 self._reporter.report_unknown_annotations(key, names)
-        self._reported_annotations = dict(self._view.unknown)
-        for key, why in self._view.ungranted.items():
+        self._reported_annotations = dict(self._cache.unknown)
+        for key, why in self._cache.ungranted.items():
             if self._reported_queue_names.get(key) != why:
                 log.warning("queue_not_granted", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._reported_queue_names = dict(self._view.ungranted)
+        self._reported_queue_names = dict(self._cache.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
         """Yield (uid, queue, object) of the readable jobs that have ended and still exist."""
-        for uid, job in self._view.jobs.items():
-            if job.lifecycle is JobLifecycle.DONE and (raw := self._view.raw.get(job.key)) is not None:
+        for uid, job in self._cache.jobs.items():
+            if job.lifecycle is JobLifecycle.DONE and (raw := self._cache.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.autoscaler.model import Step
-from turnout.autoscaler.reporting.decision_log import Decisions, UsageLine, encode_decisions, encode_usage
+from turnout.autoscaler.reporting.decision_log import LastDecisions, UsageLine, encode_decisions, encode_usage
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -34,7 +34,7 @@ class DecisionLogWriter:
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         """Prepare the writer; `with` starts its thread. path: of the log, opened by the thread."""
         self._path, self._max_bytes = path, max_bytes
-        self._decisions = Decisions()
+        self._decisions = LastDecisions()
         self._queue: queue.Queue[_Entry | None] = queue.Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="decision-log", daemon=True)
         self._file: int | None = None
@@ -95,10 +95,10 @@ class DecisionLogWriter:
         if self._file is None:
             self._open()
         usage_bytes = encode_usage(usage)
-        lines = encode_decisions(self._decisions.new(steps), now_s) + usage_bytes
+        lines = encode_decisions(self._decisions.changed(steps), now_s) + usage_bytes
         if self._bytes and self._bytes + len(lines) > self._max_bytes:
             self._rotate()
-            lines = encode_decisions(self._decisions.new(steps), now_s) + usage_bytes
+            lines = encode_decisions(self._decisions.changed(steps), now_s) + usage_bytes
         self._put(lines)
 
     def _open(self) -> None:
@@ -135,7 +135,7 @@ class DecisionLogWriter:
 
     def _close(self) -> None:
         """Close the file, if it is open. The next write contains the decision on every job. Raises OSError."""
-        self._decisions = Decisions()
+        self._decisions = LastDecisions()
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)

@@ -50,12 +50,12 @@ _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
 class Refs:
     """References to the objects that Events and pod annotations are about, as the cache knows them."""
 
-    def __init__(self, view: Cache) -> None:
-        self._view = view
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
 
     def job(self, key: JobKey) -> ObjectRef | None:
         """Return the reference to a job or unmanaged gang, for Events; None if it is deleted."""
-        identity = self._view.about(key)
+        identity = self._cache.about(key)
         if identity is None:
             return None
         kind, version, uid = identity
@@ -63,13 +63,13 @@ class Refs:
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
         """Yield references to the pods that leave by a step; nothing if the job grows or is deleted."""
-        for pod in self._view.leaving_pods(step.key, step.target):
+        for pod in self._cache.leaving_pods(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
-    def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
+    def annotations(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
         """Return pod name -> annotations of a job's pods; {} for an unknown job."""
-        return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
+        return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._cache.pods_of(key)}
 
 
 class DecisionEvents:

@@ -30,7 +30,7 @@ TOGETHER = 16  # writes that run at the same time
 _MAX_REMEMBERED = 1_000  # PodGroups with refusals or failures that may be deleted
 
 
-class View(Protocol):
+class GangUses(Protocol):
     """What the writer needs to know of PodGroups and pods."""
 
     native: NativeGangs
@@ -60,9 +60,9 @@ class GangMinReport:
 class GangMinWriter:
     """The writer of minCount. report: receives the outcome of each write, and each obstacle to one."""
 
-    def __init__(self, calls: Calls, view: View, report: Callable[[GangMinReport], None]) -> None:
+    def __init__(self, calls: Calls, gang_uses: GangUses, report: Callable[[GangMinReport], None]) -> None:
         """Start without failures. The class docstring explains `report`."""
-        self._calls, self._view, self._report = calls, view, report
+        self._calls, self._gang_uses, self._report = calls, gang_uses, report
         self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> time of the last refused write
         self._failures: dict[str, tuple[int, float]] = {}  # uid -> consecutive failures, and time of the last
         self._corrected: dict[str, int] = {}  # uid of a PodGroup without our annotations -> the last minCount written
@@ -70,13 +70,17 @@ class GangMinWriter:
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Return "" if the job may shrink now: every write succeeded, was not needed, is not ours to make (an obstacle,
-        which is reported), or was refused now or within the last REFUSAL_PAUSE_S. Else return the outcome of the first
-        write for which the shrink has to wait, and make no further write: Conflict, Refused (the server did not answer)
-        or NotLeading. After MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds
-        since 1970.
+        Return "" if the job may shrink now. Then for each PodGroup:
+
+        - the write has succeeded or was not needed;
+        - or an obstacle forbids it, which is reported;
+        - or the API server refuses it, now or within the last REFUSAL_PAUSE_S;
+        - or it has failed MAX_CONSECUTIVE_FAILURES times.
+
+        Else return Conflict, Refused (the server did not answer) or NotLeading: the shrink waits, and no further write
+        is made. now_s: seconds since 1970.
         """
-        for use in self._view.group_uses(key, size):
+        for use in self._gang_uses.group_uses(key, size):
             min_count = min_of_shrink(use)
             if min_count is None:
                 continue
@@ -104,7 +108,7 @@ class GangMinWriter:
 
         changes: returns True for a job whose size is about to change; its PodGroups wait. now_s: seconds since 1970.
         """
-        uses = self._view.settled_uses(changes)
+        uses = self._gang_uses.settled_uses(changes)
         for at in range(0, len(uses), TOGETHER):
             await asyncio.gather(*(self._correct_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
         self._forget_deleted()
@@ -126,7 +130,7 @@ class GangMinWriter:
             self._corrected[uid] = min_count
         _, failed_s = self._failures.get(uid, (0, float("-inf")))
         if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, min_count, now_s):
-            self._view.native.check_again([(use.group.namespace, use.group.name)])
+            self._gang_uses.native.check_again([(use.group.namespace, use.group.name)])
 
     def _is_refused(self, uid: str, now_s: float) -> bool:
         """Return True for REFUSAL_PAUSE_S after a refused write of a PodGroup. uid: of the PodGroup. now_s: since 1970.
@@ -173,7 +177,7 @@ class GangMinWriter:
         """Store the PodGroup that the API server has returned, before the watch shows it. answer: its JSON."""
         group = json.loads(answer)
         if group.get("metadata", {}).get("name"):
-            self._view.native.put_group(group)
+            self._gang_uses.native.put_group(group)
 
     def _report_write(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
         """Pass the outcome of a write, or a skipped write, to `report`. use: the PodGroup and its pods. reason,
@@ -189,7 +193,7 @@ class GangMinWriter:
         tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._corrected)
         if sum(map(len, tables)) <= _MAX_REMEMBERED:
             return
-        known = self._view.native.uids()
+        known = self._gang_uses.native.uids()
         for table in tables:
             for uid in [uid for uid in table if uid not in known]:
                 table.pop(uid)

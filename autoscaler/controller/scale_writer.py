@@ -35,7 +35,7 @@ TOGETHER = 16  # writes that run at the same time
 MAX_CONSECUTIVE_CONFLICTS = 5  # of one job; then it counts as refused, and other jobs give workers
 MAX_GROWTHS = 128  # that are written of one decision, so that jobs that begin to wait are served soon
 Object = Mapping[str, Any]
-NotesOf = Callable[[Step], Mapping[str, str]]
+AnnotationsOf = Callable[[Step], Mapping[str, str]]
 
 
 async def _not_confirmed() -> bool:
@@ -142,7 +142,7 @@ class ScaleWriter:
         report_outcome: Callable[[Step, str], None],
         dry_run: bool = True,
         confirm_lease: Callable[[], Awaitable[bool]] = _not_confirmed,
-        on_written: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
+        on_written: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _annotations: None,
         before_shrink: Callable[[JobKey, int, float], Awaitable[str]] = _no_gang,
     ) -> None:
         """Start without refusals. The class docstring explains the arguments."""
@@ -176,15 +176,15 @@ class ScaleWriter:
         self,
         steps: Iterable[Step],
         raw: Mapping[JobKey, Object],
-        notes: NotesOf,
+        annotations_of: AnnotationsOf,
         now_s: float,
         leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
     ) -> int:
         """Write the changes, shrinks first. Return the number of resized jobs.
 
-        steps: of every job. raw: all jobs. notes: returns the annotations to write on a changed job. leaving: returns
-        the names of the pods that leave by a shrink. At most MAX_GROWTHS growths are written; the next decision makes
-        the others, if they still fit. A job whose size a person has changed is not resized in this call. Lost
+        steps: of every job. raw: all jobs. annotations_of: returns the annotations to write on a changed job. leaving:
+        returns the names of the pods that leave by a shrink. At most MAX_GROWTHS growths are written; the next decision
+        makes the others, if they still fit. A job whose size a person has changed is not resized in this call. Lost
         ScalePlans are created again, and manual sizes are noted on their jobs. now_s: seconds since 1970.
         """
         steps = list(steps)
@@ -195,7 +195,7 @@ class ScaleWriter:
         resized_jobs = 0
         for batch in _batches(changes):
             writes = (
-                self._write_safely(step.key, raw, now_s, self._try_resize(step, leaving, raw, notes, now_s))
+                self._write_safely(step.key, raw, now_s, self._try_resize(step, leaving, raw, annotations_of, now_s))
                 for step in batch
             )
             resized_jobs += sum(await asyncio.gather(*writes))
@@ -243,8 +243,8 @@ class ScaleWriter:
         if await self._term_to_write_with(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
-        notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
-        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": notes}
+        annotations = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
+        meta = {"resourceVersion": raw["metadata"]["resourceVersion"], "annotations": annotations}
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.media_type, FIELD_MANAGER)
         except CallError as error:
@@ -267,14 +267,14 @@ class ScaleWriter:
         step: Step,
         leaving: Callable[[Step], tuple[str, ...]],
         jobs: Mapping[JobKey, Object],
-        notes: NotesOf,
+        annotations_of: AnnotationsOf,
         now_s: float,
     ) -> bool:
         """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds. Return True if
         it was written.
 
         The outcome is reported, unless the job is deleted or a retry is not due. leaving: returns the names of leaving
-        pods. jobs: all objects. notes: returns the annotations to write. now_s: seconds since 1970.
+        pods. jobs: all objects. annotations_of: returns the annotations to write. now_s: seconds since 1970.
         """
         raw = jobs.get(step.key)
         if self.dry_run:
@@ -282,7 +282,7 @@ class ScaleWriter:
         elif raw is not None and (term := await self._term_to_write_with(raw, now_s)) is None:
             self._report_outcome(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
-            annotations = {**notes(step), labels.TERM: str(term)}
+            annotations = {**annotations_of(step), labels.TERM: str(term)}
             names = leaving(step)
             shrinks = step.target < step.current
             if shrinks and (outcome := await self._before_shrink(step.key, step.target, now_s)):
@@ -290,7 +290,7 @@ class ScaleWriter:
                 return False
 
             def change(of: Object) -> Change:
-                return with_notes(self._kinds[step.key.kind].change(of, step.target, names), annotations)
+                return with_annotations(self._kinds[step.key.kind].change(of, step.target, names), annotations)
 
             if await self._write(step, raw, change, now_s):
                 self._on_written(step.key, annotations)
@@ -442,8 +442,8 @@ def _batches(steps: list[Step]) -> Iterator[list[Step]]:
             yield ordered[first : first + TOGETHER]
 
 
-def with_notes(change: Change, notes: Mapping[str, str]) -> Change:
-    """Return a copy of a change that also writes these annotations on the job. notes: annotation -> value."""
+def with_annotations(change: Change, annotations: Mapping[str, str]) -> Change:
+    """Return a copy of a change that also writes these annotations on the job. annotations: annotation -> value."""
     body = json.loads(json.dumps(change.body))
-    body["metadata"].setdefault("annotations", {}).update(notes)
+    body["metadata"].setdefault("annotations", {}).update(annotations)
     return replace(change, body=body)

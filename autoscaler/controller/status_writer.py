@@ -105,16 +105,18 @@ class StatusWriter:
             return
         del self._last_data[queue]
 
-    async def _annotate_pod(self, annotations: PodAnnotations) -> None:
-        """Write the annotations that one pod lacks. A failure is logged; a deleted pod is ignored."""
-        path = f"/api/v1/namespaces/{annotations.namespace}/pods/{annotations.name}"
-        body = {"metadata": {"annotations": dict(annotations.notes)}}
+    async def _annotate_pod(self, missing: PodAnnotations) -> None:
+        """Write the annotations that one pod lacks, or has with another value. A failure is logged; a deleted pod is
+        ignored.
+        """
+        path = f"/api/v1/namespaces/{missing.namespace}/pods/{missing.name}"
+        body = {"metadata": {"annotations": dict(missing.annotations)}}
         try:
             await self._store.patch(path, body, MERGE, FIELD_MANAGER)
         except NotFound:
             return  # deleted before it was annotated
         except CallError as error:
-            log.info("pod_not_marked", extra={"pod": f"{annotations.namespace}/{annotations.name}", "why": str(error)})
+            log.info("pod_not_marked", extra={"pod": f"{missing.namespace}/{missing.name}", "why": str(error)})
 
     def _path(self, name: str) -> str:
         """Return the path of a ConfigMap by its name."""

@@ -27,7 +27,7 @@ from turnout.autoscaler.node_faults.model import (
     Record,
     TaintRules,
 )
-from turnout.autoscaler.node_faults.taint_policy import judge
+from turnout.autoscaler.node_faults.taint_policy import plan_taints
 from turnout.kube import labels, node_health
 from turnout.kube.backoff import RetryPauses
 from turnout.kube.client.apply import MERGE
@@ -85,7 +85,7 @@ class TaintWriter:
         """Decide and write until cancelled: after each news, and at least every LOOK_EACH_S."""
         while True:
             self._news.clear()
-            await self.turn()
+            await self.run_once()
             try:
                 async with asyncio.timeout(LOOK_EACH_S):
                     await self._news.wait()
@@ -93,7 +93,7 @@ class TaintWriter:
                 continue
             await self._clock.sleep(GATHER_S)
 
-    async def turn(self) -> int:
+    async def run_once(self) -> int:
         """Decide and write once, unless the wall clock has just jumped. Return the number of changed nodes."""
         moment = self._time.now()
         return 0 if moment.jumped_s else await self.look(moment.now_s)
@@ -108,7 +108,7 @@ class TaintWriter:
             if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._written_steps[name]
         state = self._fault_reports.state({name: step for name, (step, _) in self._written_steps.items()})
-        plan = judge(state, self._rules, now_s)
+        plan = plan_taints(state, self._rules, now_s)
         self._reporter.report_plan(state, self._fault_reports.faults, plan)
         self._fault_reports.forget(now_s - self._rules.fresh_s)
         changed_nodes = 0
@@ -120,7 +120,7 @@ class TaintWriter:
     async def _carry_out(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         """Carry out one step on a node, and report its outcome. Return True if the node was changed.
 
-        decided_on: the node as it was decided on. at_s: now by the monotonic clock. A dry run only reports, each new
+        decided_on: the node's state at the decision. at_s: now by the monotonic clock. A dry run only reports, each new
         plan once. After the outcome Refused the node pauses.
         """
         if self.dry_run:
@@ -130,7 +130,8 @@ class TaintWriter:
                 self._reporter.report_outcome(step, "DryRun")
             return False
         try:
-            outcome = await self._write(step, decided_on)
+            await self._write(step, decided_on)
+            outcome = "Written"
         except NotLeading:
             outcome = "NotLeading"
         except (Conflict, NotFound):
@@ -145,11 +146,12 @@ class TaintWriter:
             self._written_steps[step.node] = step, at_s
         return outcome == "Written"
 
-    async def _write(self, step: NodeStep, decided_on: NodeEntry) -> str:
-        """Write a step to the node, which must still be as it was decided on. Return the outcome: Written or Conflict.
+    async def _write(self, step: NodeStep, decided_on: NodeEntry) -> None:
+        """Write a step to the node.
 
-        Raises CallError, which is Conflict for a change between the read and the write and NotFound for a deleted node,
-        or DecodeError for an answer that is no JSON. decided_on: the node as it was decided on.
+        Raises Conflict, with nothing written, if the node is no longer as in `decided_on`, or if it changes between our
+        read and our write; NotFound if it is deleted, another CallError if a call fails, and DecodeError for an answer
+        that is no JSON. decided_on: the node's state at the decision.
         """
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))
@@ -159,12 +161,11 @@ class TaintWriter:
             decided_on.tainted,
             decided_on.record,
         ):
-            return "Conflict"
+            raise Conflict("PATCH", path, 409, "the node has changed since the decision")
         taints = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
-        notes = {labels.NODE_RECORD: None if step.record is None else model.record_text(step.record)}
-        body = node_health.node_patch(node, notes, None if is_tainted == step.taints else taints)
+        annotations = {labels.NODE_RECORD: None if step.record is None else model.record_text(step.record)}
+        body = node_health.node_patch(node, annotations, None if is_tainted == step.taints else taints)
         await self._nodes.patch(path, body, MERGE, FIELD_MANAGER)
-        return "Written"
 
 
 def _read_record(node: dict[str, Any]) -> Record | None:

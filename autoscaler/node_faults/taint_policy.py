@@ -35,7 +35,7 @@ _NETWORK = "network"  # prefix of the causes of faults of the network
 _STATES_WITHOUT_OUR_TAINT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)
 
 
-def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
+def plan_taints(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
     """Return the steps for nodes, and the reports without effect.
 
     Steps that leave a node without a taint come first, then the others; in each part by the time of the first failed

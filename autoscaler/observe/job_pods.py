@@ -154,9 +154,9 @@ def _any(pod: PodShape, template: PodShape) -> bool:
 def workers(identity: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
     """Return the workers of a job by index.
 
-    If indexes have gaps (`index_is_order`), the workers are numbered anew from 0 in their order, terminating ones last.
-    identity: how the job's kind labels pods. pods: its workers' pods. row: returns the row of a node by its name, None
-    for "".
+    For a kind whose indexes may have gaps (`identity.index_is_order`), the workers are numbered anew from 0 in their
+    order, terminating ones last. identity: how the job's kind labels pods. pods: its workers' pods. row: returns the
+    row of a node by its name, None for "".
     """
     pods_as_workers = [
         Worker(

@@ -3,9 +3,9 @@
 A leader trusts the annotations that it has written itself. Earlier ones count only if neither the clock, nor the job's
 age, nor its first worker contradicts them.
 
-Lent workers are held on the terms of the time when they were lent. A raised min, changed sizes or unreadable
-annotations do not make a borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. The
-next leader reads the terms from leader memory, and our annotations from the jobs.
+While workers are lent, the min, sizes and annotations count that the job had when they were lent. A raised min, changed
+sizes or unreadable annotations do not make a borrowed worker the owner's own. Such changes count as soon as nothing is
+lent any more. The next leader reads the terms from leader memory, and our annotations from the jobs.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class JobReader:
         """Store in `faults` why a job cannot be read. error: raised by its kind, or any other exception."""
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
-    def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
-        """Store the OUR_ANNOTATIONS that we have written on a job; the other `notes` are ignored.
+    def store_written_annotations(self, uid: str, annotations: Mapping[str, str]) -> None:
+        """Store the OUR_ANNOTATIONS that we have written on a job; the other `annotations` are ignored.
 
         From now on `read` uses these values in place of those in the object, which may be older. uid: of the job.
         """
-        self._written_annotations[uid] = {each: notes[each] for each in OUR_ANNOTATIONS if each in notes}
+        self._written_annotations[uid] = {each: annotations[each] for each in OUR_ANNOTATIONS if each in annotations}
 
     def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
         """Return uid -> the terms to keep in the leader memory: of jobs above the min of their terms, and of growing

@@ -99,7 +99,11 @@ def _free_devices(observation: Observation) -> Iterator[tuple[str, str, int]]:
     that it limits. Resources without a "/" in their name, such as cpu, are left out.
     """
     room = observation.room
-    usable = np.logical_or.reduce([*room.admits.values()]) if room.admits else np.zeros(len(room.free), dtype=np.bool_)
+    usable = (
+        np.logical_or.reduce([*room.admitting_nodes.values()])
+        if room.admitting_nodes
+        else np.zeros(len(room.free), dtype=np.bool_)
+    )
     for column, resource in enumerate(room.names):
         if "/" in resource:  # a device: no job restarts for CPUs
             yield NODES, resource, int(np.maximum(room.free[usable, column], 0).sum())

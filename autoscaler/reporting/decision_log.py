@@ -150,13 +150,13 @@ def _decision_line(step: Step, at: str) -> DecisionLine:
     return DecisionLine(at, str(step.key), step.reason.value, step.current, step.target, step.detail, beneficiary)
 
 
-class Decisions:
+class LastDecisions:
     """The last decision on each job, to find the decisions that are new."""
 
     def __init__(self) -> None:
         self._last: dict[JobKey, Step] = {}
 
-    def new(self, steps: Iterable[Step]) -> list[Step]:
+    def changed(self, steps: Iterable[Step]) -> list[Step]:
         """Return the steps that differ from the last ones in reason or size, and remember all steps for the next call.
 
         steps: of all jobs; a job without a step is forgotten. A step that differs only in its detail is not returned.

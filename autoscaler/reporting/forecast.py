@@ -2,12 +2,12 @@
 
 Nobody knows when a job ends. Each future draws an end for every running job from the run times of its queue, and starts
 waiting jobs in order on whole nodes and within quotas. The earliest, the middle and the latest start over all futures
-are reported: one start in thirteen is earlier than the first, one later than the last. The draws depend on the jobs
-only, so an estimate changes only with its inputs.
+are reported. The real start is before the earliest with a probability of 1/13, and after the latest with 1/13. The
+draws depend on the jobs only, so an estimate changes only with its inputs.
 
 A job that has run longer than all known jobs, or whose queue has no finished job, is expected to run as long again as
-it has run: in three of five cases within a quarter and four times of that. This is a guess. To bound the cost, only the
-first ends are simulated, and of jobs with the same request only the first is tried.
+it has run: with a probability of 3/5 it runs on for between 1/4 and 4 times its present age. This is a guess. To bound
+the cost, only the first ends are simulated, and of jobs with the same request only the first is tried.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _room_after_shrinks(observation: Observation, shrinking: Collection[str], se
     else:
         room = observation.room.copied()
         for shape, shape_rows in rows_of_shape.items():
-            room.give(shape, shape_rows)
+            room.release(shape, shape_rows)
     free_room = FreeRoom(room, quota)
     for each in served:
         free_room.reserve(_request(each))
@@ -452,7 +452,7 @@ class DemandGroup:
             return None
         reserved: PodCharges = []
         for shape, pods in request.pods:
-            charges = room.take(shape, pods)
+            charges = room.charge(shape, pods)
             if charges is None:
                 for charged_shape, charged in reserved:
                     room.undo(charged_shape, charged)

@@ -137,11 +137,11 @@ FIRST, MIN, ELASTIC = "100", "50", "0"
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """Annotations that one pod lacks."""
+    """Annotations that one pod lacks, or has with another value."""
 
     namespace: str  # of the pod
     name: str  # of the pod
-    notes: tuple[tuple[str, str], ...]  # (annotation, value), by annotation
+    annotations: tuple[tuple[str, str], ...]  # (annotation, value), by annotation
 
 
 def worker_annotations(index: int, minimum: int) -> dict[str, str]:
@@ -164,33 +164,35 @@ class AnnotatedJobs:
     def __init__(self) -> None:
         self._done: dict[JobKey, JobState] = {}
 
-    def missing(
-        self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
+    def missing_annotations(
+        self, jobs: Iterable[JobState], annotations: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
     ) -> Iterator[PodAnnotations]:
-        """Yield the annotations that pods of these jobs lack. Consume the whole iterator: else the jobs after the last
-        one that it has reached are checked again.
+        """Yield the annotations that pods of these jobs lack, or have with another value.
 
-        A job whose state is the same object as in the last call, and that lacked nothing, is skipped. notes: returns
-        pod name -> annotations of a job's pods.
+        A job whose state is the same object as in the last call, and that lacked nothing, is skipped. A caller that
+        stops early only causes the remaining jobs to be checked again at the next call. annotations: returns pod name
+        -> annotations of a job's pods.
         """
         before, self._done = self._done, {}
         for each in jobs:
             key = each.job.key
-            lacking = [] if before.get(key) is each else list(missing_annotations_of(each, notes(key)))
+            lacking = [] if before.get(key) is each else list(missing_annotations_of(each, annotations(key)))
             if not lacking:
                 self._done[key] = each
             yield from lacking
 
 
-def missing_annotations_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[PodAnnotations]:
-    """Yield the annotations that the living workers of a job lack; nothing for a job that is not elastic.
+def missing_annotations_of(state: JobState, annotations: Mapping[str, Mapping[str, str]]) -> Iterator[PodAnnotations]:
+    """Yield, for each living worker of an elastic job, those of its `worker_annotations` that are missing or have
+    another value.
 
-    notes: pod name -> annotations of the job's pods. A pod that is missing there is skipped.
+    Nothing for a worker that lacks none, and for a job that is not elastic. annotations: pod name -> annotations of the
+    job's pods. A pod that is missing there is skipped.
     """
     if not state.job.elastic:
         return
     for index, worker in enumerate(state.living):
-        present = notes.get(worker.name)
+        present = annotations.get(worker.name)
         if present is None:
             continue
         missing = {

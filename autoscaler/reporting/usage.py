@@ -220,8 +220,8 @@ def idle_gpus(
 ) -> Mapping[tuple[str, str], float]:
     """Return (queue, reason) -> idle GPUs. Each reason is split among the queues in proportion to unused shares.
 
-    OTHER has the part that is in no unused share. steps: one for each job. free_gpus: GPUs on ready nodes that no pod
-    uses. policy_headroom: `Policy.headroom`, by resource.
+    The queue OTHER gets the part of each reason that is in no unused share. reason: the text of an IdleReason. steps:
+    one for each job. free_gpus: GPUs on ready nodes that no pod uses. policy_headroom: `Policy.headroom`, by resource.
     """
     unused = unused_shares(observation.queues, gpus)
     amounts = idle_by_reason(observation, steps, free_gpus, gpus, policy_headroom)

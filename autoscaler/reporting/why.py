@@ -395,12 +395,12 @@ def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[Bound
         if row != UNKNOWN_NODE:
             requests = dict(removed_shape.requests)
             free[row] += [requests.get(name, 0) for name in room.names]
-    takes = room.takes[shape]
-    requested = takes > 0
+    pod_requests = room.pod_requests[shape]
+    requested = pod_requests > 0
     if not requested.any():
-        return np.where(room.admits[shape], 1_000_000, 0)
-    fits = np.maximum((free[:, requested] // takes[requested]).min(axis=1), 0)
-    return np.where(room.admits[shape], fits, 0)
+        return np.where(room.admitting_nodes[shape], 1_000_000, 0)
+    fits = np.maximum((free[:, requested] // pod_requests[requested]).min(axis=1), 0)
+    return np.where(room.admitting_nodes[shape], fits, 0)
 
 
 def _without_map(tier: int, map_read: bool) -> Cause:

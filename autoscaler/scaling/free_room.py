@@ -171,7 +171,7 @@ class FreeRoom:
 
         pods: how many.
         """
-        if not self.quota.holds(pool.queue, pool.needs, pods) or self.room.take(pool.shape, pods) is None:
+        if not self.quota.holds(pool.queue, pool.needs, pods) or self.room.charge(pool.shape, pods) is None:
             return False
         self.quota.take(pool.queue, pool.needs, pods)
         return True
@@ -237,7 +237,7 @@ class FreeRoom:
         """
         all_charges: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
-            charges = self.room.take(shape, count) if rows is None else self.room.take_within(shape, count, rows)
+            charges = self.room.charge(shape, count) if rows is None else self.room.charge_on_rows(shape, count, rows)
             if charges is None:
                 for other, charged in all_charges:
                     self.room.undo(other, charged)
@@ -245,14 +245,23 @@ class FreeRoom:
             all_charges.append((shape, charges))
         return all_charges
 
-    def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
+    def release(self, pool: Pool, rows: Sequence[int]) -> None:
         """Give back what one worker of a pool takes on each of these node rows, also in the queue.
 
-        rows: a row may occur several times. sign: 1, or -1 to charge it again, even if it does not fit.
+        rows: a row may occur several times.
         """
         if rows:
-            self.room.give(pool.shape, rows, sign)
-            self.quota.take(pool.queue, pool.needs, -sign * len(rows))
+            self.room.release(pool.shape, rows)
+            self.quota.take(pool.queue, pool.needs, -len(rows))
+
+    def charge_rows(self, pool: Pool, rows: Sequence[int]) -> None:
+        """Charge one worker of a pool to each of these node rows and to the queue, even if it does not fit.
+
+        rows: a row may occur several times.
+        """
+        if rows:
+            self.room.charge_rows(pool.shape, rows)
+            self.quota.take(pool.queue, pool.needs, len(rows))
 
     def with_headroom(self, headroom: Mapping[str, int]) -> FreeRoom:
         """Return a copy with headroom charged to the nodes and to every queue. headroom: by resource."""

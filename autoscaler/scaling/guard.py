@@ -2,7 +2,7 @@
 
 This module also has the order of jobs, and the decision that all phases extend. An observation that cannot be trusted
 changes nothing. Jobs that no scheduler can bind, jobs of unreadable queues and jobs with workers without a node get
-their step before any room is shared out.
+their step before any room is shared out. Cooldowns, pauses of growth and spent budgets are in scale_up.py.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Preemptor:
                 break
         else:
             for unit in victims:
-                room.release(unit.state.pool, unit.rows, -1)
+                room.charge_rows(unit.state.pool, unit.rows)
             return None
         sizes: dict[JobKey, tuple[JobState, int]] = {}
         for unit in _needed_units(victims, request, room):
@@ -260,7 +260,7 @@ def _needed_units(victims: list[_Victim], request: CapacityRequest, room: FreeRo
     for _, units in groupby(reversed(victims), key=lambda unit: unit.state.job.key):
         units_of_job = list(units)  # the deepest first, as they were taken last
         while units_of_job:
-            room.release(units_of_job[0].state.pool, units_of_job[0].rows, -1)
+            room.charge_rows(units_of_job[0].state.pool, units_of_job[0].rows)
             if not room.fits(request):
                 room.release(units_of_job[0].state.pool, units_of_job[0].rows)
                 break

@@ -101,21 +101,21 @@ NEWER_S = 120.0
 _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
-def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
+def resize_annotations(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
     """Return annotation -> value that a resize writes on a job: its time, balance, conditions and, if measured, its
     curve.
 
     step: the resize. now_s: seconds since 1970.
     """
-    notes = {
+    annotations = {
         labels.RESIZED_AT: rfc3339(now_s),
         labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
         labels.SIZED_AT_START: "true" if step.at_start else "false",
         labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
     }
     if job.curve_measured and job.curve:
-        notes[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
-    return notes
+        annotations[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
+    return annotations
 
 
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:

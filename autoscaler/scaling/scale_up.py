@@ -171,7 +171,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
         job = each.job
         why = None if each.ready_to_grow else _not_ready_reason(each, now_s)
         if why is None and job.resize_budget.resized_s:
-            why = _delay_reason(each, policy, now_s)
+            why = _cooldown_or_budget_reason(each, policy, now_s)
         if why is None:  # thousands of equal jobs request the same unit
             why = refusals[each.next_growth] if each.next_growth in refusals else room.refusal(each.next_growth)
         if why is None:
@@ -312,7 +312,7 @@ def _not_ready_reason(state: JobState, now_s: float) -> _HoldReason | None:
     return None
 
 
-def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _HoldReason | None:
+def _cooldown_or_budget_reason(state: JobState, policy: Policy, now_s: float) -> _HoldReason | None:
     """Return (reason, detail) why a resized job must not grow yet: its cooldown, or a balance below 0. None if it may.
 
     now_s: seconds since 1970.

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from turnout.cli.demo import scenario
-from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
+from turnout.cli.demo.lending.driver import LendingDemoSettings, run_lending_demo
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.page import DemoPage, in_browser
 from turnout.cli.demo.scenario import (
@@ -50,7 +50,7 @@ from turnout.topology.fabric import Fabric, build
 from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY
 
-_PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
+_PACE = Pace(pull_s=0.02, stop_s=0.02)  # short: a demo does not wait for images
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map
 
 
@@ -344,8 +344,8 @@ async def play(part: str, show: Show, fast: bool, console: Console) -> None:
     if part != LENDING:
         await perform(replace(show, pause_s=0.0) if fast else show, Screen(console), page)
     if part != GANGS:
-        loan = LendingDemoSettings()
-        await lend(replace(loan, pause_s=_FAST_S) if fast else loan, LendingScreen(console), page)
+        settings = LendingDemoSettings()
+        await run_lending_demo(replace(settings, pause_s=_FAST_S) if fast else settings, LendingScreen(console), page)
     console.print()
     console.print("Try next:")
     for command, what in _NEXT:

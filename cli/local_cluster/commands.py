@@ -50,13 +50,13 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
     """Add the commands up, down and status."""
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     up = add_verb(verbs, "up", "start one in the background and print the KUBECONFIG to use", _UP)
-    _add_wishes(up)
+    _add_up_options(up)
     up.set_defaults(run=_up)
     add_verb(verbs, "down", "end it", (_DOWN,)).set_defaults(run=_down)
     add_verb(verbs, "status", "how it is; exit 1 when none runs", (_STATUS,)).set_defaults(run=_status)
 
 
-def _add_wishes(parser: argparse.ArgumentParser) -> None:
+def _add_up_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `turnout local up` to its parser."""
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--nodes", type=_from_1(_MAX_NODES), default=_NODES, help="number of nodes (%(default)s)")

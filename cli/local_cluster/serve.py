@@ -91,7 +91,8 @@ async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
 async def announce_until_stopped(cluster: LocalCluster, file: Path, record: ClusterRecord, stop: asyncio.Event) -> None:
     """Write the cluster's record to `file`, so that commands find the cluster; delete the file once `stop` is set.
 
-    If the task is cancelled because a part of the cluster failed, write the error into the record.
+    End it by `stop`, not by cancelling: if the task is cancelled, the file stays, with the error of the part of the
+    cluster that failed, or "it was cancelled"; CancelledError is raised again. record: what is written.
     """
     _put(file, encode_record(record))
     try:

@@ -67,10 +67,13 @@ class Access(Protocol):
     """Decides which user sent a request, and what this user may see."""
 
     async def identity_of(self, token: str) -> Identity:
-        """Return whose token this is. Raises NotLoggedIn if it is not accepted, Unavailable if that cannot be asked."""
+        """Return the user of a token.
+
+        Raises NotLoggedIn if the token is not accepted, Unavailable if the API server does not answer.
+        """
 
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
-        """Return what they may see. Raises Unavailable if that cannot be asked.
+        """Return what this user may see. Raises Unavailable if the API server does not answer.
 
         namespaces: those that have jobs, sorted.
         """
@@ -120,11 +123,10 @@ class _NamespaceRights:
         (self.refused if allowed else self.granted).pop(namespace, None)
         (self.granted if allowed else self.refused)[namespace] = now_s
 
-    def urgent(self, namespaces: Iterable[str], now_s: float) -> list[str]:
-        """Return the namespaces to ask for before an answer: first granted ones whose answer is too old, then the
-        unknown ones of `namespaces`.
+    def namespaces_to_ask(self, namespaces: Iterable[str], now_s: float) -> list[str]:
+        """Return the namespaces whose right must be asked for before a request can be answered.
 
-        now_s: monotonic.
+        First are the granted ones whose answer is too old, then the unknown ones of `namespaces`. now_s: monotonic.
         """
         expired = [name for name, at_s in self.granted.items() if now_s - at_s >= RIGHTS_AGE_S]
         return expired + [name for name in namespaces if name not in self.granted and name not in self.refused]
@@ -238,11 +240,11 @@ class ClusterAccess:
         now_s = self._clock.monotonic()
         if viewer.walk is None:
             viewer.keep(names)
-            urgent, later = viewer.urgent(names, now_s), viewer.refused_long_ago(now_s)
-            if not urgent and not later:
+            needed, later = viewer.namespaces_to_ask(names, now_s), viewer.refused_long_ago(now_s)
+            if not needed and not later:
                 return
-            viewer.patience_ends_s = now_s + WAIT_S if urgent else now_s
-            viewer.walk = asyncio.create_task(self._walk(identity, viewer, [*urgent, *later]))
+            viewer.patience_ends_s = now_s + WAIT_S if needed else now_s
+            viewer.walk = asyncio.create_task(self._walk(identity, viewer, [*needed, *later]))
         wait_s = viewer.patience_ends_s - now_s
         if wait_s > 0:
             with suppress(TimeoutError):

@@ -132,9 +132,10 @@ def map_shape(state: ClusterState) -> object:
 
 
 def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostState, ...]:
-    """Return the hosts of the map in its order, then by name the nodes with GPUs that it does not contain.
+    """Return the hosts of the map in its order, then by name the nodes with GPUs that the map does not contain.
 
-    gpus: names of GPU resources.
+    A host without a node is included as "missing", and a host whose node has no GPUs, too. gpus: names of GPU
+    resources.
     """
     mapped: dict[int, HostState] = {}
     unmapped: list[HostState] = []

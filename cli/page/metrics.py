@@ -12,12 +12,12 @@ from turnout.kube.server.probes import build_info
 
 
 class PageMetrics:
-    """The metrics of one page. data_age_s: as PageSource returns it. viewers: returns the number of open streams."""
+    """The metrics of one page."""
 
     def __init__(self, data_age_s: Callable[[], float], viewers: Callable[[], int]) -> None:
-        """Register the metrics. data_age_s: returns the age of the page's data in seconds.
+        """Register the metrics.
 
-        viewers: returns their number.
+        data_age_s: returns the age of the page's data in seconds. viewers: returns the number of open streams.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -109,9 +109,10 @@ class Prometheus:
         self._queues, self._jobs = _Answers[QueueSample](clock, limit), _Answers[SizeSample](clock, limit)
 
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
-        """Return the samples of the queue `name` before a time; of a failure the note tells. end_s: since 1970.
+        """Return the samples of the queue `name` before a time. end_s: since 1970.
 
-        window: a key of WINDOWS, which gives the time between two samples.
+        A failure is not raised: it stands in the note of the result. window: a key of WINDOWS, which gives the time
+        between two samples.
         """
         step_s = WINDOWS[window]
 
@@ -127,7 +128,7 @@ class Prometheus:
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970.
 
-        A failure is not raised: the note tells of it.
+        A failure is not raised: it stands in the note of the result.
         """
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
         step_s = max(MIN_STEP_S, (end_s - began_s) / (MAX_POINTS - 1))

@@ -117,10 +117,11 @@ def simulate(
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
-    def run(policy: Policy | None, before: int, watch: Watch | None) -> ReplayOutcome:
-        """Replay the trace once. policy: None for no lending. before: number of jobs that ended in earlier runs.
+    def run_once(policy: Policy | None, before: int, watch: Watch | None) -> ReplayOutcome:
+        """Replay the trace once.
 
-        watch: called at each event, None for none.
+        policy: None for no lending. before: jobs that ended in the runs before this one; added to the number that
+        `ended` gets. watch: called at each event, None for none.
         """
 
         def at_event(world: ReplayWorld) -> None:
@@ -131,7 +132,7 @@ def simulate(
         return replay(submissions, rules, policy, watch=at_event)
 
     without, lent = watches or (None, None)
-    return Comparison(run(None, 0, without), run(policy, len(submissions), lent))
+    return Comparison(run_once(None, 0, without), run_once(policy, len(submissions), lent))
 
 
 def figures(compared: Comparison) -> Figures:

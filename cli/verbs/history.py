@@ -70,10 +70,10 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     from turnout.cli.why import resolve_job
     from turnout.jobs.kinds.registry import KINDS
 
-    place = f"namespaces/{quote(job_name.namespace, safe='')}"
-    jobs = await _jobs_with_name(client, place, job_name)
+    namespace_path = f"namespaces/{quote(job_name.namespace, safe='')}"
+    jobs = await _jobs_with_name(client, namespace_path, job_name)
     events, pods = await asyncio.gather(
-        items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
+        items(client, f"/api/v1/{namespace_path}/events", {}), items(client, f"/api/v1/{namespace_path}/pods", {})
     )
     key = resolve_job(job_name, jobs or _objects_in_events(events, job_name.namespace))
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
@@ -87,11 +87,11 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     return listing(in_order(event_rows), notes)
 
 
-async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict[JobKey, Any]:
+async def _jobs_with_name(client: Client, namespace_path: str, job_name: JobName) -> dict[JobKey, Any]:
     """Return the existing jobs that a name may mean, each with its object as JSON values.
 
     They are of the name's kind in all API groups that have it, or of all kinds if the name has none. Kinds that may not
-    be listed or are not served are left out. place: "namespaces/NAME", the namespace of `job_name`.
+    be listed or are not served are left out. namespace_path: "namespaces/NAME", the namespace of `job_name`.
     """
     import asyncio
 
@@ -102,18 +102,20 @@ async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict
     name, group = job_name.name.rpartition("/")[2], job_name.kind.partition(".")[0]
     selector = {"fieldSelector": f"metadata.name={name}"}
     kinds = [kind for kind in KINDS if not group or kind.partition(".")[0] == group]
-    lists = await asyncio.gather(*(items(client, _in(place, KINDS[kind].path), selector) for kind in kinds))
+    lists = await asyncio.gather(
+        *(items(client, _in_namespace(namespace_path, KINDS[kind].path), selector) for kind in kinds)
+    )
     found = zip(kinds, lists, strict=True)
     return {JobKey(kind, job_name.namespace, name): objects[0] for kind, objects in found if objects}
 
 
-def _in(place: str, path: str) -> str:
-    """Return the path of a kind's collection in one namespace.
+def _in_namespace(namespace_path: str, path: str) -> str:
+    """Return the path of a kind's collection in one namespace, as in /api/v1/pods -> /api/v1/namespaces/NAME/pods.
 
-    place: "namespaces/NAME". path: of the collection in the whole cluster.
+    namespace_path: "namespaces/NAME". path: of the collection in the whole cluster.
     """
     group, _, plural = path.rpartition("/")
-    return f"{group}/{place}/{plural}"
+    return f"{group}/{namespace_path}/{plural}"
 
 
 def _objects_in_events(events: list[Any], namespace: str) -> set[JobKey]:

@@ -23,7 +23,7 @@ _NODES = "/api/v1/nodes"
 _UNTAINT = (("nodes untaint gpu-7", "pods may be placed on gpu-7 again"),)
 _EXAMPLES = (
     ("nodes", "nodes that are tainted, suspected or on trial"),
-    ("nodes --show-cleared -l zone=a", "of one zone, with those that were cleared lately"),
+    ("nodes --show-cleared -l zone=a", "nodes of one zone, with those that were cleared lately"),
     *_UNTAINT,
 )
 
@@ -39,7 +39,9 @@ def add(commands: Verbs) -> None:
     add_cluster(nodes)
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="[COMMAND]")
-    untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
+    untaint = add_verb(
+        more, "untaint", "remove the taint from a node, also one set by hand; a failed check sets it again", _UNTAINT
+    )
     untaint.add_argument("node", metavar="NODE", help="name of the node")
     _add_taint_key(untaint)
     add_cluster(untaint, inner=True)
@@ -88,9 +90,10 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _untaint(args: argparse.Namespace) -> int:
-    """Remove our taint from a node. Return the exit code: FAILED if the node does not exist or has no such taint.
+    """Remove the taint of faulty nodes (--taint-key) from a node, also one that was set by hand.
 
-    Raises BadArgument if no node can have the given name.
+    Returns the exit code: FAILED if the node does not exist or does not have the taint. Raises BadArgument if no node
+    can have the given name.
     """
     from turnout.cli.job_names import can_be_name
     from turnout.cli.nodes import NotTainted
@@ -98,7 +101,7 @@ def _untaint(args: argparse.Namespace) -> int:
     if not can_be_name(args.node):
         raise BadArgument(f"{args.node!r:.90} cannot be the name of a node")
 
-    async def free(client: Client) -> None:
+    async def remove(client: Client) -> None:
         """Remove the taint from the node and print a line about it.
 
         Raises NoSuch if the node does not exist or may not be changed, NotTainted if it does not have the taint, and
@@ -112,13 +115,13 @@ def _untaint(args: argparse.Namespace) -> int:
             raise NoSuch(f"there is no node {args.node!r}; `turnout nodes` lists those that are tainted") from error
         except Forbidden as error:
             raise NoSuch(f"you may not get and patch nodes: {error.message}") from error
-        print(f"node {args.node} is free: what pods have said of it until now is dealt with")
+        print(f"the taint is removed from node {args.node}; reports that its pods made until now no longer count")
 
-    return run_verb("nodes untaint", args, free, NotTainted)
+    return run_verb("nodes untaint", args, remove, NotTainted)
 
 
 async def _remove_taint(client: Client, node: str, key: str) -> None:
-    """Remove the taint `key` from a node, and record that all reports until now are handled.
+    """Remove the taint `key` from a node, whoever set it, and record that all reports until now are handled.
 
     If another writer changes the node at the same time, try again, _TRIES times in all; then raise Conflict. Raises
     NotTainted if the node does not have the taint, NotFound if there is no such node, and Forbidden if the user may

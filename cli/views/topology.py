@@ -130,7 +130,10 @@ def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapp
 
 
 def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
-    """Return the tree as a listing for all output formats."""
+    """Return the tree as a listing for all output formats.
+
+    branches: as `rows` returns them, depth first. notes: lines under the table.
+    """
     drawn = dict(zip((each.path for each in branches), _tree_texts(branches), strict=True))
     return Listing(
         (
@@ -153,7 +156,10 @@ def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Br
 
 
 def _tree_texts(branches: Sequence[Branch]) -> Iterator[str]:
-    """Yield the text of each line of the tree: the branches drawn as lines, then the name."""
+    """Yield the text of each line of the tree: the branches drawn as lines, then the name.
+
+    branches: depth first.
+    """
     for at, each in enumerate(branches):
         name = each.path.rsplit("/", 1)[-1]
         if not each.depth:

@@ -1,4 +1,5 @@
-"""Write deploy/crds from jobs/kinds: `python -m hack.codegen.crds`. A test holds that they are up to date.
+"""Write deploy/crds from jobs/kinds: `python -m hack.codegen.crds`. This module always writes;
+tests/deploy/test_crds.py fails if a file is stale.
 
 `python -m hack.codegen.crds FILE...` writes definitions of other projects anew, without descriptions, for tests/crds.
 """

@@ -49,17 +49,17 @@ class Api:
         await self._session.close()
         await self._connections.close_all()
 
-    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         """Send one request, and return the decoded answer; text that is not JSON is returned as it is.
 
-        path: begins with /api or /apis and may have a query. body: sent as JSON, None for none. kind: content type of
-        the body. Raises ApiError for a status of 300 or more, aiohttp's ClientError if the connection fails, and
+        path: begins with /api or /apis and may have a query. body: sent as JSON, None for none. content_type: of the
+        body. Raises ApiError for a status of 300 or more, aiohttp's ClientError if the connection fails, and
         TimeoutError after 60 s. The other methods that send requests raise the same.
         """
         content = None if body is None else json.dumps(body).encode()
         async with asyncio.timeout(60):
             async with self._session.request(
-                method, self.url + path, data=content, headers={"Content-Type": kind}
+                method, self.url + path, data=content, headers={"Content-Type": content_type}
             ) as answer:
                 text = await answer.text()
                 if answer.status >= 300:

@@ -116,8 +116,8 @@ class ControlPlane:
         self._at_first = wipe.snapshot(self.etcd)
         return self
 
-    def begin_again(self) -> bool:
-        """End all programs but etcd and the API server, and bring all objects back to how they were after the start.
+    def reset(self) -> bool:
+        """End all programs but etcd and the API server, and restore all objects to their state after the start.
 
         Returns False, with the objects unchanged, if the control plane cannot be used again. Raises NotReady if etcd or
         the API server has ended.
@@ -213,8 +213,9 @@ class ControlPlane:
     def start_training_operator(self, gang_scheduler: str | None = None, flags: Sequence[str] = ()) -> None:
         """Start training-operator for PyTorchJobs, and wait until it is ready.
 
-        If only one training-operator can run on this machine, wait until no other runs. gang_scheduler: its flag, None
-        for none. flags: further ones. Raises NotReady if it ends, or if its turn, its certificates or its readiness do
+        If only one training-operator can run on this machine, wait until no other runs. gang_scheduler: value of
+        --gang-scheduler-name, None for none. flags: further ones. Sets `training_operator_url`, where its metrics are.
+        Raises NotReady if it ends, or if its turn, its certificates or its readiness do
         not come in time.
         """
         certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()

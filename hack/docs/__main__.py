@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.docs.stage import foreign_resources, place, placed, stage, with_own_worker
+from hack.docs.stage import foreign_resources, place, placed, stage, with_local_search_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "docs-source"
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     shutil.move(SOURCE / "site", SITE)
     pages = sorted(SITE.rglob("*.html"))
     for page in pages:
-        page.write_text(with_own_worker(page.relative_to(SITE).as_posix(), page.read_text()))
+        page.write_text(with_local_search_worker(page.relative_to(SITE).as_posix(), page.read_text()))
     loads = [
         f"{page.relative_to(ROOT)}: {each}"
         for page in (*pages, *SITE.rglob("*.css"))
@@ -73,7 +73,7 @@ def lay_out(folder: Path) -> None:
 
 
 def repository_files() -> frozenset[str]:
-    """Return every file that git tracks or would track, as paths from the root."""
+    """Return every file that git tracks or does not ignore, as paths from the root."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return frozenset(path for path in listed if (ROOT / path).is_file())

@@ -53,8 +53,8 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
             return words
         if not found.endswith(".md"):
             linked[found] = None
-        way = posixpath.relpath(place(found), posixpath.dirname(place(path)) or ".")
-        return f"{mark}[{words}]({way}{'#' if anchor else ''}{anchor})"
+        href = posixpath.relpath(place(found), posixpath.dirname(place(path)) or ".")
+        return f"{mark}[{words}]({href}{'#' if anchor else ''}{anchor})"
 
     parts = _FENCE.split(text)
     return Staged("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
@@ -65,14 +65,14 @@ def placed(configuration: str) -> str:
     return re.sub(r'"([\w./-]+\.md)"', lambda match: f'"{place(match[1])}"', configuration)
 
 
-def with_own_worker(page: str, html: str) -> str:
-    """Return a page of the site in which our script replaces another host's, which lets the search run without a
-    server.
+def with_local_search_worker(page: str, html: str) -> str:
+    """Return the page with the site's own copy of the search worker's script in place of the one of another host.
 
-    page: its path on the site. html: its text.
+    The site's generator loads that one from another host; with the copy, the search works without a server. A page
+    without the script stays as it is. page: its path on the site. html: its text.
     """
-    way = posixpath.relpath("iframe-worker.js", posixpath.dirname(page) or ".")
-    return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{way}"', html)
+    src = posixpath.relpath("iframe-worker.js", posixpath.dirname(page) or ".")
+    return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{src}"', html)
 
 
 def foreign_resources(html: str) -> list[str]:

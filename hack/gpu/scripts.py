@@ -107,7 +107,8 @@ def hangs(device: str, log: EventLog) -> None:
 def _long_kernel(device: str, seconds: float) -> None:
     """Keep the device busy for about so many seconds, without waiting.
 
-    On a CPU, which has no kernels in the background, sleep if more than 100 s are meant, else do nothing.
+    seconds: whole ones, a fraction is dropped. On a CPU, which has no kernels in the background, do nothing, but sleep
+    if more than 100 s are asked for: that stands for a kernel that does not end.
     """
     if device == "cpu":
         if seconds > 100:

@@ -94,8 +94,8 @@ def write(image: Image, into: Path) -> str:
     return str(entry["digest"])
 
 
-def layers_of(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
-    """Return (configuration of the only image in a layout, files of its layers, the lowest first).
+def config_and_layers(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
+    """Return (configuration of the only image in a layout, paths of its layers' compressed blobs, the lowest first).
 
     Raises ValueError if the layout has another number of images than one.
     """

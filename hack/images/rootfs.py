@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.images.oci import layers_of
+from hack.images.oci import config_and_layers
 
 # Mounts, as root of the outer namespace: the root read-only, /tmp in memory, a few devices, the folders that are given.
 _MOUNTS = """set -e
@@ -35,7 +35,7 @@ def unpack_image(layout: Path, into: Path) -> dict[str, Any]:
     layout: folder of an OCI image layout. into: the new folder; its parents are created. Raises FileExistsError if
     `into` exists.
     """
-    config, layers = layers_of(layout)
+    config, layers = config_and_layers(layout)
     into.mkdir(parents=True)
     for layer in layers:
         with tarfile.open(layer, "r:gz") as tar:

@@ -1,4 +1,6 @@
-"""Build our two wheels from what git knows: `python -m hack.images.wheels`. The same files give the same bytes.
+"""Build our two wheels from the files that git tracks or does not ignore: `python -m hack.images.wheels`.
+
+The same files give the same bytes.
 
 A build in the tree itself would take along what older builds left below build/.
 """
@@ -37,7 +39,7 @@ def build(into: Path, source: str = ".") -> Path:
     """Build a wheel, without network, by this Python's setuptools. Return its path.
 
     into: folder of the wheel. source: folder of the package's setup.cfg, relative to the repository. Only files that
-    git knows or does not ignore are used. Raises subprocess.CalledProcessError if git or pip fails, and TimeoutExpired
+    git tracks or does not ignore are used. Raises subprocess.CalledProcessError if git or pip fails, and TimeoutExpired
     if pip takes longer than five minutes.
     """
     with tempfile.TemporaryDirectory() as copy:

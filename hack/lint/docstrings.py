@@ -1,9 +1,10 @@
-"""Check that docstrings explain arguments and fields that exist: `python -m hack.lint.docstrings`.
+"""Check that docstrings explain only arguments and fields that exist: `python -m hack.lint.docstrings`.
 
 A docstring explains an argument by a sentence that begins with its name: `limit: items per page, 0 for all.` If the
 argument is renamed and the sentence is not, readers look for an argument that nobody can pass. Such a name must be an
 argument of the function or of a function around it, or a field, attribute or argument of the class. It may also be an
-element of the result that the docstring has named in brackets before.
+element of the result that the docstring has named in brackets before. An argument without an explanation is not
+reported.
 """
 
 from __future__ import annotations

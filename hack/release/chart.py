@@ -26,8 +26,10 @@ def name() -> str:
 
 
 def archive() -> bytes:
-    """Return the chart's archive: all files that git knows, below a folder of the chart's name. Equal files give
-    equal bytes.
+    """Return the chart as a .tgz. Equal files give equal bytes.
+
+    It holds every file below CHART that git tracks or does not ignore, except .helmignore, below a folder of the
+    chart's name. An untracked draft in the folder of the chart is packed, too.
     """
     listed = subprocess.run(
         ("git", "ls-files", "-coz", "--exclude-standard", CHART), cwd=ROOT, capture_output=True, check=True

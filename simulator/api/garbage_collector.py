@@ -47,10 +47,10 @@ def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete an object whose owners are all deleted (or wait for its deletion), or remove its references to such
-    owners.
+    """Delete an object without a living owner, or remove its references to deleted owners.
 
-    Return the number of changes, 0 or 1. An object without owners stays.
+    An owner that is being deleted in the foreground and waits for the object counts as deleted. Return the number of
+    changes, 0 or 1. An object without owners stays.
     """
     meta = stored.obj["metadata"]
     owners = meta.get("ownerReferences")
@@ -112,10 +112,10 @@ def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Mark the dependents of an object to be checked, which deletes them; remove its finalizer once no dependent blocks
-    its deletion.
+    """Remove the finalizer `foregroundDeletion` of an object if no dependent blocks its deletion; else mark the
+    dependents.
 
-    Return the number of changes made here, 0 or 1. The dependents are deleted by later steps.
+    Return 1 if the finalizer was removed, else 0: then the dependents are marked, and later steps delete them.
     """
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)

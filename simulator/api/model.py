@@ -96,7 +96,7 @@ _CODES = {
 
 
 class ApiRefusal(Exception):
-    """A request that is not carried out. The caller gets the Status that `status` returns."""
+    """A request that this API server does not carry out. The client gets the Status that `status` returns."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

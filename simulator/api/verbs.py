@@ -278,7 +278,8 @@ def target(catalogue: Catalogue, path: str) -> Target:
     """Return what a resource path names: kind, namespace, name and subresource.
 
     path: without the query. Raises ApiRefusal: 404 for a subresource that a CRD does not have, 501 for any path that
-    only the embedded API lacks. Raises Unserved for a group, version or kind of a CRD that is not served.
+    only the embedded API lacks. Raises Unserved for a group, version or kind of a CRD that is not served, and
+    for an alpha or beta version of Kubernetes itself.
     """
     steps = [step for step in path.split("/") if step]
     if steps[:1] == ["api"] and len(steps) > 2:
@@ -302,14 +303,15 @@ def target(catalogue: Catalogue, path: str) -> Target:
 
 
 def not_served_error(group: str, version: str, path: str) -> Exception:
-    """Return the error for a kind that is not in the catalogue: an ApiRefusal (501), or Unserved (404).
+    """Return, do not raise, the error for a kind that is not in the catalogue: an ApiRefusal (501), or Unserved (404).
 
-    A group of Kubernetes itself gets 501, since a real server has it. Its alpha and beta versions are off there unless
-    somebody turns them on, so they are not found. Any other group belongs to a CRD that is not applied or is deleted.
-    group: "" for the core group. path: for the message.
+    A stable version of a group of Kubernetes itself gets 501, since a real server has it: of the core group, of a group
+    without a dot (apps, batch), and of a group *.k8s.io. Alpha and beta versions are off there by default, so they are
+    not found. Any other group, also *.sigs.k8s.io, belongs to a CRD that is not applied or is deleted. group: "" for
+    the core group. path: for the message.
     """
-    ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
-    if not group or "." not in group or (ours and re.fullmatch(r"v[0-9]+", version)):
+    from_kubernetes = "." not in group or (group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io"))
+    if from_kubernetes and re.fullmatch(r"v[0-9]+", version):
         return ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     return Unserved()
 

@@ -100,19 +100,22 @@ class NodeInfo:
         """Return the value of a node label, None without it."""
         return (self.node.metadata.labels or {}).get(key)
 
-    def add(self, pod_info: PodInfo, sign: int = 1) -> None:
-        """Charge a pod to this node. sign: 1, or -1 to release the room of a charged pod instead.
+    def charge(self, pod_info: PodInfo) -> None:
+        """Charge a pod to this node, and list it in `pods`."""
+        self._change_sums(pod_info, 1)
+        self.pods[pod_info.uid] = pod_info
 
-        Raises KeyError, after the sums are changed, if a pod that is released was not charged.
-        """
+    def release(self, pod_info: PodInfo) -> None:
+        """Release the room of a charged pod. Raises KeyError, after the sums are changed, if it was not charged."""
+        self._change_sums(pod_info, -1)
+        del self.pods[pod_info.uid]
+
+    def _change_sums(self, pod_info: PodInfo, sign: int) -> None:
+        """Add a pod's requests to the sums of this node, or subtract them. sign: 1 or -1."""
         for resource, quantity in pod_info.shape.requests:
             self.requested[resource] = self.requested.get(resource, 0) + sign * quantity
         for at in (0, 1):
             self.scored_requests[at] += sign * pod_info.scored_requests[at]
-        if sign > 0:
-            self.pods[pod_info.uid] = pod_info
-        else:
-            del self.pods[pod_info.uid]
 
     def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
         """Return True if kube-scheduler's filters let the pod run on this node: node labels, taints, readiness,
@@ -170,7 +173,7 @@ class Cluster:
             return
         self.remove(pod_info.uid)
         if node in self.node_infos:
-            self.node_infos[node].add(pod_info)
+            self.node_infos[node].charge(pod_info)
             self._where[pod_info.uid] = node
             self._mark_changed(node)
 
@@ -180,7 +183,7 @@ class Cluster:
         node = self._where.pop(uid, None)
         if node is not None:
             node_info = self.node_infos[node]
-            node_info.add(node_info.pods[uid], -1)
+            node_info.release(node_info.pods[uid])
             self._mark_changed(node)
 
     def nominate(self, pod_info: PodInfo) -> None:

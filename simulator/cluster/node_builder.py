@@ -66,10 +66,10 @@ def hosts_without_node_name(node_specs: Sequence[NodeSpec]) -> list[str]:
 
 
 def map_text(node_specs: Iterable[NodeSpec]) -> str:
-    """Return the map of nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node.
+    """Return the map of nodes in the form of a topology ConfigMap: `LEAF SPINE IP`, one line per node.
 
-    The leaf (`asw`) is the last switch of a node's path, `psw` the one before it. Raises IndexError for a path with
-    fewer than two switches.
+    The format's own names are asw and psw. LEAF is the last switch of a node's path, SPINE the one before it. Raises
+    IndexError for a path with fewer than two switches.
     """
     return "".join(f"{spec.path[-1]} {spec.path[-2]} {spec.ip}\n" for spec in node_specs)
 

@@ -1,8 +1,9 @@
-"""Run one pod through a scheduling cycle, with kube-scheduler's default plugins, in the order in which it asks them.
+"""Run one pod through a scheduling cycle, with the filters and scores of kube-scheduler's default plugins.
 
-The cycle is a generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP.
-The scores of the plugins stand below it. The filter plugins (NoSchedule and NoExecute taints, affinity, resources) are
-in turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
+The plugins come in kube-scheduler's order. There is no preemption: a pod that finds no node waits. The cycle is a
+generator: it yields questions for the extender and receives the answers, so it knows nothing of HTTP. The scores of the
+plugins stand below it. The filter plugins (NoSchedule and NoExecute taints, affinity, resources) are in
+turnout.kube.pod_shape. runtime/scheduler_loop.py has the loop.
 """
 
 from __future__ import annotations

@@ -15,16 +15,17 @@ Object = Mapping[str, Any]
 _DOMAIN = "svc.cluster.local"
 
 
-def address(block: int, number: int) -> str:
+def pod_address(kubelet: int, number: int) -> str:
     """Return the loopback address of pod `number`, counted from 0, of a kubelet.
 
-    block: 0..126, different for each kubelet. Raises ValueError beyond the about 64,000 addresses of a block.
+    kubelet: number of its block of addresses, 0..126, different for each kubelet. Raises ValueError for a number beyond
+    the 65,024 addresses of a block (254 * 256), and for a block out of range.
     """
     last = 1 + number % 254  # no .0 and no .255, which some programs take for a network
     middle = number // 254
-    if not 0 <= block <= 126 or middle > 255:
-        raise ValueError(f"there is no address {number} in block {block}")
-    return str(ipaddress.IPv4Address((127 << 24) | ((block + 128) << 16) | (middle << 8) | last))
+    if not 0 <= kubelet <= 126 or middle > 255:
+        raise ValueError(f"there is no address {number} in block {kubelet}")
+    return str(ipaddress.IPv4Address((127 << 24) | ((kubelet + 128) << 16) | (middle << 8) | last))
 
 
 def hostname(pod: Object) -> str:

@@ -101,7 +101,7 @@ def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -
     return PodLifecycle(spec.get("restartPolicy", "Always"), (*first, *main), backoff_s)
 
 
-# What is to be done.
+# Queries.
 
 
 def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
@@ -109,7 +109,7 @@ def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
 
     [] if none is due, the pod is being deleted, or it has ended.
     """
-    if lifecycle.deletion_began_s is not None or is_over(lifecycle):
+    if lifecycle.deletion_began_s is not None or has_ended(lifecycle):
         return []
     due = [
         each
@@ -152,7 +152,7 @@ def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
     return min(later, default=None)
 
 
-def is_over(lifecycle: PodLifecycle) -> bool:
+def has_ended(lifecycle: PodLifecycle) -> bool:
     """Return True if every main container has ended for good, or an init container has failed for good.
 
     In a deletion an ended main container is never restarted, so it has ended for good.
@@ -160,7 +160,7 @@ def is_over(lifecycle: PodLifecycle) -> bool:
     return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
 
-def is_at_rest(lifecycle: PodLifecycle) -> bool:
+def has_no_process(lifecycle: PodLifecycle) -> bool:
     """Return True if no process of the pod runs."""
     return all(each.state is not ContainerState.RUNNING for each in lifecycle.containers)
 
@@ -173,7 +173,7 @@ def phase(lifecycle: PodLifecycle) -> str:
     if _init_failed(lifecycle):
         return "Failed"
     if _mains_are_done(lifecycle):
-        if not is_at_rest(lifecycle):
+        if not has_no_process(lifecycle):
             return "Running"  # its sidecars are on their way out
         return "Failed" if any(each.end and each.end.code for each in lifecycle.of(ContainerRole.MAIN)) else "Succeeded"
     begun = any(each.state is not ContainerState.WAITING or each.last_end for each in lifecycle.of(ContainerRole.MAIN))
@@ -196,7 +196,7 @@ def is_initialized(lifecycle: PodLifecycle) -> bool:
     return next(_pending_init(lifecycle), None) is None
 
 
-# What has happened.
+# Events.
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, ready: bool = True) -> PodLifecycle:
@@ -267,7 +267,7 @@ def begin_deletion(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> Pod
     return replace(lifecycle, grace_s=min(lifecycle.grace_s, now_s + grace_s - lifecycle.deletion_began_s))
 
 
-# Inside.
+# Helpers.
 
 
 def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
@@ -277,7 +277,7 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
     These are ended sidecars, and the first init container or sidecar that has not finished or started; or else the main
     containers that wait or are restarted. An init container that runs delays all others.
     """
-    if is_over(lifecycle):
+    if has_ended(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
     sidecars = [each for each in lifecycle.of(ContainerRole.SIDECAR) if each.state is ContainerState.ENDED]

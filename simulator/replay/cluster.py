@@ -132,7 +132,7 @@ class ReplayWorld:
                 self._find_nodes(job_run)
 
     def _start(self, job_run: JobRun, rows: Sequence[int]) -> None:
-        """Start a job on these nodes, and plan its end. rows: the row of the node of each worker."""
+        """Start a waiting job now, worker i on the node with row `rows[i]`, and plan its end."""
         job_run.started_s = job_run.at_s = job_run.idle_until_s = self.now_s
         job_run.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
         job_run.last_state = None

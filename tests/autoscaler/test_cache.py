@@ -191,7 +191,7 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.resize_budget == ResizeBudget()
     ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
-    view.note_written(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
+    view.store_written_annotations(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
     view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.resize_budget == ResizeBudget(-60.0, 600.0)

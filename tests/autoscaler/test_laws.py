@@ -65,7 +65,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     for each in at.jobs:
         if steps[each.job.key].beneficiary is not None:
             size = steps[each.job.key].target
-            room.give(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
+            room.release(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
     served = (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
     pods = [
         dict(wanted.requests)[GPU]

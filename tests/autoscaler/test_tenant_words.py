@@ -14,11 +14,11 @@ from tests.autoscaler.world import job as small
 from tests.jobs.kinds.manifests import SAMPLES
 from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_annotations
 from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.reporting.forecast import run_time_s
-from turnout.autoscaler.scaling.resize_cost import is_overruled, notes_of
+from turnout.autoscaler.scaling.resize_cost import is_overruled, resize_annotations
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.job_kind import JobKind, number_of
 from turnout.jobs.kinds.registry import KINDS
@@ -79,10 +79,10 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         there, made = view.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
         is_overruled(there["metadata"]["annotations"], 7, NOW_S)
         if made.elastic:
-            written = notes_of(
+            written = resize_annotations(
                 made, Step(step.key, made.bounds.maximum, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
             )
-            with_notes(KINDS[kind].change(there, made.bounds.maximum, ("j-3",)), written)
+            with_annotations(KINDS[kind].change(there, made.bounds.maximum, ("j-3",)), written)
             if KINDS[kind].recreate is not None:
                 KINDS[kind].recreate(there)
 

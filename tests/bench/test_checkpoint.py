@@ -112,9 +112,9 @@ def test_a_ratio_is_of_the_best_of_one_scene():
     found = CheckpointResults(
         {"first": SceneResult(times_s={"ours": [3.0, 2.0], "floor 1": [1.0, 4.0]}), "steady": SceneResult()}
     )
-    assert found.over("first", "ours", "floor 1") == 2
-    assert math.isnan(found.over("first", "ours", "floor 2"))
-    assert math.isnan(found.over("steady", "ours", "floor 1"))
+    assert found.ratio("first", "ours", "floor 1") == 2
+    assert math.isnan(found.ratio("first", "ours", "floor 2"))
+    assert math.isnan(found.ratio("steady", "ours", "floor 1"))
 
 
 def test_what_broke_is_told():

@@ -41,7 +41,7 @@ def test_who_is_tainted_stands_first_with_whose_word_it_is(cluster):
     assert (first.reason, first.evidence) == (WHY["cause"], WHY["why"])
     assert (first.since, first.until) == ("2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z")
     assert head.split() == ["NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY"]
-    assert "network_failed: failed with w1 and with w2 — says a/a-3, b/b-3; judged by w0" in line
+    assert "network_failed: failed with w1 and with w2 — reported by a/a-3, b/b-3; decided by w0" in line
     assert len(more) == 3
     assert json.loads(text(listing(told), "json"))[0]["pods"] == ["a/a-3", "b/b-3"]
 

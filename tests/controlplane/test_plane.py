@@ -208,7 +208,7 @@ async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more
             await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _established)
             await _served(api, gadget)
             assert len((await api.get("/apis/x.turnout.dev/v1/gadgets"))["items"]) == 1
-        assert plane.begin_again()
+        assert plane.reset()
         assert plane.pid("kube-scheduler") is None
         assert plane.logs("kube-scheduler") == ""
 
@@ -242,7 +242,7 @@ async def test_a_plane_with_an_admission_policy_is_not_used_again(make_control_p
     }
     async with plane.api() as api:
         await api.create(policy)
-    assert not plane.begin_again()
+    assert not plane.reset()
 
 
 def test_a_plane_whose_supervisor_was_killed_is_given_up_without_a_trace(make_control_plane):
@@ -251,7 +251,7 @@ def test_a_plane_whose_supervisor_was_killed_is_given_up_without_a_trace(make_co
     os.kill(plane.supervisor_pid, signal.SIGKILL)
     _wait_for_end(watched, within_s=10)
     with pytest.raises(ControlPlaneError, match="the supervisor is gone"):
-        plane.begin_again()
+        plane.reset()
     plane.stop()
 
 
@@ -262,7 +262,7 @@ def test_a_plane_that_has_died_says_so_with_its_last_words(make_control_plane):
     _wait_for_end(os.pidfd_open(plane.pid("kube-apiserver")), within_s=10)
     assert "kube-apiserver ended with status -9" in str(plane.fault())
     with pytest.raises(NotReady, match="kube-apiserver ended"):
-        plane.begin_again()
+        plane.reset()
 
 
 def test_stopping_leaves_no_process_and_no_file(make_control_plane):

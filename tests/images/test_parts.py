@@ -14,7 +14,7 @@ import yaml
 from hack.images import debian, python_wheels
 from hack.images.bill import bill
 from hack.images.layer import Entry, packed
-from hack.images.oci import REFERENCE, Image, config, digest, layers_of, write
+from hack.images.oci import REFERENCE, Image, config, config_and_layers, digest, write
 from hack.images.recipes import CONTROLLERS, LAUNCHER, LOCK_OF, USER, layer
 from hack.images.wheels import ROOT
 
@@ -50,7 +50,7 @@ def test_a_layout_has_every_blob_under_its_digest_and_each_of_its_names(tmp_path
     entries = json.loads((tmp_path / "layout/index.json").read_text())["manifests"]
     assert {entry["digest"] for entry in entries} == {named}
     assert [entry["annotations"][REFERENCE] for entry in entries] == ["x:1", "y:1"]
-    found, (one,) = layers_of(tmp_path / "layout")
+    found, (one,) = config_and_layers(tmp_path / "layout")
     assert found == config(image)
     assert members(one.read_bytes())["etc/word"].size == 5
     assert write(image, tmp_path / "again") == named

@@ -40,7 +40,7 @@ def borrow(request, idle):
         pytest.fail(str(error), pytrace=False)
     yield plane
     try:
-        again = plane.begin_again()
+        again = plane.reset()
     except ControlPlaneError as error:  # it has died: the end of its log is in the message
         plane.stop()
         pytest.fail(str(error), pytrace=False)

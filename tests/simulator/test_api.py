@@ -364,6 +364,11 @@ async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
 @pytest.mark.parametrize(("group", "version", "error"), [
     pytest.param("networking.k8s.io", "v1", ApiRefusal, id="a stable kind that is left out: this API does less"),
     pytest.param("scheduling.k8s.io", "v1beta1", Unserved, id="a beta, which is off on a real server"),
+    pytest.param("apps", "v1", ApiRefusal, id="a stable kind of a group without a dot"),
+    pytest.param("batch", "v1beta1", Unserved, id="a beta of a group without a dot, which no server has"),
+    pytest.param("autoscaling", "v2beta2", Unserved, id="a second beta of a group without a dot"),
+    pytest.param("autoscaling", "v2", ApiRefusal, id="a second stable version"),
+    pytest.param("", "v1", ApiRefusal, id="a stable kind of the core group"),
     pytest.param("scheduling.volcano.sh", "v1", Unserved, id="a CRD that nobody applied"),
 ])  # fmt: skip
 def test_whether_a_kind_is_not_found_or_left_out(group, version, error):

@@ -48,7 +48,7 @@ class LendingDemoSettings:
     autoscaler: Sequence[str] = field(default_factory=autoscaler_command)
 
     @property
-    def settings(self) -> Settings:
+    def autoscaler_settings(self) -> Settings:
         """Return the autoscaler's settings that `flags` give."""
         return Settings(act=True, cooldown_s=self.cooldown_s, restart_s=0.0)
 
@@ -58,25 +58,25 @@ class LendingDemoSettings:
         return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
 
 
-async def lend(loan: LendingDemoSettings, screen: LendingScreen, page: DemoPage | None = None) -> Story:
+async def run_lending_demo(settings: LendingDemoSettings, screen: LendingScreen, page: DemoPage | None = None) -> Story:
     """Run the story, and return what happened.
 
-    loan: settings of the run. page: shows the cluster in a browser. Raises ChildFailed if a program does not start,
+    page: shows the cluster in a browser. Raises ChildFailed if a program does not start,
     StoryFailed if something else happens than the story expects.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
-    screen.open(loan.flags, loan.pace)
+    screen.open(settings.flags, settings.pace)
 
     def story(moments: Sequence[StoryMoment]) -> Story:
-        return Story(PLAYERS, GPUS, loan.cooldown_s, tuple(moments))
+        return Story(PLAYERS, GPUS, settings.cooldown_s, tuple(moments))
 
     def shown(moment: StoryMoment) -> None:
         screen.happened(story(stage.moments), moment)
 
-    async with _stage(loan, screen, shown, page) as (stage, autoscaler):
+    async with _stage(settings, screen, shown, page) as (stage, autoscaler):
         with screen.acts():
             try:
-                await _Acts(loan, stage).all()
+                await _Acts(settings, stage).all()
             except StoryFailed as error:
                 raise StoryFailed(f"{error}\nThe autoscaler's last words:\n{autoscaler.last_words}") from error
         lending_story = story(stage.moments)
@@ -88,7 +88,10 @@ async def lend(loan: LendingDemoSettings, screen: LendingScreen, page: DemoPage 
 
 @asynccontextmanager
 async def _stage(
-    loan: LendingDemoSettings, screen: LendingScreen, on_moment: Callable[[StoryMoment], None], page: DemoPage | None
+    settings: LendingDemoSettings,
+    screen: LendingScreen,
+    on_moment: Callable[[StoryMoment], None],
+    page: DemoPage | None,
 ) -> AsyncIterator[tuple[LendingTestbed, AutoscalerProcess]]:
     """Start the API, the autoscaler and the extender, and the scheduler for the block; end them in reverse order.
 
@@ -96,17 +99,19 @@ async def _stage(
     """
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
-        cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
-        stage = LendingTestbed(cluster, on_moment, loan.patience_s)
+        cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=settings.pace))
+        stage = LendingTestbed(cluster, on_moment, settings.patience_s)
         await stage.set_up()
         if page is not None:
             screen.print_now(
-                in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig", loan.settings)))
+                in_browser(
+                    await ends.enter_async_context(page.serve(folder / "kubeconfig", settings.autoscaler_settings))
+                )
             )
         screen.print_now(
             f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ..."
         )
-        autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
+        autoscaler = await ends.enter_async_context(_programs(settings, cluster, folder, stage))
         screen.print_now("The extender is ready, and the autoscaler leads.")
         stage.begin_story()
         yield stage, autoscaler
@@ -114,16 +119,17 @@ async def _stage(
 
 @asynccontextmanager
 async def _programs(
-    loan: LendingDemoSettings, cluster: LocalCluster, folder: Path, stage: LendingTestbed
+    settings: LendingDemoSettings, cluster: LocalCluster, folder: Path, stage: LendingTestbed
 ) -> AsyncIterator[AutoscalerProcess]:
     """Run the autoscaler and the extender during the block; yields the autoscaler. folder: for the extender's files."""
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
-        running_autoscaler(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
-        extending(loan.extender, config, configmap, folder, cluster.session) as up,
+        running_autoscaler(settings.autoscaler, config, settings.flags, stage.hear) as autoscaler,
+        extending(settings.extender, config, configmap, folder, cluster.session) as up,
     ):
         cluster.schedule(
-            SchedulerSettings(extender=ExtenderSettings(weight=loan.weight)), ExtenderClient(cluster.session, up.url)
+            SchedulerSettings(extender=ExtenderSettings(weight=settings.weight)),
+            ExtenderClient(cluster.session, up.url),
         )
         yield autoscaler
 
@@ -131,8 +137,8 @@ async def _programs(
 class _Acts:
     """The story, act by act."""
 
-    def __init__(self, loan: LendingDemoSettings, stage: LendingTestbed) -> None:
-        self._loan, self._stage = loan, stage
+    def __init__(self, settings: LendingDemoSettings, stage: LendingTestbed) -> None:
+        self._settings, self._stage = settings, stage
 
     async def all(self) -> None:
         """Run all acts of the story, and wait for the result of each.
@@ -160,7 +166,7 @@ class _Acts:
         what = f"{player.letter} runs with {workers} workers"
         await stage.until(lambda: running_gpus(stage.seats, player.letter) == workers, what)
         stage.note(MomentKind.RUNS, player.letter)
-        await asyncio.sleep(self._loan.pause_s)
+        await asyncio.sleep(self._settings.pause_s)
 
     async def _await_reason(self, player: Player, reason: Reason) -> None:
         """Wait until the autoscaler gives this reason for the player's job, then `rest_s` seconds in which no job
@@ -171,6 +177,6 @@ class _Acts:
         decisions = self._stage.decisions
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)
-        await asyncio.sleep(self._loan.rest_s)
+        await asyncio.sleep(self._settings.rest_s)
         self._stage.note(MomentKind.COOLDOWN_OVER, player.letter)
-        await asyncio.sleep(self._loan.pause_s)
+        await asyncio.sleep(self._settings.pause_s)

@@ -1,6 +1,6 @@
 """A full cluster of elastic Indexed Jobs as an API server shows it: nodes, jobs, pods, with what controllers write.
 
-About the bytes that the real ones have: an API server tells of each object who wrote which field of it.
+The objects have about the size of real ones, managedFields included.
 """
 
 from __future__ import annotations

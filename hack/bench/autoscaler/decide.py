@@ -118,7 +118,7 @@ def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
 
 def _as_seen_anew(room: Capacity) -> Capacity:
     """Copy the capacity without its cached counts, as at each look."""
-    return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
+    return Capacity(room.names, room.free, room.pod_requests, room.admitting_nodes, room.switches)
 
 
 def _cluster(scene: str, rng: random.Random) -> Observation:

@@ -1,8 +1,8 @@
 """An autoscaler in a process of its own, fed from a folder as by an API server: `python -m ...feeder FOLDER`.
 
 All its parts are the shipped ones, its garbage collector's settings too; only bytes come from files: a list of each
-collection, then twice the changes a second that it has to bear. It only looks, so that its plan is made anew each
-time. The last line that it prints is JSON: what it took in, what its looks took, and the memory that it holds.
+collection, then twice the changes a second that it has to bear. It runs dry, so that it decides anew at each look. The
+last line that it prints is JSON: what it has read, the times of its looks and decisions, and its memory.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ async def main(folder: Path) -> None:
         metrics, decisions = Metrics((GPU,)), DecisionTimes()
         metrics.decide_s = decisions  # type: ignore[assignment]
         writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.count_outcome)
-        autoscaler = TimedController(view, informers, writer, Policy(), clock, _Deaf(), metrics)
+        autoscaler = TimedController(view, informers, writer, Policy(), clock, _NoReporter(), metrics)
         view.took_s, autoscaler.took_s, autoscaler.looked = [], [], asyncio.Event()
         watching = tasks.create_task(informers.run())
         await wait_until_synced(informers)
@@ -200,7 +200,7 @@ async def main(folder: Path) -> None:
     print(json.dumps(found))
 
 
-class _Deaf:
+class _NoReporter:
     """A receiver of decisions that drops them."""
 
     def report_decision(self, step: Step) -> None:

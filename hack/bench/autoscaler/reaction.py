@@ -1,8 +1,9 @@
 """How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
 
-From when a gang is first seen (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch
-until the job that shrinks for it is. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
-the API server takes to show a new pod, and what a watcher that patches at once without a thought would take.
+The time runs from the first event of a gang on a watch (its first pod without a node, or its PodGroup that is Pending
+or Inqueue) to the first event that shows a job shrunk for it. Every GPU is lent, so each gang needs a shrink. The same
+run measures two baselines: the time until the API server shows a new pod, and the time of a watcher that patches a job
+at once, without a decision.
 """
 
 from __future__ import annotations

@@ -40,12 +40,12 @@ class ClusterSize:
 
 
 def nodes(size: ClusterSize) -> list[Raw]:
-    """Every node."""
+    """Return every node."""
     return [gpu_node(_node(at), address(at)) for at in range(size.nodes)]
 
 
 def jobs(size: ClusterSize) -> list[Raw]:
-    """Every elastic job, grown to its most."""
+    """Return every elastic job, at its max."""
     return [_job(f"job-{at:05d}", size) for at in range(size.jobs)]
 
 

@@ -51,12 +51,12 @@ def measure(scale: Scale) -> Outcome:
     plane = ControlPlane().start()
     try:
         with tempfile.TemporaryDirectory() as compiled:
-            return _outcome(size, asyncio.run(measured(plane, size, compiled)), asyncio.run(helps(compiled)))
+            return _outcome(size, asyncio.run(measured(plane, size, compiled)), asyncio.run(help_cpu_s(compiled)))
     finally:
         plane.stop()
 
 
-async def helps(compiled: str) -> Timed:
+async def help_cpu_s(compiled: str) -> Timed:
     """Return the CPU seconds of each command's --help, HELPS times, after one run that does not count.
 
     compiled: folder of the bytecode cache.

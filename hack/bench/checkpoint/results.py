@@ -1,7 +1,7 @@
 """Results of the checkpoint benchmark: figures, tables, and the targets of docs/checkpoints.md.
 
 Ratios are of minima: a busy machine only ever adds. Each names its floor and is taken within one scene, so within
-minutes. What broke has no number, and no number meets no target.
+minutes. A saver that failed has no figure, and a missing figure fails its target.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class CheckpointResults:
 
     scenes: Mapping[str, SceneResult]  # by name
 
-    def over(self, scene: str, name: str, beneath: str) -> float:
-        """Return the best time of `name` in a scene divided by that of `beneath`; NaN if one is missing."""
-        best_s, least_s = (self.scenes[scene].best_s(each) for each in (name, beneath))
+    def ratio(self, scene: str, name: str, reference: str) -> float:
+        """Return the best time of `name` in a scene divided by that of `reference`; NaN if one is missing."""
+        best_s, least_s = (self.scenes[scene].best_s(each) for each in (name, reference))
         return best_s / least_s if least_s > 0 else math.nan
 
-    def taken(self) -> float:
+    def save_success_share(self) -> float:
         """Return the share of requested saves that succeeded during a persist; NaN if none was requested."""
         figures = self.scenes["persisted"].figures
         return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
@@ -66,24 +66,24 @@ class CheckpointResults:
         """Return the worst ratio of our load to the copy by one thread, over all pairs of world sizes; NaN if one is
         missing.
         """
-        ratios = [self.over("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
+        ratios = [self.ratio("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
 
     def targets(self) -> list[Target]:
         """Return the targets that docs/checkpoints.md promises."""
         one, two = floor(1), floor(2)
         return [
-            Target("first save / floor 1", self.over("first", OURS, one), "<=", 1.5),
-            Target("steady save, blocking / floor 2", self.over("steady", OURS, two), "<=", 1.08),
-            Target("steady save, overlapped / floor 1", self.over("overlapped", OURS, one), "<=", 0.15),
-            Target("a step while it is copied / alone", self.over("overlapped", of(OURS, BESIDE), ALONE), "<=", 1.05),
-            Target(f"{CHANGED:.0%} not frozen / floor 2", self.over("steady", FROZEN, two), "<=", 0.10),
-            Target("saves taken during a persist", self.taken(), ">=", 1.0),
-            Target("step rate during a persist / alone", self.over("persisted", PLAIN, OURS), ">=", 0.97),
+            Target("first save / floor 1", self.ratio("first", OURS, one), "<=", 1.5),
+            Target("steady save, blocking / floor 2", self.ratio("steady", OURS, two), "<=", 1.08),
+            Target("steady save, overlapped / floor 1", self.ratio("overlapped", OURS, one), "<=", 0.15),
+            Target("a step while it is copied / alone", self.ratio("overlapped", of(OURS, BESIDE), ALONE), "<=", 1.05),
+            Target(f"{CHANGED:.0%} not frozen / floor 2", self.ratio("steady", FROZEN, two), "<=", 0.10),
+            Target("saves taken during a persist", self.save_success_share(), ">=", 1.0),
+            Target("step rate during a persist / alone", self.ratio("persisted", PLAIN, OURS), ">=", 0.97),
             Target("load in other worlds / floor 1 of each", self.in_other_worlds(), "<=", 1.2),
             Target("... and equal to dcp.load (1: it is)", self._equal_in_other_worlds(), ">=", 1.0),
-            Target("replicas / loopback socket", self.over("sockets", LOOPBACK, REPLICA), ">=", 0.7),
-            Target("step rate while replicas are sent, paced / alone", self.over("sockets", PLAIN, PACED), ">=", 0.97),
+            Target("replicas / loopback socket", self.ratio("sockets", LOOPBACK, REPLICA), ">=", 0.7),
+            Target("step rate while replicas are sent, paced / alone", self.ratio("sockets", PLAIN, PACED), ">=", 0.97),
         ]
 
     def tables(self) -> list[Table]:
@@ -112,19 +112,19 @@ class CheckpointResults:
             self._table("sockets", "a step on one core, both ends beside it", [PLAIN, PACED, UNPACED], {"": PLAIN}),
         ]
 
-    def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
+    def _table(self, scene: str, title: str, names: Iterable[str], reference: Mapping[str, str]) -> Table:
         """Return a table of one scene with a row per name.
 
-        beneath: the name with which each row is compared, by name; "" for all names that are not listed. title: of the
-        table, without the size.
+        reference: the name with which each row is compared, by name; "" for all names that are not listed. title: of
+        the table, without the size.
         """
-        rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
+        rows = [self._row(scene, name, reference.get(name, reference[""])) for name in names]
         size = f"{self.scenes[scene].state_bytes / 1e6:,.0f} MB"
         return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
-    def _row(self, scene: str, name: str, beneath: str) -> Sequence[object]:
+    def _row(self, scene: str, name: str, reference: str) -> Sequence[object]:
         """Return the row of one saver: name, number of times, shortest and median time in ms, ratio to the saver
-        `beneath`, that saver's name, and whether a load returned an equal state or the saver failed.
+        `reference`, that saver's name, and whether a load returned an equal state or the saver failed.
 
         scene: its name.
         """
@@ -133,7 +133,7 @@ class CheckpointResults:
         equal = "loaded again, equal" if result.figures.get(of(name, EQUAL)) else ""
         said = equal if times else BROKE
         best_ms, median_ms = result.best_s(name) * 1e3, result.median_s(name) * 1e3
-        return (name, len(times), best_ms, median_ms, self.over(scene, name, beneath), f"x {beneath}", said)
+        return (name, len(times), best_ms, median_ms, self.ratio(scene, name, reference), f"x {reference}", said)
 
     def _worlds(self) -> Table:
         """Return the table of loads by another number of ranks than the saving one, a row for each pair of numbers."""
@@ -142,7 +142,7 @@ class CheckpointResults:
         for each in self._pairs():
             ours = pair(OURS, *each)
             best_ms = [result.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
-            ratios = [self.over("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
+            ratios = [self.ratio("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
             times = len(result.times_s.get(ours, ()))
             said = "" if times else BROKE
             rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, result.median_s(ours) * 1e3, *ratios, said))

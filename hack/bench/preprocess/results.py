@@ -1,7 +1,7 @@
 """Results of the preprocess benchmark: tables, figures and the targets of docs/benchmarks.md.
 
 A rate is taken after start-up: the time of a run over one short document is subtracted. Ratios are taken within a
-round, in which every side ran once, and their median counts. A missing measurement has no number and meets no target.
+round, in which every side ran once, and their median counts. A missing measurement fails its target.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class PreprocessFindings:
         """Return the largest memory of a side over all sizes; NaN if it was not measured."""
         return max((run.usage.peak_mib for run in self.memory.get(side, ())), default=math.nan)
 
-    def longratio(self) -> float:
+    def long_document_ratio(self) -> float:
         """Return the median ratio of the time over the text with a long document to the time over small documents."""
         return middle(ratio(joined.usage.wall_s, small.usage.wall_s) for joined, small in self.long_document)
 
-    def mergeratio(self) -> float:
+    def merge_ratio(self) -> float:
         """Return the median ratio of the rate of the merge to the rate of `cp`."""
         return middle(ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
@@ -117,8 +117,8 @@ def targets(findings: PreprocessFindings, *, full: bool) -> list[Target]:
         Target("rate, --engine auto, beside preprocess_data.py", findings.over(OLD, AUTO), ">=", 8.0),
         Target("rate, --engine auto, beside datatrove's writer", findings.over(DATATROVE, AUTO), ">=", 8.0),
         Target(f"memory for {sizes}, MiB", findings.peak_mib(OURS), "<=", MEMORY_LIMIT_MIB),
-        Target("merge, beside cp of the same bytes", findings.mergeratio(), ">=", 0.8),
-        Target("a long document, beside the same bytes in small ones", findings.longratio(), "<=", 1.2),
+        Target("merge, beside cp of the same bytes", findings.merge_ratio(), ">=", 0.8),
+        Target("a long document, beside the same bytes in small ones", findings.long_document_ratio(), "<=", 1.2),
         Target("Spark on local[2], beside the local runner", findings.over(OURS, SPARK), ">=", 0.8),
     ]
 
@@ -133,7 +133,7 @@ def tables(findings: PreprocessFindings) -> list[Table]:
     ]
     title = f"end to end, {WORKERS} processes or threads; 'ours' is --engine auto"
     found = [
-        Table(title, _COLUMNS, [_rates(findings, side) for side in findings.rounds]),
+        Table(title, _COLUMNS, [_rate_row(findings, side) for side in findings.rounds]),
         Table("memory of all processes together (PSS)", columns, memory, key="memory:"),
         _long_document(findings),
         Table(
@@ -145,8 +145,13 @@ def tables(findings: PreprocessFindings) -> list[Table]:
     return [table for at, table in enumerate(found) if table.rows or at == 0]
 
 
-def _rates(findings: PreprocessFindings, side: str) -> tuple[object, ...]:
-    """Return the row of one side: rounds, MB/s by wall clock and by CPU, ratios to ours, and equal tokens."""
+def _rate_row(findings: PreprocessFindings, side: str) -> tuple[object, ...]:
+    """Return the row of one side, in the order of _COLUMNS.
+
+    Its cells: name, MB of text, rounds, MB/s after start-up and their range, MB for each second of CPU time, seconds of
+    start-up, two ratios, and whether its tokens equal ours. The two ratios are our rate (--engine auto) divided by that
+    of the side, by wall clock and by CPU time; _MISSING for our own sides.
+    """
     runs, rates = findings.rounds[side], findings.rates(side)
     own = side in _OWN
     return (

@@ -1,9 +1,9 @@
 """Turnout's rendezvous: the launcher's listener, coordinator, search and connection, without training processes.
 
-The coordinator has a process of its own, as the floor's server has. A member does what an agent does with
-what it is told, and nothing else: it accepts a round or refuses it, and is ready at once when told to stop. It holds
-a place when that is one in a world of all. On a host of its own no agent waits for another's interpreter, so of each
-process only so many knock at a time; among 1,024 agents that is everybody.
+The coordinator has a process of its own, as the server of the lower bound has. A member handles the coordinator's
+messages as an agent does: it accepts or refuses a round, and answers a stop at once. It counts as arrived when it has a
+rank in a world of all agents. Agents that share an interpreter would slow one another down, so each process lets only
+KNOCKING members connect at a time; up to 1,024 agents the limit has no effect.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class TurnoutRendezvous:
         Yield the times of each. mine: numbers of this process's agents. gate: returns at the start signal.
         """
         with asyncio.Runner() as runner:
-            members = runner.run(_made(mine, agents, port))
+            members = runner.run(_followers(mine, agents, port))
             gate()
-            knocks = asyncio.Semaphore(KNOCKING)
-            yield runner.run(_together([member.join(knocks, agents) for member in members]))
-            yield runner.run(_together([member.held(agents - 1) for member in members]))
+            connecting = asyncio.Semaphore(KNOCKING)
+            yield runner.run(_gathered([member.join(connecting, agents) for member in members]))
+            yield runner.run(_gathered([member.await_rank(agents - 1) for member in members]))
 
 
 async def _coordinate(agents: int, report: Callable[[float], None]) -> None:
@@ -88,11 +88,11 @@ async def _coordinate(agents: int, report: Callable[[float], None]) -> None:
     await coordinator.ended
 
 
-async def _made(mine: Sequence[int], agents: int, port: int) -> list[_Follower]:
+async def _followers(mine: Sequence[int], agents: int, port: int) -> list[_Follower]:
     return [_Follower(member_of(agent), terms_of(agents), (HERE, port)) for agent in mine]
 
 
-async def _together(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
+async def _gathered(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
     return list(await asyncio.gather(*joins))
 
 
@@ -105,23 +105,23 @@ class _Follower:
         self._link: CoordinatorClient | None = None
         self._worlds: asyncio.Queue[tuple[int, float] | str] = asyncio.Queue()
 
-    async def join(self, knocks: asyncio.Semaphore, size: int) -> float:
+    async def join(self, connecting: asyncio.Semaphore, size: int) -> float:
         """Find the coordinator, and return when this member got a rank in a world of `size` members.
 
-        knocks: limits how many members of this process connect at the same time. Raises ConnectionError if the
+        connecting: limits how many members of this process connect at the same time. Raises ConnectionError if the
         coordinator is not found or is lost.
         """
         finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()
         search = Search(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
-        async with knocks:
+        async with connecting:
             found = await finder.find(search)
         if isinstance(found, GiveUp):
             raise ConnectionError(found.detail)
         self._link, _ = found
-        return await self.held(size)
+        return await self.await_rank(size)
 
-    async def held(self, size: int) -> float:
+    async def await_rank(self, size: int) -> float:
         """Wait for a rank in a world of `size` members; return when it came. Raises ConnectionError if the
         coordinator is lost.
         """
@@ -153,7 +153,7 @@ class _Follower:
                 link.send_message(Ready(round_, self._me.master_port, self._me.path))
 
     def _lost(self, link: CoordinatorClient, reason: Reason) -> None:
-        """Let `held` raise an error, since the coordinator is lost."""
+        """Let `await_rank` raise an error, since the coordinator is lost."""
         self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
 
 

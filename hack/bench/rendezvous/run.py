@@ -216,7 +216,7 @@ def _note_on_agents() -> str:
     """Return the note on how agents are simulated."""
     return (
         "Simulated agents share one machine: its kernel carries both ends of every connection. "
-        f"Of ours {KNOCKING} in each of {PROCESSES} processes knock at a time: of {KNOCKING * PROCESSES:,} all at once."
+        f"Of ours {KNOCKING} in each of {PROCESSES} processes connect at a time: up to {KNOCKING * PROCESSES:,} all do."
     )
 
 

@@ -1,7 +1,7 @@
 """Two baselines on torch's TCPStore: NVRx's barrier and torch's own c10d rendezvous.
 
 An agent is a thread with a client of its own, as each agent of theirs has in its process. What is timed is the
-rendezvous alone: connecting comes before the word.
+rendezvous alone: the agents connect before the start signal.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ UNLIMITED = (
 VERBS = ("filter", "prioritize", "preempt")
 
 
-def switches(nodes: int, hosts_per_leaf: int, leaves_per_spine: int = 16) -> dict[str, tuple[str, str]]:
-    """Return (leaf, spine) above each of `nodes` nodes, by node name.
+def generated_switches(nodes: int, hosts_per_leaf: int, leaves_per_spine: int = 16) -> dict[str, tuple[str, str]]:
+    """Return name -> (leaf, spine) of `nodes` nodes, node-00000 and on.
 
     hosts_per_leaf, leaves_per_spine: consecutive nodes share a leaf, consecutive leaves a spine.
     """

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hack.bench.scheduler.cluster import PODS, UNLIMITED, build, pod, start_nominator, switches
+from hack.bench.scheduler.cluster import PODS, UNLIMITED, build, generated_switches, pod, start_nominator
 from hack.bench.support.measure import memory_mib
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
@@ -53,7 +53,7 @@ async def crowd(gangs: int) -> WaitingGangs:
 async def _build(api: Api) -> None:
     """Create two leaves, full: one of strangers that leave, one of those that stay."""
     count = HOSTS_PER_LEAF * LEAVES
-    await build(api, switches(count, HOSTS_PER_LEAF))
+    await build(api, generated_switches(count, HOSTS_PER_LEAF))
     for at in range(count):
         made = pod("stranger" if at < HOSTS_PER_LEAF else "stays", at % HOSTS_PER_LEAF, 1, gated=False)
         made["spec"]["nodeName"] = f"node-{at:05d}"

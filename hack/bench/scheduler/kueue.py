@@ -22,7 +22,7 @@ import yaml
 from hack.bench.placement import streams
 from hack.bench.scheduler import kueue_objects
 from hack.bench.scheduler.cluster import PODS, build, switches_of
-from hack.bench.scheduler.stream import GangFunctions, StreamResult, come, follow, patches
+from hack.bench.scheduler.stream import GangFunctions, StreamResult, create_gang, follow, patches
 from hack.controlplane.api import Api
 from hack.controlplane.errors import ApiError, NotReady
 from hack.controlplane.plane import ControlPlane, free_ports
@@ -73,7 +73,7 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
     of a gang's pods.
     """
     tree, rng, found = streams.fabric(), random.Random(seed), StreamResult()
-    words = GangFunctions(kueue_objects.gang_pod, _leave)
+    gang_functions = GangFunctions(kueue_objects.gang_pod, _leave)
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:
@@ -81,10 +81,10 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
             await asyncio.to_thread(plane.start_scheduler)
             await _start(plane, api, peer)
             await _open_queue(api)
-            await come(api, "warm", 1, None, 0.0, words.pod)
+            await create_gang(api, "warm", 1, None, 0.0, gang_functions.pod)
             await _leave(api, "warm", 1)
             before = await patches(api)
-            await follow(api, events, rng, apart_s, words, found)
+            await follow(api, events, rng, apart_s, gang_functions, found)
             found.patches = await patches(api) - before - kueue_objects.pods_gone(events)
             return version(plane.logs(MANAGER)), found
     finally:

@@ -15,7 +15,7 @@ from itertools import product
 from statistics import median
 
 from hack.bench.scheduler.cluster import UNLIMITED, pod, start_nominator
-from hack.bench.scheduler.stream import come, warm
+from hack.bench.scheduler.stream import create_gang, warm
 from hack.bench.scheduler.throughput import (
     BOTH,
     GATES,
@@ -139,7 +139,7 @@ async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
     async with plane.api() as api:
         await warm(api, gated=True)
         rng, gated = random.Random(1), partial(pod, gated=True)
-        return [(await come(api, f"alone-{at}", SIZE, rng, 0.0, gated))[1] for at in range(count)]
+        return [(await create_gang(api, f"alone-{at}", SIZE, rng, 0.0, gated))[1] for at in range(count)]
 
 
 def _ratio(results: Results, cell: MatrixCell, to: MatrixCell) -> float:

@@ -82,7 +82,9 @@ def _measure_row(
     for seed in seeds:
         progress(f"{apart}, {order}: seed {seed}")
         events = events_of(seed, gangs)
-        sent = asyncio.run(send(events, seed if ORDERS[order] else None, APART_S[apart], gated=False, asks=True))
+        sent = asyncio.run(
+            send(events, seed if ORDERS[order] else None, APART_S[apart], gated=False, with_extender=True)
+        )
         of_best += streams.replay(tree, events, best_fit).total
         crossings += sent.crossings
         hosts += sent.hosts

@@ -114,20 +114,26 @@ class GangFunctions:
 
 
 async def send(
-    events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
+    events: Sequence[int],
+    seed: int | None,
+    apart_s: float,
+    gated: bool,
+    release: str = "",
+    *,
+    with_extender: bool = False,
 ) -> StreamResult:
     """Send one stream to a new control plane, and return the results.
 
     seed: of the order in which each gang's pods come; None for the order of ranks. apart_s: seconds between two pods.
-    gated: the pods have our gates, which our nominator lifts. release: of Kubernetes, as ControlPlane takes it. asks:
-    the scheduler asks our extender. events: as `placement.streams.generate` returns them.
+    gated: the pods have our gates, which our nominator lifts. release: of Kubernetes, as ControlPlane takes it.
+    with_extender: the scheduler asks our extender. events: as `placement.streams.generate` returns them.
     """
     rng, found = None if seed is None else random.Random(seed), StreamResult()
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
             await build(api, switches_of(streams.fabric()))
-            await asyncio.to_thread(start_asking if asks else ControlPlane.start_scheduler, plane)
+            await asyncio.to_thread(start_with_extender if with_extender else ControlPlane.start_scheduler, plane)
             health = await asyncio.to_thread(start_nominator, plane, "--gates") if gated else 0
             await warm(api, gated)
             before = await patches(api)
@@ -135,8 +141,7 @@ async def send(
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
-                found.obeyed, every = obeyed(health)
-                found.placed = every
+                found.obeyed, found.placed = nominations_taken(health)
             return found
     finally:
         await asyncio.to_thread(plane.stop)
@@ -147,23 +152,23 @@ async def follow(
     events: Sequence[int],
     rng: random.Random | None,
     apart_s: float,
-    words: GangFunctions,
+    gang_functions: GangFunctions,
     found: StreamResult,
 ) -> None:
     """Create and delete the gangs of a stream, and record in `found` what each ring costs and when it was bound.
 
-    rng, apart_s: as in `come`. words: how a gang's pods are written and deleted. events: as
+    rng, apart_s: as in `create_gang`. gang_functions: how a gang's pods are written and deleted. events: as
     `placement.streams.generate` returns them.
     """
     tree, sizes = streams.fabric(), list[int]()
     for event in events:
         if event <= 0:
-            await words.leave(api, f"gang-{-event}", sizes[-event])
+            await gang_functions.leave(api, f"gang-{-event}", sizes[-event])
             continue
         sizes.append(event)
         gang = f"gang-{len(sizes) - 1}"
         try:
-            nodes, bound_s = await come(api, gang, event, rng, apart_s, words.pod)
+            nodes, bound_s = await create_gang(api, gang, event, rng, apart_s, gang_functions.pod)
         except TimeoutError:
             found.failed += 1
             continue
@@ -188,12 +193,12 @@ async def warm(api: Api, gated: bool) -> None:
     await api.delete(f"{PODS}/warm-0")
 
 
-def start_asking(plane: ControlPlane) -> None:
+def start_with_extender(plane: ControlPlane) -> None:
     """Start our extender, and a scheduler in the shipped configuration that asks it."""
     start_scheduler(plane, start_extender(plane), SHIPPED_PERCENTAGE)
 
 
-async def come(
+async def create_gang(
     api: Api,
     gang: str,
     size: int,
@@ -237,7 +242,7 @@ async def patches(api: Api) -> float:
     return sum(float(found) for found in _PATCHED.findall(str(await api.get("/metrics"))))
 
 
-def obeyed(health: int) -> tuple[float, float]:
+def nominations_taken(health: int) -> tuple[float, float]:
     """Return (pods bound on their nominated node, all bound pods that had a gate). health: port of the metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
         text = answer.read().decode()

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 
-from hack.bench.scheduler.cluster import PODS, build, pod, start_nominator, switches
+from hack.bench.scheduler.cluster import PODS, build, generated_switches, pod, start_nominator
 from hack.bench.scheduler.stream import bound_since, warm
 from hack.controlplane.plane import ControlPlane
 
@@ -21,7 +21,7 @@ async def takeovers(times: int) -> list[float]:
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:
-            await build(api, switches(HOSTS, SIZE))
+            await build(api, generated_switches(HOSTS, SIZE))
             await asyncio.to_thread(plane.start_scheduler)
             await asyncio.to_thread(start_nominator, plane, *LEASE, name="nominator-0")
             await warm(api, True)

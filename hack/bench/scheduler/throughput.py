@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 
 from hack.bench.scheduler import noop
-from hack.bench.scheduler.cluster import PODS, build, pod, start_extender, start_nominator, start_scheduler, switches
+from hack.bench.scheduler.cluster import (
+    PODS,
+    build,
+    generated_switches,
+    pod,
+    start_extender,
+    start_nominator,
+    start_scheduler,
+)
 from hack.bench.support.measure import cpu_s
 from hack.controlplane.plane import ControlPlane
 
@@ -88,7 +96,7 @@ class Cluster:
     async def build(self) -> None:
         """Create nodes and map."""
         async with self.plane.api() as api:
-            await build(api, switches(self.count, hosts_per_leaf=8))
+            await build(api, generated_switches(self.count, hosts_per_leaf=8))
 
     async def run(self, setup: SchedulerSetup, pods: Gangs, percentage: int | None) -> ThroughputResult:
         """Start the scheduler, then create all pods, and measure until all are bound.

@@ -20,7 +20,7 @@ from turnout.autoscaler.memory import Memory, encode, read
 from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
-from turnout.autoscaler.scaling.resize_cost import notes_of
+from turnout.autoscaler.scaling.resize_cost import resize_annotations
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -300,8 +300,8 @@ class LendingStory:
         """Write the new sizes to the jobs. states: the observed jobs by key. steps: that change a size."""
         for step in steps:
             job = self.jobs[step.key.namespace, step.key.name]
-            notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
+            notes = {**resize_annotations(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
             job.raw["spec"].update(parallelism=step.target, completions=step.target)
             job.raw["metadata"]["annotations"].update(notes)
-            self._view.note_written(step.key, notes)
+            self._view.store_written_annotations(step.key, notes)
             self._show(job)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.autoscaler.node_faults.model import NodeEntry, NodeObservation, PodReport, TaintRules
-from turnout.autoscaler.node_faults.taint_policy import judge
+from turnout.autoscaler.node_faults.taint_policy import plan_taints
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
@@ -45,7 +45,7 @@ def verdicts(lies: bool) -> ReportMeasurements:
     for second in range(0, SECONDS, LOOK_S):
         pod_reports = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
-        plan = judge(NodeObservation(nodes, tuple(pod_reports), NODES, tainted), TaintRules(), START_S + second)
+        plan = plan_taints(NodeObservation(nodes, tuple(pod_reports), NODES, tainted), TaintRules(), START_S + second)
         for step in plan.steps:
             nodes[step.node] = replace(nodes[step.node], tainted=step.taints, record=step.record)
         for name in FAULTY:

@@ -72,20 +72,30 @@ class _Story:
         Each act adds its claim to `claims`.
         """
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
-        await self._trains(1, 0)
+        await self._wait_until_trains(1, 0)
         await self._act(
-            "growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MAX_WORKERS
+            "growth into idle GPUs",
+            0,
+            "The autoscaler starts: the queue has idle GPUs",
+            self._start_autoscaler,
+            MAX_WORKERS,
         )
-        await self._act("way given to a rigid job", 0, f"A rigid job comes that needs {_RIVALS} GPUs", self._rival, 1)
         await self._act(
-            "growth after it", 0, "The rigid job is about to end; A may have its GPUs back", self._ends, MAX_WORKERS
+            "way given to a rigid job", 0, f"A rigid job comes that needs {_RIVALS} GPUs", self._submit_rigid_job, 1
         )
         await self._act(
-            "a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill, MAX_WORKERS
+            "growth after it",
+            0,
+            "The rigid job is about to end; A may have its GPUs back",
+            self._wait_until_rigid_job_ends,
+            MAX_WORKERS,
         )
-        await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose, MAX_WORKERS)
+        await self._act(
+            "a worker's process killed", 1, "SIGKILL for the process of one worker", self._kill_process, MAX_WORKERS
+        )
+        await self._act("a node lost, with the coordinator and its memory", 1, "", self._lose_node, MAX_WORKERS)
         await self.injectors.settle()
-        self._say("A is told not to pause_before_step any more, and trains to its end", "bold")
+        self._say("A no longer pauses before its steps, and trains to its end", "bold")
         (self._stage.home / "finish").touch()
         phase = await self._stage.over(JOB, PATIENCE_S)
         self._say(f"A has ended: {phase}", "bold")
@@ -104,31 +114,31 @@ class _Story:
             self._say(say, "bold")
         act, before = Act(what, time.monotonic(), max_repeated_steps), self._stage.round
         await do()
-        await self._trains(world, before)
+        await self._wait_until_trains(world, before)
         claim = check_resume(self._stage.records, act, time.monotonic())
         self.claims.append(claim)
         self._say(claim.text if claim.holds else f"NOT AS CLAIMED: {claim.text}", "green" if claim.holds else "red")
 
-    async def _trains(self, world: int, after_round: int) -> None:
+    async def _wait_until_trains(self, world: int, after_round: int) -> None:
         """Wait until a round newer than `after_round`, of `world` workers, has made _STEPS steps.
 
         Raises NoProgress after PATIENCE_S.
         """
 
-        def so() -> bool:
+        def trains() -> bool:
             newest = self._stage.round
             worlds = {record.world for record in self._stage.records if record.round == newest}
             return worlds == {world} and self._stage.steps_since(0.0, after_round) >= _STEPS
 
-        await self._stage.until(so, f"{world} workers train in a round after {after_round}", PATIENCE_S)
+        await self._stage.until(trains, f"{world} workers train in a round after {after_round}", PATIENCE_S)
 
     # What is done.
 
-    async def _lend(self) -> None:
+    async def _start_autoscaler(self) -> None:
         """Start the autoscaler, which lends idle GPUs to the elastic job."""
         self._stage.programs.start_autoscaler()
 
-    async def _rival(self) -> None:
+    async def _submit_rigid_job(self) -> None:
         """Submit a rigid job that needs GPUs of the elastic job, and claim that it runs within PATIENCE_S."""
         came_s = time.monotonic()
         name = (await self.injectors.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
@@ -142,15 +152,15 @@ class _Story:
         self._say(text)
         self.claims.append(Claim(text, served()))
 
-    async def _ends(self) -> None:
+    async def _wait_until_rigid_job_ends(self) -> None:
         """Wait until the rigid job has ended."""
         await self.injectors.settle()
 
-    async def _kill(self) -> None:
+    async def _kill_process(self) -> None:
         """Kill the process of one worker."""
         await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
-    async def _lose(self) -> None:
+    async def _lose_node(self) -> None:
         """Delete the node of the coordinator's worker, and wait until it is back, empty. Without a coordinator, take
         the node of the first worker.
         """
@@ -166,7 +176,7 @@ class _Story:
         self._screen.lost.discard(node)
         self._say(f"{node} is back, empty")
 
-    # What is seen.
+    # Output.
 
     def _say(self, text: str, style: str = "") -> None:
         self._screen.happens(self._stage, text, style)

@@ -90,9 +90,9 @@ def _mend(net: Hosts, at: int, way: str) -> None:
     """Undo `_cut`, with the same arguments."""
     for other in (host for host in range(1, WORKERS + 1) if host != at):
         if way != WAYS[1]:
-            net.hear(at, other)
+            net.undo_drop(at, other)
         if way != WAYS[0]:
-            net.hear(other, at)
+            net.undo_drop(other, at)
 
 
 def _last(job: Job, at: int, cut_s: float) -> float:

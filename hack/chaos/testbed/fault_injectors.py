@@ -29,25 +29,25 @@ class FaultInjectors:
         self._stage = stage
         self.pending: set[asyncio.Task[None]] = set()
         self._rigid_jobs = 0
-        self._does: dict[Fault, Callable[[FaultEvent], Awaitable[str]]] = {
-            Fault.PROCESS: self._process,
-            Fault.AGENT: self._agent,
-            Fault.POD: self._pod,
-            Fault.COORDINATOR: self._coordinator,
-            Fault.NODE: self._node,
-            Fault.STOPPED: self._stopped,
-            Fault.RIVAL: self._rival,
-            Fault.API: self._api,
-            Fault.EXTENDER: self._extender,
-            Fault.AUTOSCALER: self._autoscaler,
-            Fault.CUT: self._cut,
-            Fault.FULL: self._full,
+        self._injectors: dict[Fault, Callable[[FaultEvent], Awaitable[str]]] = {
+            Fault.PROCESS: self._kill_process,
+            Fault.AGENT: self._kill_agent,
+            Fault.POD: self._kill_pod,
+            Fault.COORDINATOR: self._kill_coordinator,
+            Fault.NODE: self._delete_node,
+            Fault.STOPPED: self._suspend_process,
+            Fault.RIVAL: self._submit_rigid_job,
+            Fault.API: self._restart_api,
+            Fault.EXTENDER: self._restart_extender,
+            Fault.AUTOSCALER: self._kill_autoscaler,
+            Fault.CUT: self._cut_storage,
+            Fault.FULL: self._fill_storage,
         }
 
     async def do(self, event: FaultEvent) -> Record:
         """Inject one fault. Return its record; `who` names what was hit, "" if there was nothing to hit."""
         at_s = time.monotonic()
-        who = await self._does[event.fault](event)
+        who = await self._injectors[event.fault](event)
         record = Record("fault", at_s, kind=event.fault.name, who=who, round=self._stage.round)
         self._stage.note(record)
         return record
@@ -69,7 +69,7 @@ class FaultInjectors:
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
 
-    def _back(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
+    def _undo_later(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
         """Call `undo`, which may be async, after `after_s` seconds in a task that `settle` waits for."""
 
         async def wait() -> None:
@@ -89,17 +89,17 @@ class FaultInjectors:
         alive = [each for each in await asyncio.to_thread(lambda: list(of_pods())) if (each.home, each.inner) in begun]
         return sorted(alive, key=lambda each: begun[each.home, each.inner])
 
-    async def _process(self, event: FaultEvent) -> str:
+    async def _kill_process(self, event: FaultEvent) -> str:
         """Kill one training process. Return the UID of its pod, "" without a hit."""
         return _signal(_target_of(await self._trainers(), event), signal.SIGKILL)
 
-    async def _stopped(self, event: FaultEvent) -> str:
+    async def _suspend_process(self, event: FaultEvent) -> str:
         """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
         hit = _target_of(await self._trainers(), event)
-        self._back(event.lasts_s, lambda: _goes_on(hit))
+        self._undo_later(event.lasts_s, lambda: _continue_process(hit))
         return _signal(hit, signal.SIGSTOP)
 
-    async def _agent(self, event: FaultEvent) -> str:
+    async def _kill_agent(self, event: FaultEvent) -> str:
         """Kill one agent of the job. Return the UID of its pod, "" without a hit. event: its aim chooses the agent."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
@@ -108,7 +108,7 @@ class FaultInjectors:
 
     # Pods and nodes.
 
-    async def _pod(self, event: FaultEvent) -> str:
+    async def _kill_pod(self, event: FaultEvent) -> str:
         """Kill one pod of the job. Return its UID, "" without a hit. event: its aim chooses the pod."""
         hit = _target_of(self._stage.workers, event)
         if hit is None:
@@ -116,13 +116,13 @@ class FaultInjectors:
         await self._stage.kill_pod(hit["metadata"]["name"])
         return str(hit["metadata"]["uid"])
 
-    async def _coordinator(self, event: FaultEvent) -> str:
+    async def _kill_coordinator(self, event: FaultEvent) -> str:
         """Kill the pod of the coordinator. Return its name, "" if there is none."""
         name = await self._stage.coordinator()
         await self._stage.kill_pod(name)
         return name
 
-    async def _node(self, event: FaultEvent) -> str:
+    async def _delete_node(self, event: FaultEvent) -> str:
         """Delete the node of one of the job's pods and kill all its pods; add it again after the event's time.
 
         Returns its name, "" without a hit.
@@ -137,12 +137,12 @@ class FaultInjectors:
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
         place = next(each for each in manifests.node_places() if each.name == node)
-        self._back(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
+        self._undo_later(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
         return str(node)
 
     # Others, and programs.
 
-    async def _rival(self, event: FaultEvent) -> str:
+    async def _submit_rigid_job(self, event: FaultEvent) -> str:
         """Submit a rigid job that runs for the event's time, with one worker, or two if the aim is above a half. Return
         its name.
 
@@ -152,10 +152,10 @@ class FaultInjectors:
         job = manifests.rival(self._rigid_jobs, 1 + (event.aim > 0.5), event.lasts_s)
         name = job["metadata"]["name"]
         await self._stage.made.api.call("POST", JOBS, job)
-        self._start_task(self._served(name))
+        self._start_task(self._await_rigid_job(name))
         return str(name)
 
-    async def _served(self, name: str) -> None:
+    async def _await_rigid_job(self, name: str) -> None:
         """Record "served" when all pods of the rigid job `name` run or have succeeded, then await its end and delete
         it.
 
@@ -174,40 +174,40 @@ class FaultInjectors:
         with suppress(ApiError):
             await stage.made.api.call("DELETE", f"{JOBS}/{name}")
 
-    async def _api(self, event: FaultEvent) -> str:
+    async def _restart_api(self, event: FaultEvent) -> str:
         """Restart the API server in a task, which is away for the event's time. Return its address."""
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
         self._start_task(served.restart(event.lasts_s))
         return served.address
 
-    async def _extender(self, event: FaultEvent) -> str:
+    async def _restart_extender(self, event: FaultEvent) -> str:
         """Kill the extender and start it again after the event's time. Return "extender"."""
         programs = self._stage.programs
         programs.kill_extender()
-        self._back(event.lasts_s, programs.start_extender)
+        self._undo_later(event.lasts_s, programs.start_extender)
         return "extender"
 
-    async def _autoscaler(self, event: FaultEvent) -> str:
+    async def _kill_autoscaler(self, event: FaultEvent) -> str:
         """Kill the leading autoscaler; another replica is started. Return its pid as text, "" without a leader."""
         return str(await self._stage.programs.kill_leader() or "")
 
     # Storage.
 
-    async def _cut(self, event: FaultEvent) -> str:
+    async def _cut_storage(self, event: FaultEvent) -> str:
         """Make the storage unreachable for the event's time. Return "storage"."""
         self._stage.storage.mend()
         self._stage.storage.cut()
-        self._back(event.lasts_s, self._stage.storage.mend)
+        self._undo_later(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
-    async def _full(self, event: FaultEvent) -> str:
+    async def _fill_storage(self, event: FaultEvent) -> str:
         """Fill the storage for the event's time. Return "storage"; "" if the storage has no limit."""
         if not self._stage.storage.small:
             return ""
         self._stage.storage.mend()
         await asyncio.to_thread(self._stage.storage.fill)
-        self._back(event.lasts_s, self._stage.storage.mend)
+        self._undo_later(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
 
@@ -225,6 +225,6 @@ def _signal(hit: Process | None, number: signal.Signals) -> str:
     return hit.home
 
 
-def _goes_on(hit: Process | None) -> None:
+def _continue_process(hit: Process | None) -> None:
     """Let the suspended process `hit` continue; do nothing for None."""
     _signal(hit, signal.SIGCONT)

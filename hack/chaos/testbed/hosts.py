@@ -24,7 +24,7 @@ class Hosts:
         for at in range(1, size + 1):
             name = self._add(str(at))
             _ip("-n", self.bridge, "link", "add", f"v{at}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            self.join(at)
+            self.reconnect(at)
             _ip("-n", self.bridge, "link", "set", f"v{at}", "up")
             _ip("-n", name, "addr", "add", f"{self.address(at)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
@@ -47,11 +47,11 @@ class Hosts:
         """Drop all packets to and from host `at` from now on. Its link stays up."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "nomaster")
 
-    def join(self, at: int) -> None:
+    def reconnect(self, at: int) -> None:
         """Let the packets of host `at` through again, after `cut`."""
         _ip("-n", self.bridge, "link", "set", f"v{at}", "master", "br0")
 
-    def part(self, one: int, other: int) -> None:
+    def partition(self, one: int, other: int) -> None:
         """Drop the packets between hosts `one` and `other` in both directions; both reach all others."""
         self.drop_packets(one, other)
         self.drop_packets(other, one)
@@ -60,7 +60,7 @@ class Hosts:
         """Drop the packets from host `at` to host `to` from now on. Packets in the other direction get through."""
         self._neighbour(at, "replace", to, "lladdr", _NOBODY, "nud", "permanent")
 
-    def hear(self, at: int, to: int) -> None:
+    def undo_drop(self, at: int, to: int) -> None:
         """Let the packets from host `at` to host `to` through again, after `drop_packets`."""
         self._neighbour(at, "del", to)
 

@@ -231,7 +231,7 @@ def training_operator(
 ) -> list[str]:
     """Return training-operator's command line, for PyTorchJobs only. ports: (health, metrics, webhook).
 
-    gang_scheduler: its flag, None for none. extra: further flags.
+    gang_scheduler: value of --gang-scheduler-name, None for none. extra: further flags.
     """
     health, metrics, webhook = ports
     gang = [f"--gang-scheduler-name={gang_scheduler}"] if gang_scheduler else []

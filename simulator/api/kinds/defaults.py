@@ -35,7 +35,7 @@ def pod_defaults(obj: dict[str, Any]) -> None:
             for why in ("not-ready", "unreachable")
         ]
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
-    obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+    obj["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
@@ -98,10 +98,8 @@ def _fill_pod(spec: dict[str, Any]) -> None:
         container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
 
 
-def _quality(spec: dict[str, Any]) -> str:
-    """Return the quality of service of a pod spec: BestEffort, Burstable or Guaranteed, by the CPU and memory of
-    containers.
-    """
+def _qos_class(spec: dict[str, Any]) -> str:
+    """Return the QoS class of a pod spec: BestEffort, Burstable or Guaranteed, by the CPU and memory of containers."""
     amounts = [
         tuple(value_at(container, "resources", word, resource) for word in ("requests", "limits"))
         for container in spec.get("containers") or ()

@@ -81,7 +81,7 @@ class Handlers:
         body: Any = None
         form = request.content_type
         if request.method == "PATCH":
-            body = None if form.startswith("application/apply-patch") else await body_of(request, anything=True)
+            body = None if form.startswith("application/apply-patch") else await body_of(request, any_json=True)
         elif request.method in ("POST", "PUT") or (request.method == "DELETE" and request.can_read_body):
             body = await body_of(request)
         manager = manager_of(request.query.get("fieldManager", ""), request.headers.get("User-Agent", ""))
@@ -179,20 +179,20 @@ async def refusals_as_status(
         return as_json(too_large.status(), too_large.code)
 
 
-async def body_of(request: web.Request, anything: bool = False) -> Any:
+async def body_of(request: web.Request, any_json: bool = False) -> Any:
     """Return the JSON of a request's body.
 
-    anything: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
+    any_json: True to accept JSON that is no object, and any media type. Raises ApiRefusal: 501 for protobuf and other
     types, 400 for a body that is not JSON, for no object where one is needed, and for `metadata` that is no object.
     Raises web.HTTPRequestEntityTooLarge for more than MAX_BODY_BYTES.
     """
-    if not anything and request.content_type not in (JSON, "application/octet-stream"):
+    if not any_json and request.content_type not in (JSON, "application/octet-stream"):
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
     try:
         body = msgspec.json.decode(await request.read())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiRefusal("BadRequest", f"the body is no JSON: {error}") from error
-    if not anything and not isinstance(body, dict):
+    if not any_json and not isinstance(body, dict):
         raise ApiRefusal("BadRequest", "the body is no object")
     if isinstance(body, dict) and body.get("metadata") is not None and not isinstance(body["metadata"], dict):
         raise ApiRefusal("BadRequest", "metadata is no object")

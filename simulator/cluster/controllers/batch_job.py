@@ -20,9 +20,9 @@ from turnout.simulator.cluster.controllers.model import (
     Write,
     ended_s,
     from_template,
-    is_leaving,
-    is_over,
+    has_ended,
     is_ready,
+    is_terminating,
     owner_references,
     phase,
     with_env,
@@ -130,11 +130,11 @@ def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
-    unfinished = [pod for pod in pods if not is_over(pod)]
+    unfinished = [pod for pod in pods if not has_ended(pod)]
     done = _completed_indexes(job, succeeded)
     return _PodStates(
-        active=[pod for pod in unfinished if not is_leaving(pod)],
-        terminating=sum(map(is_leaving, unfinished)),
+        active=[pod for pod in unfinished if not is_terminating(pod)],
+        terminating=sum(map(is_terminating, unfinished)),
         done=done,
         succeeded=len(done) if is_indexed(job) else max(len(succeeded), status.get("succeeded") or 0),
         failed=max(len(failed), status.get("failed") or 0),
@@ -271,7 +271,7 @@ def _clean_up_ended(job: Object, pods: Sequence[Object], end_s: float, now_s: fl
     1970.
     """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
-    writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not has_ended(pod) and not is_terminating(pod)]
     if ttl_s is None:
         return ControllerResult(writes)
     if now_s >= end_s + ttl_s:

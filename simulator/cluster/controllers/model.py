@@ -64,12 +64,12 @@ def phase(pod: Object) -> str:
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
-def is_leaving(pod: Object) -> bool:
+def is_terminating(pod: Object) -> bool:
     """Return True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def is_over(pod: Object) -> bool:
+def has_ended(pod: Object) -> bool:
     """Return True if the pod has ended."""
     return phase(pod) in ("Succeeded", "Failed")
 
@@ -87,11 +87,11 @@ def ended_s(pod: Object) -> float:
     return max((unix_s(each) or 0.0 for each in times), default=0.0)
 
 
-def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:
+def from_template(template: Object, name: Object, namespace: str, labels: Object, annotations: Object) -> Object:
     """Return a new pod from a pod template.
 
-    name: {"name": ...} or {"generateName": ...}. marks, notes: labels and annotations that are added to the template's,
-    and replace those of the same key. The spec is a new dict, but shares its nested values with the template.
+    name: {"name": ...} or {"generateName": ...}. labels, annotations: added to the template's, and replace those of
+    the same key. The spec is a new dict, but shares its nested values with the template.
     """
     meta = template.get("metadata") or {}
     return {
@@ -100,8 +100,8 @@ def from_template(template: Object, name: Object, namespace: str, marks: Object,
         "metadata": {
             **name,
             "namespace": namespace,
-            "labels": {**(meta.get("labels") or {}), **marks},
-            "annotations": {**(meta.get("annotations") or {}), **notes},
+            "labels": {**(meta.get("labels") or {}), **labels},
+            "annotations": {**(meta.get("annotations") or {}), **annotations},
         },
         "spec": {**template["spec"]},
     }

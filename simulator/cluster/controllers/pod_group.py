@@ -12,7 +12,7 @@ from turnout.simulator.cluster.controllers.model import (
     Object,
     PatchWrite,
     amounts_of,
-    is_leaving,
+    is_terminating,
     phase,
 )
 
@@ -37,7 +37,7 @@ def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> st
     pods: its members. free: what all nodes together have free, by resource, in the units of `amounts_of`. Once out of
     Pending, a PodGroup without running members is Inqueue, whatever is free.
     """
-    phases = [phase(pod) for pod in pods if not is_leaving(pod)]
+    phases = [phase(pod) for pod in pods if not is_terminating(pod)]
     if phases and {*phases} <= {"Succeeded", "Failed"}:
         return "Completed"
     if phases and phases.count("Running") + phases.count("Succeeded") >= group["spec"].get("minMember", 0):

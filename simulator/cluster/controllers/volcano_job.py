@@ -1,6 +1,7 @@
 """Control Volcano Jobs by the rules of turnout.controllers, as Volcano's own controller does in a cluster that has it.
 
-Only the way from this cluster's objects to those rules and back is known here. Source: docs/facts/job-kinds.md 1.5
+This module only converts: this cluster's objects to those of turnout.controllers, and its outcome back to writes.
+Source: docs/facts/job-kinds.md 1.5
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from turnout.simulator.cluster.scheduler import ExtenderCall, ExtenderReply, Ext
 
 
 class ApiError(Exception):
-    """A refusal by the API server."""
+    """The answer of an API server that has refused a request, as a client sees it."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         """Take the HTTP status, the reason of the Status, and its message."""
@@ -51,10 +51,10 @@ class WatchedObject:
 class ApiClient(Protocol):
     """The API as the parts of the local cluster reach it: over HTTP, or in the same process."""
 
-    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         """Send one request and return its JSON.
 
-        path: with its query. body: JSON values, None for none. kind: the media type of the body. Raises ApiError if the
+        path: with its query. body: JSON values, None for none. content_type: of the body. Raises ApiError if the
         request is refused. Over HTTP also for an answer that is not JSON, such as the page of a proxy, and
         aiohttp.ClientError or TimeoutError without an answer.
         """
@@ -81,13 +81,13 @@ class HttpClient:
         self._trust = trust if trust is not None else True
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         """Send one request and return its JSON. Raises the errors of ApiClient.call.
 
-        path: with its query. body: JSON values, None for none. kind: the media type of the body.
+        path: with its query. body: JSON values, None for none. content_type: of the body.
         """
         sent = None if body is None else msgspec.json.encode(body)
-        headers = {**self._headers, "Content-Type": kind} if sent is not None else self._headers
+        headers = {**self._headers, "Content-Type": content_type} if sent is not None else self._headers
         async with self._session.request(
             method, self._url + path, data=sent, headers=headers, ssl=self._trust
         ) as response:
@@ -197,7 +197,7 @@ class ExtenderClient:
         self.requests: list[ExtenderRequest] = []
 
     async def ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
-        """Send one call to the extender, and return its reply. Never raises: a failure is in the reply.
+        """Send one call to the extender, and return its reply. Never raises: `failed` of the reply says why.
 
         pod: the whole object. question: the verb and the names of the nodes. The call is added to `requests`.
         """
@@ -210,7 +210,7 @@ class ExtenderClient:
     async def _ask(self, pod: Any, question: ExtenderCall) -> ExtenderReply:
         """Send one call to the extender, and return its reply.
 
-        An error, or a status other than 200, is a failure in the reply.
+        Never raises: after an error, or a status other than 200, `failed` of the reply says why.
         """
         body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
         url = f"{self._url}/{question.verb.value}"
@@ -259,17 +259,19 @@ class DirectClient:
         """Take the store. manager: the name of the writer, for managedFields."""
         self._store, self._manager = store, manager
 
-    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
         """Carry out one request and return its JSON. Garbage collection runs soon afterwards.
 
-        path: with its query. body: JSON values, None for none. kind: the media type of the body. Raises ApiError if the
+        path: with its query. body: JSON values, None for none. content_type: of the body. Raises ApiError if the
         store refuses the request, with 404 for a group that is not served.
         """
         await asyncio.sleep(0)  # as any call does: others get their turn
         url = urlsplit(path)
         try:
             target = verbs.target(self._store.catalogue, url.path)
-            answer = handle(self._store, Call(method, target, dict(parse_qsl(url.query)), body, kind, self._manager))
+            answer = handle(
+                self._store, Call(method, target, dict(parse_qsl(url.query)), body, content_type, self._manager)
+            )
         except ApiRefusal as refusal:
             raise ApiError(refusal.code, refusal.reason, refusal.message) from refusal
         except Unserved as error:

@@ -68,7 +68,7 @@ class Controllers:
                 tasks.create_task(self._watch(resource))
             tasks.create_task(self._reconcile_until_cancelled())
 
-    # Seeing.
+    # Watches.
 
     async def _watch(self, resource: str) -> None:
         """Watch one kind until cancelled, and store its objects.
@@ -128,7 +128,7 @@ class Controllers:
             if (meta["namespace"], meta["name"]) == place or (has_more_room and phase == "Pending"):
                 self._due.add((volcano_job.GROUPS, meta["uid"]))
 
-    # Doing.
+    # Reconciliation.
 
     async def _reconcile_until_cancelled(self) -> None:
         """Reconcile due objects one after another until cancelled, once every kind has been listed."""

@@ -25,7 +25,7 @@ from turnout.jobs.gang import Dialect, membership
 from turnout.kube.objects import Node, Pod
 from turnout.kube.times import rfc3339
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
-from turnout.simulator.cluster.controllers.model import amounts_of, is_over
+from turnout.simulator.cluster.controllers.model import amounts_of, has_ended
 from turnout.simulator.cluster.controllers.volcano_job import GROUP
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
 from turnout.simulator.cluster.scheduler import (
@@ -512,7 +512,7 @@ class ObjectCache:
         free_change: Counter[str] = Counter()
         if resource == NODES:
             free_change.update(amounts_of((obj.get("status") or {}).get("allocatable") or {}))
-        elif obj["spec"].get("nodeName") and not is_over(obj):
+        elif obj["spec"].get("nodeName") and not has_ended(obj):
             for container in obj["spec"]["containers"]:
                 free_change.subtract(amounts_of((container.get("resources") or {}).get("requests") or {}))
         self._free_change_by_uid[uid] = free_change

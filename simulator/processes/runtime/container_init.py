@@ -298,8 +298,8 @@ class Root:
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
     """Mount by the system call. Raises OSError if the kernel refuses it.
 
-    source, target: paths on this machine; the source of a tmpfs, or of changed flags, is any word. kind: of file
-    system, such as "tmpfs"; "" for a bind mount or changed flags. flags: MS_*. data: options of the file system.
+    source, target: paths on this machine; for a tmpfs, and to change flags, the kernel ignores the source. kind: of
+    file system, such as "tmpfs"; "" for a bind mount or changed flags. flags: MS_*. data: options of the file system.
     """
     result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
     _check(result, f"mount {source} at {target}")

@@ -19,7 +19,7 @@ import aiohttp
 from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import log_and_skip
-from turnout.simulator.processes.pod_dns import address, hosts
+from turnout.simulator.processes.pod_dns import hosts, pod_address
 from turnout.simulator.processes.runtime.object_source import ObjectSource
 from turnout.simulator.processes.runtime.pod_dir import PodFolders
 from turnout.simulator.processes.runtime.pod_worker import KubeletNode, RunningPod
@@ -143,7 +143,7 @@ class Runner:
         used_addresses = set(self._addresses.values())
         number = next(each for each in range(len(used_addresses) + 1) if each not in used_addresses)
         self._addresses[uid] = number
-        return address(self._block, number)
+        return pod_address(self._block, number)
 
     # Names.
 

@@ -88,7 +88,7 @@ class RunningPod:
         """
         try:
             await asyncio.to_thread(self.folder.make)
-            while not (self._deleted and lifecycles.is_at_rest(self.lifecycle)):
+            while not (self._deleted and lifecycles.has_no_process(self.lifecycle)):
                 self._changed.clear()
                 await self._do_what_is_due(time.time())
                 if self._can_be_deleted() and await self._delete_object():
@@ -264,7 +264,7 @@ class RunningPod:
             return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
         return words
 
-    # Telling.
+    # Status.
 
     async def _report(self, now_s: float) -> None:
         """Write the pod's status to the API if it has changed. A failed write is repeated later.
@@ -292,7 +292,7 @@ class RunningPod:
     def _can_be_deleted(self) -> bool:
         """Return True if the pod is being deleted, no process runs, and its object is not deleted yet."""
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
-        return bool(leaving) and lifecycles.is_at_rest(self.lifecycle)
+        return bool(leaving) and lifecycles.has_no_process(self.lifecycle)
 
     async def _delete_object(self) -> bool:
         """Delete the pod's object without a grace period.

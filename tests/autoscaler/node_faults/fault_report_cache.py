@@ -7,7 +7,7 @@ import json
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import TaintRules
-from turnout.autoscaler.node_faults.taint_policy import judge
+from turnout.autoscaler.node_faults.taint_policy import plan_taints
 from turnout.kube import labels, node_health
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 from turnout.kube.objects import Node, NodeSpec, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, Taint
@@ -49,7 +49,7 @@ class Cluster:
         return cache
 
     def plan(self):
-        return judge(self.cache().state({}), self.rules, self.now_s)
+        return plan_taints(self.cache().state({}), self.rules, self.now_s)
 
     def look(self, after_s=0.0):
         """A leader that knows nothing but what the cluster shows decides, and does it."""

@@ -86,7 +86,7 @@ class Watched:
 
     async def turn(self):
         """Look by the clock."""
-        return await self.writer.turn()
+        return await self.writer.run_once()
 
     def count(self, word, outcome):
         return self.metrics.registry.get_sample_value(

@@ -51,7 +51,7 @@ def test_where_restarts_cost_nothing_all_that_is_free_has_settled():
 
 def test_only_devices_settle_and_only_on_nodes_that_let_somebody_in():
     at = world([4, 3], seen(job("a")))
-    at.room.admits[shape(1)][0] = False
+    at.room.admitting_nodes[shape(1)][0] = False
     told = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).idle_room
     assert told == {NODES: {GPU: 3}, "q": {GPU: 6}}
 

@@ -51,14 +51,14 @@ def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions
         shape = SHAPES[which]
         if action in ("take", "within"):
             rows = range(len(left))
-            charges = room.take(shape, pods) if action == "take" else room.take_within(shape, pods, rows)
+            charges = room.charge(shape, pods) if action == "take" else room.charge_on_rows(shape, pods, rows)
             assert (charges is not None) == (counted(left, shape).sum() >= pods)
             for row, count in charges or ():
                 assert 0 < count <= counted(left, shape)[row]
                 left[row] -= TAKES[shape] * count
             done += [(shape, charges)] if charges else []
         elif action == "give":
-            room.give(shape, [pods % len(left)])
+            room.release(shape, [pods % len(left)])
             left[pods % len(left)] += TAKES[shape]
         elif action == "undo" and done:
             taken, charges = done.pop()
@@ -67,7 +67,7 @@ def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions
                 left[row] += TAKES[taken] * count
         elif action == "copy":
             before, room = room, room.copied()
-            before.take(shape, 1)  # what becomes of the one is nothing to the other
+            before.charge(shape, 1)  # what becomes of the one is nothing to the other
         else:
             assert room.total(shape) == counted(left, shape).sum()
     for shape in SHAPES:
@@ -112,7 +112,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
         shape = PORT_SHAPES[which]
         by_hand = [fits_by_hand(gpus, pods, shape) for gpus, pods in zip(nodes, on, strict=True)]
         if action in ("take", "within"):
-            charges = room.take(shape, 1) if action == "take" else room.take_within(shape, 1, range(len(nodes)))
+            charges = room.charge(shape, 1) if action == "take" else room.charge_on_rows(shape, 1, range(len(nodes)))
             assert (charges is not None) == (sum(by_hand) >= 1)
             for row, count in charges or ():
                 assert 0 < count <= by_hand[row]
@@ -125,11 +125,11 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
                 on[row].remove(taken)
         elif action == "give" and done:
             taken, ((row, _),) = done.pop()
-            room.give(taken, [row])
+            room.release(taken, [row])
             on[row].remove(taken)
         elif action == "copy":
             before, room = room, room.copied()
-            before.take(shape, 1)
+            before.charge(shape, 1)
     for shape in PORT_SHAPES:
         by_hand = [fits_by_hand(gpus, pods, shape) for gpus, pods in zip(nodes, on, strict=True)]
         assert room.fits(shape).tolist() == by_hand

@@ -16,8 +16,8 @@ from turnout.autoscaler.scaling.resize_cost import (
     conditions,
     has_surplus,
     is_exhausted,
-    notes_of,
     pays_off,
+    resize_annotations,
 )
 from turnout.jobs.annotations import resize_budget
 from turnout.jobs.kinds.registry import KINDS
@@ -85,7 +85,7 @@ def test_growing_has_to_win_its_restarts_back():
 def test_what_is_noted_is_read_back_as_it_was():
     step = Step(job("a").key, 4, 2, Reason.IDLE_ROOM, "room in queue q")
     learnt = job("a", replicas=2, curve=((2, 1 / 0.8), (4, 1 / 0.5)), gained_s=100.0, resized_s=NOW_S - 10)
-    notes = notes_of(learnt, step, Policy(restart_s=60), NOW_S)
+    notes = resize_annotations(learnt, step, Policy(restart_s=60), NOW_S)
     found = KINDS["Job"].read(indexed(4, notes={**notes, labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
     assert found.resize_budget == ResizeBudget(
         pytest.approx(after_change_s(learnt, Policy(restart_s=60), NOW_S), abs=0.1), NOW_S
@@ -96,14 +96,14 @@ def test_what_is_noted_is_read_back_as_it_was():
 @pytest.mark.parametrize("at_start", [True, False])
 def test_a_size_that_it_got_as_it_started_is_known_as_such(at_start):
     step = Step(job("a").key, 2, 1, Reason.IDLE_ROOM, at_start=at_start)
-    told = resize_budget(notes_of(job("a"), step, STRICT, NOW_S))
+    told = resize_budget(resize_annotations(job("a"), step, STRICT, NOW_S))
     assert told == ResizeBudget(0.0 if at_start else -60.0, NOW_S, at_start=at_start)
 
 
 def test_what_its_owner_knows_of_it_is_not_written_as_learnt():
     own = job("a", curve=((1, 1.0),), curve_measured=False)
     step = Step(own.key, 2, 1, Reason.IDLE_ROOM)
-    assert labels.MEASURED not in notes_of(own, step, Policy(), NOW_S)
+    assert labels.MEASURED not in resize_annotations(own, step, Policy(), NOW_S)
 
 
 @pytest.mark.parametrize(

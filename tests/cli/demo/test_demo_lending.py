@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.driver import LendingDemoSettings, lend
+from turnout.cli.demo.lending.driver import LendingDemoSettings, run_lending_demo
 from turnout.cli.demo.lending.model import MomentKind, sum_up
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed
@@ -54,7 +54,7 @@ def children(process):
 @pytest.mark.asyncio
 async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
     out, shown = screen()
-    story = await lend(LendingDemoSettings(pause_s=0.1, rest_s=0.3, cooldown_s=1.0), shown)
+    story = await run_lending_demo(LendingDemoSettings(pause_s=0.1, rest_s=0.3, cooldown_s=1.0), shown)
     words = [
         (m.decision.letter, m.decision.workers_before, m.decision.workers, m.decision.reason) for m in story.changes()
     ]
@@ -85,9 +85,9 @@ async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
 @pytest.mark.asyncio
 async def test_an_autoscaler_that_only_looks_is_no_story():
     out, shown = screen()
-    loan = LendingDemoSettings(patience_s=2.0, autoscaler=(sys.executable, "-c", ONLY_LOOKS))
+    settings = LendingDemoSettings(patience_s=2.0, autoscaler=(sys.executable, "-c", ONLY_LOOKS))
     with pytest.raises(StoryFailed, match=r"not so within 2 s: A runs with 12 workers[\s\S]*DryRun"):
-        await lend(loan, shown)
+        await run_lending_demo(settings, shown)
     assert "GPU-seconds" not in out.getvalue()
 
 
@@ -96,7 +96,7 @@ async def test_an_autoscaler_that_does_not_start_is_told():
     _, shown = screen()
     broken = (sys.executable, "-c", "raise SystemExit('no such flag')")
     with pytest.raises(AutoscalerFailed, match=r"ended at once \(exit code 1\)[\s\S]*no such flag"):
-        await lend(LendingDemoSettings(autoscaler=broken), shown)
+        await run_lending_demo(LendingDemoSettings(autoscaler=broken), shown)
 
 
 @pytest.mark.slow

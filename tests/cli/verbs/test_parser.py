@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from turnout.cli.__main__ import OWN, ROOMS, parser
+from turnout.cli.__main__ import OWN, VERB_MODULES, parser
 
-NAMES = [name for names, _ in ROOMS for name in names]
+NAMES = [name for names, _ in VERB_MODULES for name in names]
 
 
 def commands_of(top):
@@ -36,5 +36,5 @@ def test_whoever_names_no_command_gets_all_of_them(word):
 def test_asking_why_imports_no_other_command():
     code = "import sys; from turnout.cli.__main__ import parser; parser('why'); print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    asked = {room for names, room in ROOMS if "why" in names}
-    assert {room for _, room in ROOMS} & set(said.stdout.split()) == asked
+    asked = {module for names, module in VERB_MODULES if "why" in names}
+    assert {module for _, module in VERB_MODULES} & set(said.stdout.split()) == asked

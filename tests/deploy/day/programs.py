@@ -212,7 +212,9 @@ class AutoscalerProgram(Program):
         self.metrics.show_client(lambda: self.client.request_counts, self.informers.reflectors.items, clock)
         events = DecisionEvents(Quiet(), Refs(self.view).job, Refs(self.view).leaving, self.metrics)
         calls = LeasedCalls(self.client, lambda: self.leads)
-        writer = ScaleWriter(calls, KINDS, self._term, events.report_outcome, False, None, self.view.note_written)
+        writer = ScaleWriter(
+            calls, KINDS, self._term, events.report_outcome, False, None, self.view.store_written_annotations
+        )
         acts = writer, settings.policy(), clock, events, self.metrics, journal
         self.controller = AutoscalerController(self.view, self.informers, *acts)
         self.metrics.show_cluster(self._gpus, lambda: 0 if journal is None else journal.left_out)
@@ -240,7 +242,7 @@ class AutoscalerProgram(Program):
         """Observe, decide and write."""
         if self.leads and not self.stuck:
             await self.controller.look(self.clock.wall())
-            await self.taints.turn()
+            await self.taints.run_once()
 
     def page(self):
         """Return the metrics page."""

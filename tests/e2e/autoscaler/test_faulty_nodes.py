@@ -110,7 +110,7 @@ async def freed(stage, node):
     assert "has no taint" in await turnout(stage, "nodes", "untaint", "node-002", code=1)
     nobody = stage.plane.user_kubeconfig("nobody")
     assert "you may not" in await turnout(stage, "nodes", "untaint", node, code=1, by=nobody)
-    assert "is free" in await turnout(stage, "nodes", "untaint", node)
+    assert f"the taint is removed from node {node}" in await turnout(stage, "nodes", "untaint", node)
 
 
 @pytest.mark.contract("DL-82", "DL-83", "DL-97")

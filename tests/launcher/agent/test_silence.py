@@ -81,7 +81,7 @@ def test_a_host_that_falls_silent(crew, hosts, tmp_path, at, back):
     print(f"cut off: the new world began after {min(life.began_s for life in small) - began_s:.2f} s")
     assert {life.name for life in small} == {agent.name for agent in others}
     job.check_one_world(over=min)
-    net.join(at + 1)
+    net.reconnect(at + 1)
     if back:
         job.world(3, after=small[0].round, seconds=BACK_S)
     job.finish()

@@ -43,7 +43,7 @@ def job(tmp_path, hosts):
 @pytest.mark.long
 def test_of_two_hosts_that_cannot_reach_each_other_the_younger_leaves(job, hosts):
     """DL-81: a link, not a node, is told to be bad."""
-    hosts.part(2, 3)
+    hosts.partition(2, 3)
     agents = []
     for at in (1, 2, 3):
         agents.append(job.start(f"w{at}", prefix=hosts.inside(at), env={"GLOO_SOCKET_IFNAME": "eth0"}))

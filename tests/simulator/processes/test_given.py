@@ -10,7 +10,7 @@ from turnout.simulator.processes.container_spec import (
     from_resource,
     launch_of,
 )
-from turnout.simulator.processes.pod_dns import address, hosts
+from turnout.simulator.processes.pod_dns import hosts, pod_address
 from turnout.simulator.processes.volumes import File, TokenFile, Volume, volume_of, wanted_objects
 
 POD = {
@@ -162,12 +162,12 @@ def test_what_a_pod_refers_to_is_found_everywhere():
 
 
 def test_addresses_differ_and_are_loopback():
-    first = [address(3, number) for number in range(600)]
+    first = [pod_address(3, number) for number in range(600)]
     assert len(set(first)) == 600
     assert first[0] == "127.131.0.1"
     assert not any(each.endswith((".0", ".255")) for each in first)
     with pytest.raises(ValueError, match="no address"):
-        address(127, 0)
+        pod_address(127, 0)
 
 
 def peer(name, ip, ready="True", labels=None, namespace="ns", subdomain="ring"):

@@ -12,8 +12,8 @@ from turnout.simulator.processes.pod_lifecycle import (
     ContainerRole,
     ContainerState,
     begin_deletion,
-    is_at_rest,
-    is_over,
+    has_ended,
+    has_no_process,
     new_lifecycle,
     next_due_s,
     phase,
@@ -65,7 +65,7 @@ def test_the_restart_policy_says_what_an_end_means(policy, code, word, again):
     life = record_end(start_all(new_lifecycle(pod(policy))), "m", code, 1)
     assert phase(life) == word
     assert bool(starts_due(life, 1)) is again
-    assert is_over(life) is not again
+    assert has_ended(life) is not again
 
 
 def test_a_failed_init_container_fails_a_pod_that_never_restarts():
@@ -103,7 +103,7 @@ def test_a_pod_that_leaves_is_asked_first_and_killed_after_its_grace():
     assert signals_due(life, 130) == [("b", KILL)]
     life = record_signal(life, "b", KILL)
     assert signals_due(life, 131) == []
-    assert is_at_rest(record_end(life, "b", 137, 131))
+    assert has_no_process(record_end(life, "b", 137, 131))
 
 
 def test_a_second_deletion_only_shortens_the_grace():
@@ -157,4 +157,4 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
         assert starts_due(life, now_s) == []
         for name, signal in signals_due(life, now_s + 5.0):
             life = record_end(record_signal(life, name, signal), name, 137, now_s + 5.0)
-    assert is_at_rest(life)
+    assert has_no_process(life)

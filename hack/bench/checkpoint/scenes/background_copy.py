@@ -1,8 +1,9 @@
-"""The time that one save adds to a loop on one core: copied before training goes on, by torch or Turnout, or behind it.
+"""The time that one save adds to a loop on one core.
 
-A step's products take some times as long as the copy, as forward and backward do on one core: a copy behind training
-has to be over when the optimizer writes. All that is no thread of the loop has the other core. A bare memcpy there,
-of the same bytes, shows what the machine's memory takes from a loop that does nothing for the copy.
+The save is one with a copy before training continues (torch, Turnout), or with a copy in the background. The forward
+and backward part of a step takes several times as long as the copy: a background copy must end before the optimizer
+writes. Everything but the loop runs on the other core. A bare memcpy there, of the same bytes, shows how much the
+shared memory bandwidth alone slows a loop that does nothing for the copy.
 """
 
 from __future__ import annotations
