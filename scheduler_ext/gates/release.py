@@ -191,10 +191,10 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may start; None if the gang has started, or enough members exist and have a place.
+    """Return why no member may start now; None if members may start.
 
-    No member starts before the gang's min of members exists and has a place. An unknown size is a reason for a started
-    gang, too.
+    An unknown size of the gang is a reason, also for a started gang. Else a started gang has no reason; for another
+    gang the reason is that fewer members than its min exist or have a place.
     """
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size

@@ -24,9 +24,8 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
 # Returns how many pods of a shape fit on each row when the given pods are there too. The result is a new array.
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]
-Merits = tuple[
-    NDArray[np.signedinteger], ...
-]  # arrays by row that decide between equally good rows: `PlacementRequest.host_preferences` of topology/model.py
+# Arrays by row that decide between equally good rows: `PlacementRequest.host_preferences` of topology/model.py.
+HostPreferences = tuple[NDArray[np.signedinteger], ...]
 # Returns the free room of each row as one number when the given pods are there too.
 FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 
@@ -86,7 +85,7 @@ class GangRequest:
     spread_evenly: bool = True  # False: hard spread constraints are not considered
     beside_neighbours: bool = True  # False: members need not be under the leaf of their neighbours
 
-    def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
+    def host_preferences_of(self, shape: PodShape, besides: PodsOnRows) -> HostPreferences:
         """Return the arrays by row that decide between equally good rows: preferences of the shape, then the tightest
         fit. A larger value is better.
 

@@ -228,10 +228,10 @@ class Extender:
         return self.plans.plan_some(self.clock.monotonic())
 
     def clean_up(self) -> None:
-        """Forget what is too old, report newly placed gangs, plan, and set the gauges. Called every few seconds.
+        """Remove unconfirmed pods, deleted gangs and ended reservations, report newly placed gangs, plan, and set the
+        gauges. Called every CLEAN_UP_S seconds.
 
-        Pods that no watch has confirmed within UNCONFIRMED_S are removed, and reservations that have ended are
-        released.
+        Pods are unconfirmed if no watch has shown them within UNCONFIRMED_S.
         """
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed_until_s.items() if until_s <= now_s]:
