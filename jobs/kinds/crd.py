@@ -34,7 +34,7 @@ class Crd:
     short_names: tuple[str, ...] = ()  # for kubectl
 
 
-def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
+def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind as JSON values.
 
     kind: as in objects. path: /apis/GROUP/VERSION/PLURAL, the path of all objects of the kind. crd: the rest of the

@@ -214,10 +214,11 @@ def resize(raw: Object, workers: int) -> Change:
     return Change(change.method, change.path, change.body, change.media_type, then=_plan(fields, name, workers))
 
 
-def recreate(raw: Object) -> Change | None:
-    """Return the creation of the ScalePlan of our last change; None if it was carried out, or if there was no change.
+def recreate_scale_plan(raw: Object) -> Change | None:
+    """Return the creation of the ScalePlan of our last resize, in case it was lost.
 
-    raw: the ElasticJob. Raises BadJob if the job is unreadable.
+    None if DLRover has carried it out, or if we have not resized the job. The ScalePlan may exist and still wait: then
+    the API server answers Conflict, which is no failure. raw: the ElasticJob. Raises BadJob if the job is unreadable.
     """
     fields = job_kind.read_head(raw, KIND)
     name, workers = (
@@ -296,7 +297,7 @@ ELASTIC_JOB = JobKind(
     PATH,
     read,
     resize,
-    recreate=recreate,
+    recreate_scale_plan=recreate_scale_plan,
     pods=PodIdentity(role=_role, index=_index, index_is_order=True),
     sizes=(),  # a ScalePlan has the size
     creates=("scaleplans",),

@@ -54,8 +54,8 @@ def _resize_refusal(fields: job_kind.JobFields) -> str:
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
     if any(_needs_other_indexes(rule) for rule in spec.part("successPolicy").parts("rules")):
         return "spec.successPolicy names indexes that a smaller job would not have"
-    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
-        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
+    if refusal := job_kind.kueue_refusal(fields):
+        return refusal
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 
 

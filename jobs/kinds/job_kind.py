@@ -223,8 +223,9 @@ class JobKind:
     resize: Callable[[Object, int], Change]
     # Does the same for a kind of which a shrink must name the pods that leave; None for other kinds.
     resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
-    # Returns the second write of our last resize, in case it was lost; None if it was carried out.
-    recreate: Callable[[Object], Change | None] | None = None
+    # Returns the second write of our last resize, the ScalePlan, in case it was lost; None if it was carried out. The
+    # object may exist: then the API server answers Conflict, which is no failure.
+    recreate_scale_plan: Callable[[Object], Change | None] | None = None
     pods: PodIdentity = DEFAULT_IDENTITY  # how the job, role and index of its pods are found
     object_kind: str = ""  # the kind in the objects, if several API groups share it; "" if it equals `kind`
     sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
@@ -396,6 +397,16 @@ def manager_refusal(manager: str, where: str, own_manager: str) -> str:
     return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 
 
+def kueue_refusal(fields: JobFields) -> str:
+    """Return "" if Kueue lets a job be resized, else the reason, as a sentence, why it must not be resized.
+
+    Kueue resizes a job of one of its queues only with the elastic annotation; it would evict the whole job without it.
+    """
+    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
+        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
+    return ""
+
+
 def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Job:
     """Return the job, or a copy with `refused` set if the min of its gang is not the min of the job with all roles.
 
@@ -409,7 +420,8 @@ def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Jo
     if min_available is None:
         return replace(job, refused=f"{where} is not set, so its gang needs {default}: set it to {needed}")
     if min_available != needed:
-        return replace(job, refused=f"{where} is {min_available} and its least pods are {needed}: they must agree")
+        own_min = f"the job's min with all roles is {needed} pods"
+        return replace(job, refused=f"{where} is {min_available}, and {own_min}: both must be equal")
     return job
 
 
@@ -421,7 +433,8 @@ def resize_patch(
     The patch also records the written size, and the submitted and manual size if known. annotations: those that the job
     has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed fields of the spec,
     None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is written if the job
-    does not have it: until now this bound followed from the size in the object, which changes.
+    does not have it: such a job has no bound of its own, its bound was the size in the object, which this patch
+    changes.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:

@@ -80,7 +80,7 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
             "the task does RestartTask",
         ),
         ("VolcanoJob", volcano(plugins={"svc": [], "pytorch": []}), "plugin pytorch tells each pod the size"),
-        ("VolcanoJob", volcano(minSuccess=3), "minSuccess is more than its 2 least pods"),
+        ("VolcanoJob", volcano(minSuccess=3), "minSuccess is more than its min of 2 pods"),
         ("VolcanoJob", volcano(task={"partitionPolicy": {"totalPartitions": 2}}), "partitionPolicy"),
         ("PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2, "maxReplicas": 8, "metrics": [{}]}), "its own HPA"),
         ("PyTorchJob", pytorch(master={"replicas": 1, "template": template()}), "with a Master"),

@@ -87,7 +87,10 @@ def test_its_launcher_is_part_of_its_least():
         (mpi(command="/usr/bin/mpiexec -n 4 python t.py"), "MPI's own starter"),
         (mpi(runLauncherAsWorker=True), "numbered from 1"),
         (mpi(runPolicy={"schedulingPolicy": {"queue": "q"}}), "minAvailable is not set"),
-        (mpi(runPolicy={"schedulingPolicy": {"minAvailable": 2}}), "minAvailable is 2 and its least pods are 3"),
+        (
+            mpi(runPolicy={"schedulingPolicy": {"minAvailable": 2}}),
+            "minAvailable is 2, and the job's min with all roles is 3 pods",
+        ),
         (mpi(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}), "its pods are made elsewhere"),
     ],
 )

@@ -91,7 +91,11 @@ def test_a_group_that_is_suspended_has_no_pods():
 
 def test_a_head_alone_counts_and_is_left_as_it_is():
     job = KIND.read(ray(notes={}, groups=[group(suspend=True)]))
-    assert (job.replicas, job.role, job.refused) == (1, "headgroup", "it has no group of workers at work")
+    assert (job.replicas, job.role, job.refused) == (
+        1,
+        "headgroup",
+        "all its worker groups are suspended, or it has none",
+    )
 
 
 @pytest.mark.parametrize(
