@@ -152,7 +152,8 @@ class ObjectPart:
     def count(self, key: str, default: int, minimum: int = 0, maximum: int = MAX_PODS) -> int:
         """Return the whole number in the field `key`, from `minimum` to `maximum`, both included.
 
-        Return the default if the field is absent, or if any other value in it is a fault.
+        Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
+        `faults` and the default is returned.
         """
         value = self.value.get(key)
         if value is None:
@@ -165,7 +166,8 @@ class ObjectPart:
     def count_in_text(self, key: str, default: int) -> int:
         """Return the whole number, 0 to 999999999, in the field `key` of type text, such as an annotation.
 
-        Return the default if the field is absent, or if any other value in it is a fault.
+        Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
+        `faults` and the default is returned.
         """
         text = self.text(key)
         if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:

@@ -120,7 +120,7 @@ def _unchanged(*fields: str) -> tuple[str, str]:
     path = paths[-1]
     return (
         f"!({was_set}) || ({is_set} && self.{path} == oldSelf.{path})",
-        f"spec.{path} never change once they are set",
+        f"spec.{path} must not change once it is set",
     )
 
 

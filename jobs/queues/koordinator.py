@@ -195,7 +195,7 @@ def _is_limited(queue: QueueSpec, resource: str) -> bool:
 
 def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
     """Return the claim of a quota on one resource: its request if that is within its min, else its min and more by its
-    weight.
+    weight (no more if the weight is 0).
 
     requested: the amount that the quota and its subtree request.
     """

@@ -101,7 +101,8 @@ def _real_capability(
 ) -> dict[str, dict[str, int]]:
     """Return the real capability of each queue, by resource.
 
-    That is its capability, at most the parent's amount less the guarantees of the siblings. parents_first: the names,
+    That is its capability, at most the parent's amount less the guarantees of the siblings, and at least 0. A resource
+    that the parent does not have and no sibling guarantees is limited by the capability alone. parents_first: the names,
     each parent before its children. specs: the queues by name. parents: the parent of each name, "" for none. total:
     the amounts of all nodes.
     """

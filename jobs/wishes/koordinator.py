@@ -19,9 +19,9 @@ _MAX_RULES = 16  # of one gather strategy; further ones are ignored
 
 
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in koordinator's annotations of a pod or a PodGroup; None without any.
+    """Return the terms in koordinator's annotations of a pod or a PodGroup; None without such an annotation.
 
-    Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
+    An unreadable annotation gives a Wish without its terms. Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
     receives a sentence for each unreadable value.
     """
     together = _group_name(annotations, faults)
@@ -62,8 +62,8 @@ def _rules(text: str) -> list[dict[str, Any]] | None:
 def _group_name(annotations: Mapping[str, str], faults: list[str]) -> str:
     """Return one name for a group of gangs: the sorted members of its list. Gangs with equal lists get the same name.
 
-    "" without a group, with a group of a single gang, and if the list is unreadable. faults: receives a sentence if the
-    list is unreadable.
+    "" without a group, with a group of a single gang, and if the list is unreadable or longer than 4,096 characters.
+    faults: receives a sentence if the list is unreadable.
     """
     if GROUPS not in annotations:
         return ""

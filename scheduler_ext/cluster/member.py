@@ -86,7 +86,8 @@ def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape
 def _namespaces_of_term(term: Mapping[str, Any], namespace: str) -> object:
     """Return the namespaces that an affinity term is about: "all", or a sorted list that contains the pod's own.
 
-    None if the pod's own namespace is not surely among them. namespace: of the pod.
+    None if the pod's own namespace is not in the list, for a namespaceSelector with requirements, and for a list that
+    is malformed: the term is not considered then. namespace: of the pod.
     """
     names, selector = term.get("namespaces") or [], term.get("namespaceSelector")
     if selector == {}:

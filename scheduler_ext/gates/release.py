@@ -246,7 +246,8 @@ def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
     """Return True if the pod's nomination must be written, or cleared if the lift has no node, before the gate is
     lifted.
 
-    A nomination of another program stays.
+    False if the pod has this nomination or one of another program, which stays, and if the pod must not be nominated
+    (`nominable_uids`).
     """
     pod = lift.pod
     if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):

@@ -329,8 +329,9 @@ def _limits_of_shapes(
 
     [] if no such limits are found, if the gang has a multiple, or for more than MAX_SHAPES_TOGETHER batches. For two
     shapes, limits of the first are enough. For more shapes, at most half of the gang's work goes into such limits, so
-    that every domain is tried in the order of shapes. rooms: for each batch, how many pods fit on each host. span: host
-    ids [first, end) of the domain.
+    that every domain is tried in the order of shapes. rooms: for each batch, how many pods fit on each host.
+    room_of_domain: the room as a function, for hosts of this domain. span: host ids [first, end) of the domain. work:
+    is charged for the search.
     """
     shapes, counts = [batch.shape for batch in batches], [batch.pods for batch in batches]
     if request.gang.multiple > 1 or len(batches) > MAX_SHAPES_TOGETHER:

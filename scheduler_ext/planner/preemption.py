@@ -255,7 +255,7 @@ class _VictimSearch:
 
     def _drop_unneeded(self, removed: Mask) -> Mask:
         """Return a set of victims without those that are not needed: first whole gangs are dropped, the most expensive
-        first, then pods.
+        first, then single pods of gangs that keep their min.
 
         removed: the set; it may be changed in place.
         """
@@ -397,7 +397,7 @@ def _candidate_domains(
     end).
 
     need: pods. room: pods that each row would hold then. placed_hosts: the domain contains them. widest: the widest
-    tier allowed, None for any. [] if no domain is large enough, or a placed host is off the map.
+    tier allowed, None for any. [] if no domain is large enough, for tier 0, or if a placed host is off the map.
     """
     fabric = view.fabric
     if any(host >= fabric.mapped_count for host in placed_hosts):

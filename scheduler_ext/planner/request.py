@@ -281,9 +281,10 @@ def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) 
 
 
 def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDArray[np.bool_]]:
-    """Return marks of the rows in no domain of a required level, by index of the group rule; None: of the whole gang.
+    """Return marks of the mapped rows that lack the label of a required level, by index of the group rule; None: of the
+    whole gang.
 
-    Levels without such rows are absent.
+    Absent if no row lacks the label, if no mapped row has it, and for levels that are tiers.
     """
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}

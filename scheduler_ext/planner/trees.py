@@ -230,7 +230,9 @@ class _Child:
 def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
     """Return the gangs below an ancestor as one gang, with a group for each of its children.
 
-    Its min is the sum of the smallest mins with which enough children start. gangs: at least one.
+    ancestor: states how many children must start; one if it states no number. The min of the result is the sum of the
+    smallest mins of so many children. gangs: at least one; the result has the key of the first. The terms that pods
+    state do not count.
     """
     members: dict[str, GangMember] = {}
     mins: dict[_Child, list[int]] = {}

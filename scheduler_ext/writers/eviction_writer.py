@@ -132,7 +132,7 @@ class Evictor:
     def forget(self, key: GangKey) -> None:
         """Release the hosts that are reserved for a gang's preemption, and forget its pauses and its last refusal.
 
-        Called when the gang starts or is deleted. Does nothing for a gang without a preemption.
+        Called when the gang starts or is deleted. Does nothing for an unknown gang.
         """
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
