@@ -265,8 +265,9 @@ def _grouping_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
     """Return (min, total, max) in pods from the environment variables that training-operator sets.
 
-    None for an unknown one. PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The total is unknown for an
-    elastic job, the max for a job of fixed size. (None, None, None) without these variables.
+    None for an unknown one. PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE, in processes, and
+    PET_NPROC_PER_NODE, by which it is divided. The total is unknown for an elastic job, the max for a job of fixed
+    size. (None, None, None) without these variables.
     """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
     if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):

@@ -195,9 +195,9 @@ def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a ColossalAIJob describes. Its size is both its min and its max, and it is refused.
+    """Return the job that a ColossalAIJob describes. Its `refused` is REFUSAL: it is never resized. Raises BadJob.
 
-    Raises BadJob.
+    Without our annotations its size is both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)

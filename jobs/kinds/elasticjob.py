@@ -169,8 +169,9 @@ def command_bounds(words: tuple[str, ...]) -> tuple[int, int] | None:
 def read(raw: Object) -> Job:
     """Return the job that an ElasticJob describes. Raises BadJob.
 
-    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. It is refused
-    unless annotations set its bounds; then --nnodes in its command limits them.
+    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. `refused` says
+    why it must not be resized, "" if it may; it may not unless annotations set a bound. Then --nnodes in its command
+    limits the bounds; without annotations its replicas are both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)

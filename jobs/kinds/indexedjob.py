@@ -17,8 +17,8 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 def read(raw: Object) -> Job:
     """Return the job that a batch/v1 Job describes.
 
-    Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended. A Job that
-    is not Indexed is refused. Raises BadJob.
+    Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended.
+    `refused` says why it must not be resized, such as a Job that is not Indexed; "" if it may. Raises BadJob.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = fields.spec

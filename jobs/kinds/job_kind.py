@@ -177,7 +177,7 @@ def pod_index(values: PodValues, name: str) -> int:
     """Return the index of a pod in its job, >= 0: from a label or annotation, else from the number at the end of its
     name.
 
-    name: of the pod. 0 without a number of at most nine digits.
+    name: of the pod. 0 if the first of them that is set is no number of at most nine digits.
     """
     tail = name.rpartition("-")[2]
     return number_of(first_value(values, *_INDEX_LABELS) or tail)
@@ -430,11 +430,11 @@ def resize_patch(
 ) -> Change:
     """Return the merge patch that resizes a job to `workers`, valid only for the resourceVersion in `job`.
 
-    The patch also records the written size, and the submitted and manual size if known. annotations: those that the job
-    has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed fields of the spec,
-    None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is written if the job
-    does not have it: such a job has no bound of its own, its bound was the size in the object, which this patch
-    changes.
+    The patch also records the written size, at the first resize the submitted size, and a manual size. annotations:
+    those that the job has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed
+    fields of the spec, None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is
+    written if the job does not have it: such a job has no bound of its own, its bound was the size in the object, which
+    this patch changes.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:

@@ -25,10 +25,11 @@ _GANG = (_QUEUE, "ray.io/gang-scheduling-enabled", "ray.io/scheduler-name")
 def read(raw: Object) -> Job:
     """Return the job that a RayCluster describes. Its workers are the pods of its elastic group. Raises BadJob.
 
-    The elastic group is the first active worker group named worker or workers, else the last of the largest. The bounds are
-    those of the group if it sets them; KubeRay enforces them, so annotations, which count pods, may only narrow them:
-    BadJob if they do not. `refused` of the job says why the autoscaler must not resize it, such as Ray's own autoscaler
-    or a gang of Volcano; "" if it may. A cluster without active worker groups is a job of its head pod with `refused`.
+    The elastic group is the first active worker group named worker or workers, else the last of the largest. The bounds
+    are those of the group if it sets them; KubeRay enforces them, so annotations, which count pods, may only narrow
+    them: BadJob if they do not. `refused` of the job says why the autoscaler must not resize it, such as Ray's own
+    autoscaler or a gang of Volcano; "" if it may. A cluster without active worker groups is a job of its head pod with
+    `refused`.
     """
     fields = job_kind.read_head(raw, KIND)
     groups, head_template = _groups(fields.spec), fields.spec.part("headGroupSpec").part("template")
@@ -114,7 +115,9 @@ def _group_sizes(group: ObjectPart) -> tuple[int, int, int, int]:
 
 
 def _elastic_group(groups: Sequence[ObjectPart]) -> int:
-    """Return the index of the group that is resized: the one named worker, else the last of the largest groups."""
+    """Return the index of the group that is resized: the first one named worker or workers, else the last of the
+    largest.
+    """
     named = [index for index, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
         return named[0]

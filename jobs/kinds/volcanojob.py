@@ -185,7 +185,8 @@ def read(raw: Object) -> Job:
     """Return the job that a Volcano Job describes. Raises BadJob.
 
     Its workers are the pods of one task, that of _elastic_task(). Its max is the replicas of this task, its min
-    spec.minAvailable less the pods of all other tasks, at least 1. Annotations may replace both.
+    spec.minAvailable less the pods of all other tasks, at least 1 and at most the max; without it all replicas.
+    Annotations may replace both.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)
@@ -221,7 +222,8 @@ def _lifecycle(fields: job_kind.JobFields, replicas: int) -> JobLifecycle:
 def resize(raw: Object, workers: int) -> Change:
     """Return the patch to this number of replicas of the elastic task. Raises BadJob.
 
-    The task's minAvailable stays, at most `workers`. The max is recorded in an annotation. raw: the Volcano Job.
+    The task's minAvailable becomes _own_min(), at most `workers`. The max is recorded in an annotation. raw: the
+    Volcano Job.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     spec = read_spec(fields.spec)

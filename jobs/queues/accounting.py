@@ -207,7 +207,8 @@ def _max_share(
 
     levels: the levels at which some claim starts or stops growing, ascending. slopes: for each of them, the sum of the
     weights of the claims that grow between it and the next one. sums: for each, the sum of all claims at this level.
-    total: the amount to divide. level: the result of _level(), inf if the claims together request no more than the total.
+    total: the amount to divide. level: the result of _level(), inf if the claims together request no more than the
+    total.
     """
     minimum, weight, begins, ends, entitled = claim
     if level <= ends and entitled == minimum:

@@ -21,8 +21,8 @@ _MAX_RULES = 16  # of one gather strategy; further ones are ignored
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the terms in koordinator's annotations of a pod or a PodGroup; None without such an annotation.
 
-    An unreadable annotation gives a Wish without its terms. Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
-    receives a sentence for each unreadable value.
+    An unreadable annotation gives a Wish without its terms. Layers are listed from the outermost inwards. If several
+    layers must hold all pods, the innermost counts. faults: receives a sentence for each unreadable value.
     """
     together = _group_name(annotations, faults)
     text = annotations.get(SPEC)

@@ -227,7 +227,7 @@ def wish_of_pod_group(topology: object, policies: object, constraints: object, a
 
     Every argument but `annotations` may have any type. topology: Volcano's networkTopology. constraints: the
     schedulingConstraints of Kubernetes, which count without a topology. policies: Volcano's subGroupPolicy.
-    annotations: of the PodGroup, which count only if the spec has no terms.
+    annotations: of the PodGroup, which count only if the spec has no terms, not even soft or ignored ones.
     """
     ignored: list[str] = []
     groups = _group_rules(policies, ignored)
