@@ -87,8 +87,8 @@ class CompositeGroups:
         return self._changed_below(name)
 
     def drop(self, namespace: str, name: str) -> Collection[GangKey]:
-        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed, even
-        if the CompositePodGroup was not known.
+        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed, even if the
+        CompositePodGroup was not known.
         """
         self._unlink((namespace, name))
         self._composites.pop((namespace, name), None)

@@ -528,8 +528,8 @@ class Gang:
     def age(self) -> tuple[str, int, str]:
         """The sort key of gangs by age: (created, version, uid).
 
-        created and uid are those of the object that states the gang's size, if it is known; else of the oldest member,
-        "" and "" for a gang without members.
+        created (RFC 3339) and uid are those of the object that states the gang's size, if it is known; else of the
+        oldest member, "" and "" for a gang without members. version: the resourceVersion of the first known pod.
         """
         if self.sizing is not None:
             return self.sizing.created, self.version, self.sizing.uid

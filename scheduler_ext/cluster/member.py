@@ -113,7 +113,7 @@ def _selects(selector: object, pod: Pod) -> bool:
 def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have.
 
-    have: the pod's labels. expression: one entry of matchExpressions, of any content.
+    have: the pod's labels. expression: one entry of matchExpressions, as the API server accepts it.
     """
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):

@@ -193,8 +193,9 @@ class Plans:
         return self._request_at(gang, position_of(self.view, gang).first_needed_key, unplaced_uids)
 
     def _request_at(self, gang: Gang, order: SeatOrder, unplaced_uids: Iterable[str] = ()) -> GangRequest:
-        """Build the planner's request for a gang at a place in the order. unplaced_uids: members that count as if they
-        had no host.
+        """Build the planner's request for a gang at a place in the order.
+
+        unplaced_uids: members that count as if they had no host and no nomination.
         """
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))

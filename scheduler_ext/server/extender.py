@@ -81,7 +81,7 @@ class Extender:
     # Requests.
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Keep the planned node only, and assume for a while that the pod goes there.
+        """Narrow the nodes of a pod as answer_filter() does, and assume for a while that it goes to the first of them.
 
         names: nodes that passed every earlier filter. A pod that cannot be read gets no opinion. A pod whose PodGroup
         is awaited, and a refusal from a view that may be old, get an answer after which the scheduler asks again.
@@ -180,7 +180,7 @@ class Extender:
     def describe(self) -> dict[str, Any]:
         """Return the state for a person, in JSON types: sizes, and the plans of at most GANGS_DESCRIBED gangs.
 
-        Plans first.
+        Calls plan_some() first, so that missing plans are in it.
         """
         self.plan_some()
         plans = self.plans.current_plans()

@@ -238,7 +238,7 @@ def is_local(peer: str, host: str) -> bool:
 
 
 def _is_loopback(text: str) -> bool:
-    """Return True for an IP address of this machine itself. Raises ValueError for other text."""
+    """Return True for a loopback address. Raises ValueError for text that is no IP address."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # an IPv4 caller on a socket for both protocols

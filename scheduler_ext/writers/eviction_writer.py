@@ -342,7 +342,7 @@ class Repairer:
             self._reservations.release(key, ReservationReason.REPAIR)
 
     async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> int:
-        """Evict pods until one is refused or the Lease is lost, and report each.
+        """Evict pods until an eviction is refused or fails, or the Lease is lost; report each evicted pod to its owner.
 
         Returns how many are evicted or deleted already.
 
