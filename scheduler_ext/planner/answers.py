@@ -121,9 +121,9 @@ def scores_of(
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
     without a gang only one node has a score: its own place; or, if it fits on no named node and some named nodes are
-    reserved for others, the first of the other named nodes. [] if there is no map, if the planner has no opinion about the pod,
-    or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules: with
-    `leaf_only` only nodes under the leaves of the gang have a score.
+    reserved for others, the first of the other named nodes. [] if there is no map, if the planner has no opinion about
+    the pod, or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules:
+    with `leaf_only` only nodes under the leaves of the gang have a score.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)

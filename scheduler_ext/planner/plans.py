@@ -70,9 +70,7 @@ _SEAT_STEPS = 4  # to reserve one seat
 
 
 class Plans:
-    """The plans of all gangs. Call `sync` after changes of the view, then ask. For pods without a gang see
-    `answers.py`.
-    """
+    """The plans of all gangs. Call `sync` after changes of the view, then ask. Pods without a gang: `answers.py`."""
 
     def __init__(
         self,
@@ -193,10 +191,7 @@ class Plans:
         return self._request_at(gang, position_of(self.view, gang).first_needed_key, unplaced_uids)
 
     def _request_at(self, gang: Gang, order: SeatOrder, unplaced_uids: Iterable[str] = ()) -> GangRequest:
-        """Build the planner's request for a gang at a place in the order.
-
-        unplaced_uids: members that count as if they had no host and no nomination.
-        """
+        """Build the planner's request for a gang at a place in the order. unplaced_uids: as for request_of()."""
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
         rows = len(self.view.fabric.hosts)
