@@ -85,7 +85,7 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
         ("PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2, "maxReplicas": 8, "metrics": [{}]}), "its own HPA"),
         ("PyTorchJob", pytorch(master={"replicas": 1, "template": template()}), "with a Master"),
         ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"queue": "q"}}), "minAvailable is not set"),
-        ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 3}}), "must agree"),
+        ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 3}}), "both must be equal"),
         ("Job", indexed(completionMode="NonIndexed"), "not Indexed"),
         ("Job", indexed(completions=9), "completions and parallelism differ"),
         ("Job", indexed(managedBy="kueue.x-k8s.io/multikueue"), "spec.managedBy is kueue.x-k8s.io/multikueue"),
@@ -244,7 +244,7 @@ def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     ("notes", "why"),
     [
         ({labels.MIN_WORKERS: "many"}, "min-workers is 'many'"),
-        ({labels.MIN_WORKERS: "9", labels.MAX_WORKERS: "8"}, "least workers are 9 and the most 8"),
+        ({labels.MIN_WORKERS: "9", labels.MAX_WORKERS: "8"}, "the min is 9 workers and the max is 8"),
         ({labels.PAUSED: "maybe"}, "paused is 'maybe'"),
         ({labels.PRIORITY: "101"}, "priority is '101'"),
         ({labels.COOLDOWN: "soon"}, "cooldown is 'soon'"),

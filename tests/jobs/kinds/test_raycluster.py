@@ -102,9 +102,9 @@ def test_a_head_alone_counts_and_is_left_as_it_is():
     ("raw", "why"),
     [
         (ray(enableInTreeAutoscaling=True), "Ray's own autoscaler resizes it"),
-        (ray(marks={"volcano.sh/queue-name": "q"}), "PodGroup needs all replicas"),
-        (ray(marks={"ray.io/scheduler-name": "volcano"}), "PodGroup needs all replicas"),
-        (ray(marks={"ray.io/gang-scheduling-enabled": "true"}), "PodGroup needs all replicas"),
+        (ray(marks={"volcano.sh/queue-name": "q"}), "minMember of all replicas"),
+        (ray(marks={"ray.io/scheduler-name": "volcano"}), "minMember of all replicas"),
+        (ray(marks={"ray.io/gang-scheduling-enabled": "true"}), "minMember of all replicas"),
         (ray(marks={"ray.io/originated-from-crd": "RayJob"}), "its RayJob has made it"),
         (ray(marks={labels.KUEUE_QUEUE: "lq"}), "Kueue holds it"),
         (ray(groups=[group("a"), group("a")]), "two of its groups have one name"),
@@ -118,7 +118,7 @@ def test_each_hazard_is_a_refusal_that_says_why(raw, why):
 def test_pods_for_volcano_are_a_gang():
     raw = ray()
     raw["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulerName"] = "volcano"
-    assert "PodGroup needs all replicas" in KIND.read(raw).refused
+    assert "minMember of all replicas" in KIND.read(raw).refused
 
 
 def test_kueue_must_know_that_it_is_elastic():
