@@ -28,7 +28,7 @@ from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
 LAUNCHER, WORKER = "launcher", "worker"
-REFUSAL = "colossalai run starts on the hosts of one list: another size is another start"
+REFUSAL = "colossalai run reads its list of hosts once, at its start: another size needs a new start"
 
 _TEXT = {"type": "string"}
 _Texts = Annotated[list[str], Meta(max_length=1024)]

@@ -275,7 +275,7 @@ def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
             "and two autoscalers would overwrite each other"
         )
     if not has_bounds:
-        return f"it does not say that its master reads ScalePlans: {labels.MIN_WORKERS} and {labels.MAX_WORKERS} do"
+        return f"it is unknown if its master reads ScalePlans: set {labels.MIN_WORKERS} and {labels.MAX_WORKERS} if it does"
     return ""
 
 

@@ -49,7 +49,7 @@ def _resize_refusal(fields: job_kind.JobFields) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may."""
     spec = fields.spec
     if spec.text("completionMode") != "Indexed":
-        return "spec.completionMode is not Indexed: which pods go is nobody's choice"
+        return "spec.completionMode is not Indexed: nobody can choose the pods that leave"
     if spec.count("completions", 0) != spec.count("parallelism", 1):
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
     if any(_needs_other_indexes(rule) for rule in spec.part("successPolicy").parts("rules")):

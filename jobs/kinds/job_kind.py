@@ -476,7 +476,7 @@ def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
 
 def _owner_refusal(fields: JobFields) -> str:
     """Return why a job must not be resized because its owner would restore the size; "" if no owner does."""
-    return f"its {fields.owner_kind} has made it and holds its size" if fields.owner_kind in SIZE_OWNERS else ""
+    return f"its {fields.owner_kind} created it and sets its size" if fields.owner_kind in SIZE_OWNERS else ""
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], minimum: int) -> str:

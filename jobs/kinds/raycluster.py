@@ -143,7 +143,7 @@ def _resize_refusal(fields: job_kind.JobFields, groups: Sequence[ObjectPart]) ->
             "and two autoscalers would overwrite each other"
         )
     if fields.labels.get("ray.io/originated-from-crd", KIND) != KIND:
-        return f"its {fields.labels['ray.io/originated-from-crd']} has made it and holds its size"
+        return f"its {fields.labels['ray.io/originated-from-crd']} created it and sets its size"
     by_volcano = any(each.part("template").part("spec").text("schedulerName") == "volcano" for each in groups)
     if by_volcano or any(mark in fields.labels for mark in _GANG):
         return "KubeRay's PodGroup has a minMember of all replicas, so lent workers would raise the min of the gang"

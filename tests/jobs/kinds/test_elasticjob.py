@@ -116,7 +116,7 @@ def test_a_long_name_still_names_a_plan():
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (elastic(notes={}), "does not say that its master reads ScalePlans"),
+        (elastic(notes={}), "is unknown if its master reads ScalePlans"),
         (elastic(distributionStrategy="ParameterServerStrategy"), "distributionStrategy is ParameterServerStrategy"),
         (elastic(distributionStrategy=None), "distributionStrategy is not set"),
         (elastic(optimizeMode="cluster"), "DLRover resizes it by itself"),

@@ -105,7 +105,7 @@ def test_a_head_alone_counts_and_is_left_as_it_is():
         (ray(marks={"volcano.sh/queue-name": "q"}), "minMember of all replicas"),
         (ray(marks={"ray.io/scheduler-name": "volcano"}), "minMember of all replicas"),
         (ray(marks={"ray.io/gang-scheduling-enabled": "true"}), "minMember of all replicas"),
-        (ray(marks={"ray.io/originated-from-crd": "RayJob"}), "its RayJob has made it"),
+        (ray(marks={"ray.io/originated-from-crd": "RayJob"}), "its RayJob created it"),
         (ray(marks={labels.KUEUE_QUEUE: "lq"}), "Kueue holds it"),
         (ray(groups=[group("a"), group("a")]), "two of its groups have one name"),
         (ray(managedBy="kueue.x-k8s.io/multikueue"), "its pods are made elsewhere"),
