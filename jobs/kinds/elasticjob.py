@@ -275,7 +275,8 @@ def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
             "and two autoscalers would overwrite each other"
         )
     if not has_bounds:
-        return f"it is unknown if its master reads ScalePlans: set {labels.MIN_WORKERS} and {labels.MAX_WORKERS} if it does"
+        bounds = f"{labels.MIN_WORKERS} and {labels.MAX_WORKERS}"
+        return f"it is unknown if its master reads ScalePlans: set {bounds} if it does"
     return ""
 
 
