@@ -355,7 +355,9 @@ def _expected(info: inspect.Type) -> str:
     """Return a phrase about the values that a type allows, such as "one of A, B", for an error message."""
     match info:
         case inspect.IntType(ge=minimum, le=maximum):
-            return f"a whole number from {minimum} to {maximum}"
+            if minimum is not None and maximum is not None:
+                return f"a whole number from {minimum} to {maximum}"
+            return "a whole number" if minimum is None else f"a whole number of at least {minimum}"
         case inspect.EnumType(cls=cls):
             return f"one of {', '.join(filter(None, _words(cls)))}"
         case inspect.ListType(max_length=maximum):
