@@ -463,8 +463,8 @@ def resize_refused(why: str) -> Callable[[Object, int], Change]:
 def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
     """Return the sizes that both the owner's annotation and the kind allow.
 
-    unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is unreadable or no
-    multiple of the unit.
+    annotations: of the job. unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is
+    unreadable or no multiple of the unit.
     """
     chosen = job_annotations.sizes(annotations)
     if chosen.doubles:

@@ -71,8 +71,8 @@ def limits(
 ) -> dict[str, dict[str, int]]:
     """Return the amounts that each queue's pods may use together, by queue and resource: use plus remaining room.
 
-    Only resources with a limit are present. used: the use of each queue. total: the amounts of all nodes. needed: the
-    need of each queue; for a queue that is absent its use counts as its need.
+    queues: of any dialect. Only resources with a limit are present. used: the use of each queue. total: the amounts of
+    all nodes. needed: the need of each queue; for a queue that is absent its use counts as its need.
     """
     queues = list(queues)
     by_name = shares(queues, Demand(used, needed, total))

@@ -62,8 +62,8 @@ def _rules(text: str) -> list[dict[str, Any]] | None:
 def _group_name(annotations: Mapping[str, str], faults: list[str]) -> str:
     """Return one name for a group of gangs: the sorted members of its list. Gangs with equal lists get the same name.
 
-    "" without a group, with a group of a single gang, and if the list is unreadable or longer than 4,096 characters.
-    faults: receives a sentence if the list is unreadable.
+    annotations: of the pod or PodGroup. "" without a group, with a group of a single gang, and if the list is
+    unreadable or longer than 4,096 characters. faults: receives a sentence if the list is unreadable.
     """
     if GROUPS not in annotations:
         return ""

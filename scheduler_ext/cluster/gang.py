@@ -48,8 +48,9 @@ def group_members(
 ) -> dict[str, GangGroup]:
     """Return uid -> group of each member that matches a rule. The first matching rule counts; other members are absent.
 
-    members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a size and no keys cuts
-    its members by rank into groups of that size. A member without a rank counts by its place among them.
+    rules: of the gang. members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a
+    size and no keys cuts its members by rank into groups of that size. A member without a rank counts by its place
+    among them.
     """
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]

@@ -183,7 +183,7 @@ def _place_in_turn(
 
     Returns a refusal, and stops, if a batch that the min needs has no place, or if the steps for many shapes are spent.
     A batch above the min without a place is skipped, and its refusal noted in `progress`; of a whole group all batches
-    are skipped. ranks: uid -> rank in the gang.
+    are skipped. room_of: the room that the gang may use. ranks: uid -> rank in the gang.
     """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
@@ -287,9 +287,9 @@ def _place_batch(
 ) -> list[int] | Refusal:
     """Return hosts for one batch, one entry for each pod that finds a host; a refusal if fewer than needed find one.
 
-    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. ranks: uid ->
-    rank. Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule
-    allows less.
+    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. room_of: the room
+    that the gang may use. ranks: uid -> rank. Nominated members keep their host if it has room. A group is placed whole
+    or not at all, unless its rule allows less.
     """
     placed_hosts = (
         progress.placed_hosts if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])

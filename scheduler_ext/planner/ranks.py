@@ -24,8 +24,9 @@ from turnout.topology.rank_order import in_rank_order as ranks_along
 def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, int]]:
     """Return (uid -> rank in the whole gang, role -> rank of its index 0).
 
-    A member's rank is its own index after all indexes of the roles before its own. If an index is unknown or given
-    twice, the rank is the place in rank order, and the second mapping is empty.
+    members: of one gang, those that wait and those that hold a host. A member's rank is its own index after all indexes
+    of the roles before its own. If an index is unknown or given twice, the rank is the place in rank order, and the
+    second mapping is empty.
     """
     top = Counter[str]()
     for member in members:

@@ -354,7 +354,8 @@ def exclude_rows(
 ) -> RoomOf:
     """Return a room function that gives 0 on the rows rejected for a shape, and on rows excluded for the gang.
 
-    rejected_rows: shape -> marks. excluded_rows: marks for all shapes; None for no row.
+    room_of: gives the room of the other rows; its result is changed. rejected_rows: shape -> marks. excluded_rows:
+    marks for all shapes; None for no row.
     """
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
@@ -372,7 +373,7 @@ def exclude_rows(
 
 
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    """Return a room function that gives 0 outside of the host ids [first, end)."""
+    """Return a room function that gives 0 outside of the host ids [first, end), and elsewhere the room of `room_of`."""
 
     def room_inside(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = np.zeros_like(all_room := room_of(shape, besides))
@@ -385,7 +386,7 @@ def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
 def limit_per_host(room_of: RoomOf, shape: PodShape, max_pods: Rows) -> RoomOf:
     """Return a room function that limits each host to so many pods of one shape; other shapes are not limited.
 
-    max_pods: by host id.
+    room_of: gives the room without the limit. max_pods: by host id.
     """
 
     def at_most(other: PodShape, besides: PodsOnRows) -> Rows:

@@ -45,7 +45,8 @@ class StandingPlan:
     def release_taken_seats(self, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now. Raises KeyError if one has no seat.
 
-        position: the gang's place in the order without these seats; if it differs, all other seats get its first order.
+        uids: of the members. position: the gang's place in the order without these seats; if it differs, all other
+        seats get its first order.
         """
         for seat in [self.seat_of(uid) for uid in uids]:
             seats = self.seats_by_row[seat.host]
@@ -113,8 +114,8 @@ class StandingPlans:
     def release_taken_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now from a plan, and release their room.
 
-        position: the gang's place in the order without these seats. Raises KeyError if the gang has no plan, or a
-        member no seat.
+        uids: of the members. position: the gang's place in the order without these seats. Raises KeyError if the gang
+        has no plan, or a member no seat.
         """
         stored = self._by_gang[key]
         pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]

@@ -165,8 +165,8 @@ class SharedDomains:
         """Return one host in the domain that holds the gangs below an ancestor; [] if no domain holds enough of them.
 
         All of them are placed as one gang with a group for each child. If that fails, or there are more than
-        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. mask: rows that may not be used; None
-        for no row.
+        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. gangs: below the ancestor, the oldest
+        first. room_of: the room that they may use. mask: rows that may not be used; None for no row.
         """
         name = gangs[0].key.namespace, ancestor.name
         if mask is None and name in self._full:

@@ -184,8 +184,8 @@ class Evictor:
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
         """Evict pods one after the other, and report each to its owner. True if all are evicted or deleted already.
 
-        False if one is refused or fails, after which no other is evicted, if the Lease is lost, or if the reservation
-        of the hosts cannot be published: then no pod is evicted.
+        key: of the gang for which they leave. False if one is refused or fails, after which no other is evicted, if the
+        Lease is lost, or if the reservation of the hosts cannot be published: then no pod is evicted.
         """
         if not await self._reservations.publish(key):
             return False
