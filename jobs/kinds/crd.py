@@ -168,7 +168,7 @@ def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str
 
 
 def _limits(**limits: int | None) -> dict[str, int]:
-    """Return the limits that are not None."""
+    """Return the keyword arguments that are not None: limits of a schema by their names."""
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 

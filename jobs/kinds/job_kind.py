@@ -140,7 +140,7 @@ class NamedRole(NamedTuple):
 
     @property
     def pods(self) -> tuple[PodShape, int]:
-        """Return the shape and the number of its pods. Raises BadJob."""
+        """Return (the shape of its pods, the number of its pods). Raises BadJob."""
         return worker_shape(self.template), self.spec.replicas
 
 

@@ -28,15 +28,15 @@ class Bound(Protocol):
 
     @property
     def used(self) -> Amounts:
-        """Return what its pods and its subtree use."""
+        """Return the use of its pods and its subtree, by resource."""
 
     @property
     def guaranteed(self) -> Amounts:
-        """Return what is reserved for it alone."""
+        """Return the amounts that are reserved for it alone, by resource."""
 
     @property
     def parent_resources(self) -> Mapping[str, str]:
-        """Return the names of the resources in the parent share."""
+        """Return resource -> its name in the parent share. A resource with the same name there may be absent."""
 
     @property
     def parent(self) -> str:
