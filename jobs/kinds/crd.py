@@ -25,8 +25,8 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknow
 class Crd:
     """The content of a CustomResourceDefinition, without the names of its kind."""
 
-    spec: type[FieldStruct]
-    status: type[FieldStruct]
+    spec: type[FieldStruct]  # the fields of `spec` of an object
+    status: type[FieldStruct]  # the fields of its `status`
     columns: tuple[Column, ...]  # of kubectl get
     template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
     scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale

@@ -45,7 +45,7 @@ class GatedGang:
     requires_level: bool  # True if the gang must stay within a tier
     hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> planned node
     planned_uids: frozenset[str] = frozenset()  # uids of the members that the plan places
-    nominable_uids: frozenset[str] = frozenset()
+    nominable_uids: frozenset[str] = frozenset()  # uids of gated members that we may nominate
     nominated_by_us: frozenset[str] = frozenset()  # uids of gated members that we nominated
     unknown_size: Refusal | None = None  # why it is unknown how many must start together
     preemption: Preemption | None = None  # room, by evictions

@@ -104,11 +104,11 @@ class Progress:
     """The members of a gang that have a place so far."""
 
     placed_hosts: list[int]  # hosts of the members with a place, one entry for each member
-    hosts_by_group: dict[GangGroup | None, list[int]]
+    hosts_by_group: dict[GangGroup | None, list[int]]  # the same hosts by group; None: of members without a group
     roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
-    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
-    hosts: dict[str, int] = field(default_factory=dict)
-    open_seats: list[Seat] = field(default_factory=list)
+    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)  # (host, shape) of each place of the plan
+    hosts: dict[str, int] = field(default_factory=dict)  # uid -> host of the waiting members with a place
+    open_seats: list[Seat] = field(default_factory=list)  # places of members that do not exist yet
 
     # how many shapes of a group found room for all pods
     full_batches: Counter[GangGroup | None] = field(default_factory=Counter)

@@ -50,10 +50,10 @@ class OrderedSeat:
     """One seat of a plan with its place in the order."""
 
     order: SeatOrder
-    host: int
+    host: int  # id of the host
     shape: PodShape
     uid: str = ""  # of the member that the seat is for; "" while that member is still to be created
-    rank: int = 0
+    rank: int = 0  # in the gang, of an open seat; 0 if `uid` is set
 
 
 @dataclass(frozen=True, slots=True)

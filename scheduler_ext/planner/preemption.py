@@ -33,7 +33,7 @@ Mask = NDArray[np.bool_]  # one mark a victim
 class Victim:
     """A pod that may have to leave."""
 
-    host: int
+    host: int  # id of its host
     amounts: tuple[int, ...]  # of the resources that the new pods request
     lost_gpu_s: int  # its GPUs times its run time in seconds
     gang: GangKey
@@ -46,16 +46,16 @@ class Victim:
 class GangLoss:
     """The loss of a gang that stops, and the number of pods that it can lose before it stops."""
 
-    lost_gpu_s: int
-    above_min: int
+    lost_gpu_s: int  # GPU seconds that the gang has run
+    above_min: int  # pods, >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCost:
     """The loss of other gangs, and the pods that each host then holds."""
 
-    lost_gpu_s: int
-    hosts: Mapping[int, int] = field(default_factory=dict)
+    lost_gpu_s: int  # GPU seconds
+    hosts: Mapping[int, int] = field(default_factory=dict)  # host id -> pods; hosts without room are absent
 
 
 @dataclass(slots=True)

@@ -201,9 +201,9 @@ class PodBatch:
     """The waiting members of one shape, and of one group where the gang has groups."""
 
     shape: PodShape
-    members: tuple[GangMember, ...]
+    members: tuple[GangMember, ...]  # the waiting members
     missing_pods: int  # members that do not exist yet and that this batch also places; 0 in all but the first
-    gang_group: GangGroup | None = None
+    gang_group: GangGroup | None = None  # None for members without a group
     ranks_per_pod: int = 1  # the accelerators of one pod, at least 1
     span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
 

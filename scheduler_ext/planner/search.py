@@ -47,10 +47,10 @@ class _Pod:
     """A pod that needs a host."""
 
     member: GangMember | None  # None for a member that does not exist yet
-    rank: int
+    rank: int  # in the gang
     shape: int  # the index of its shape
-    group: GangGroup | None
-    keys: tuple[Key, ...]
+    group: GangGroup | None  # None without a group
+    keys: tuple[Key, ...]  # of its group's level and its runs of ranks
 
     def is_like(self, other: _Pod) -> bool:
         """Return True if the two pods may change places."""

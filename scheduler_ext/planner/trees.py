@@ -221,9 +221,9 @@ def _planned_hosts(gang: Gang, gangs: Sequence[Gang], plan_of: PlanOf) -> Iterat
 class _Child:
     """A child of a CompositePodGroup: a gang, or another CompositePodGroup."""
 
-    name: str
+    name: str  # its name after "gang " or "composite "
     level: Level | None  # of the child; None for no such limit
-    is_gang: bool
+    is_gang: bool  # False for a CompositePodGroup
     min_groups: int  # of a CompositePodGroup: gangs that start together at least; 1 for a gang
 
 

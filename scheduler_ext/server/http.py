@@ -40,8 +40,8 @@ class _Refused(Exception):
 class _Load:
     """The present load of the server."""
 
-    waiting: int = 0
-    held_bytes: int = 0
+    waiting: int = 0  # requests that wait for a place
+    held_bytes: int = 0  # bytes of the bodies in memory
 
 
 class VerbHandler:

@@ -95,8 +95,8 @@ class _PreemptionState:
 
     since_s: float  # of the monotonic clock
     until_s: float  # when the reservation of its hosts ends, in seconds since 1970
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    refusal_detail: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> node of the members
+    refusal_detail: str = ""  # why the last eviction was refused or failed; "" if none was
 
 
 class Evictor:

@@ -51,10 +51,10 @@ class PodCalls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """The pods whose gate was lifted, as namespace/name, and why others kept it."""
+    """The pods whose gate was lifted, and why others kept it."""
 
-    released_pods: tuple[str, ...]
-    failures: tuple[tuple[str, str], ...] = ()
+    released_pods: tuple[str, ...]  # each namespace/name
+    failures: tuple[tuple[str, str], ...] = ()  # (namespace/name, reason)
 
 
 async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> ReleaseResult:
