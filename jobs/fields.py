@@ -110,7 +110,7 @@ class ObjectPart:
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text, the default if it is absent, empty or wrong."""
+        """Return the text in the field `key`; the default if it is absent, empty or no text (which is a fault)."""
         text: str = self._typed(key, str, "a text") or default
         return text
 
@@ -134,7 +134,7 @@ class ObjectPart:
         return {name: inner.text(name) for name in inner.value if inner.has(name)}
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, False if it is absent or wrong."""
+        """Return the boolean in the field `key`; False if it is absent or no boolean (which is a fault)."""
         return bool(self._typed(key, bool, "true or false"))
 
     def enum_member(self, key: str, enum: type[Member], default: Member) -> Member:

@@ -198,9 +198,7 @@ class ClusterView:
         self._update_trees(self.composites.put(group))
 
     def drop_composite(self, namespace: str, name: str) -> None:
-        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it. Does nothing for an unknown
-        one.
-        """
+        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it, also for an unknown one."""
         self._update_trees(self.composites.drop(namespace, name))
 
     def _update_trees(self, keys: Collection[GangKey]) -> None:

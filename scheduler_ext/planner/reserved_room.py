@@ -67,7 +67,7 @@ class StandingPlan:
         self.pods_by_order = {order: [pod for pods in self.pods_by_order.values() for pod in pods]}
 
     def growth_seats(self) -> list[PodOnRow]:
-        """Return the growth seats: they give way to every other seat."""
+        """Return (row, shape) of each growth seat: these seats give way to every other seat."""
         return [pod for order, pods in self.pods_by_order.items() if order[0] == SeatClass.GROWTH for pod in pods]
 
 
@@ -185,7 +185,7 @@ class StandingPlans:
         return self._room.is_overdrawn(row)
 
     def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
-        """Return those of the shapes of which a row holds no pod, even without the standing plans."""
+        """Return those of the shapes for which a row has no room for one more pod, even without the standing plans."""
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: SeatOrder, with_growth_seats: bool = True) -> list[PodOnRow]:

@@ -43,10 +43,10 @@ class PodCalls(Protocol):
         """Yield each page of a list."""
 
     async def get(self, path: str) -> bytes:
-        """Return a pod."""
+        """Return one object as JSON."""
 
     async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """Patch a pod and return the result."""
+        """Patch a pod, and return the patched pod as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
