@@ -30,10 +30,10 @@ def rendezvous_settings(
 ) -> RendezvousSettings:
     """Make the rendezvous settings from the options, the environment and the defaults.
 
-    chosen: parsed values by the option's name without its leading dashes, and by "wanted" the number of workers; an
-    option that was not given must be absent. conf: values of --rdzv-conf by key; only is_host is read. bounds: (min,
-    max) workers. environ: of the process; states the job's id and addresses that no option states. Raises BadCommand
-    for a bad address, and BadSettings if settings are missing or contradict each other.
+    chosen: parsed values by the option's name without its leading dashes; an option that was not given must be absent.
+    conf: values of --rdzv-conf by key; only is_host is read. bounds: (min, max) workers. environ: of the process;
+    states the job's id and addresses that no option states. Raises BadCommand for a bad address, and BadSettings if
+    settings are missing or contradict each other.
     """
     min_workers, max_workers = bounds
     backend = chosen.get("rdzv-backend", Backend.STATIC)
