@@ -19,10 +19,11 @@ _MAX_RULES = 16  # of one gather strategy; further ones are ignored
 
 
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in koordinator's annotations of a pod or a PodGroup; None without such an annotation.
+    """Return the terms in koordinator's annotations of a pod or a PodGroup.
 
-    An unreadable annotation gives a Wish without its terms. Layers are listed from the outermost inwards. If several
-    layers must hold all pods, the innermost counts. faults: receives a sentence for each unreadable value.
+    None without the annotation of the gather strategy, unless the annotation of groups names several gangs. Layers are
+    listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults: receives a
+    sentence for each unreadable value, whose terms are absent.
     """
     together = _group_name(annotations, faults)
     text = annotations.get(SPEC)
