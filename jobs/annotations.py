@@ -101,7 +101,7 @@ def bounds(
     if fixed_field and not minimum <= low <= high <= maximum:
         raise BadJob(f"annotations ask for {low}..{high} workers, and {fixed_field} allows {minimum}..{maximum}")
     if not 1 <= low <= high:
-        raise BadJob(f"the least workers are {low} and the most {high}: 1 <= min <= max is needed")
+        raise BadJob(f"the min is {low} workers and the max is {high}: 1 <= min <= max is needed")
     if low < high and not sizes.allows(low):
         steps = "powers of two" if sizes.doubles and sizes.unit == 1 else f"multiples of {sizes.unit}"
         raise BadJob(f"the min is {low} workers: this job has sizes that are {steps}")
@@ -184,8 +184,8 @@ def order(annotations: Annotations, priority: Any = None) -> Order:
 
 
 def resize_budget(annotations: Annotations) -> ResizeBudget:
-    """Return what changes of size have gained and cost a job: the gain and time in annotations of ours, the cost of a
-    restart in one of the owner.
+    """Return what changes of size have gained and cost a job: the gain, the time and whether it was at the start, in
+    annotations of ours; the cost of a restart in one of the owner.
 
     A gain or time that is unreadable or absent counts as 0, because somebody changed what we wrote. Raises BadJob if
     the cost of a restart, which the owner may set, is unreadable.

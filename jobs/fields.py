@@ -110,7 +110,7 @@ class ObjectPart:
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text, the default if it is absent, empty or wrong."""
+        """Return the text in the field `key`; the default if it is absent, empty or no text (which is a fault)."""
         text: str = self._typed(key, str, "a text") or default
         return text
 
@@ -134,7 +134,7 @@ class ObjectPart:
         return {name: inner.text(name) for name in inner.value if inner.has(name)}
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, False if it is absent or wrong."""
+        """Return the boolean in the field `key`; False if it is absent or no boolean (which is a fault)."""
         return bool(self._typed(key, bool, "true or false"))
 
     def enum_member(self, key: str, enum: type[Member], default: Member) -> Member:
@@ -152,7 +152,8 @@ class ObjectPart:
     def count(self, key: str, default: int, minimum: int = 0, maximum: int = MAX_PODS) -> int:
         """Return the whole number in the field `key`, from `minimum` to `maximum`, both included.
 
-        Return the default if the field is absent, or if any other value in it is a fault.
+        Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
+        `faults` and the default is returned.
         """
         value = self.value.get(key)
         if value is None:
@@ -165,7 +166,8 @@ class ObjectPart:
     def count_in_text(self, key: str, default: int) -> int:
         """Return the whole number, 0 to 999999999, in the field `key` of type text, such as an annotation.
 
-        Return the default if the field is absent, or if any other value in it is a fault.
+        Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
+        `faults` and the default is returned.
         """
         text = self.text(key)
         if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
@@ -353,7 +355,9 @@ def _expected(info: inspect.Type) -> str:
     """Return a phrase about the values that a type allows, such as "one of A, B", for an error message."""
     match info:
         case inspect.IntType(ge=minimum, le=maximum):
-            return f"a whole number from {minimum} to {maximum}"
+            if minimum is not None and maximum is not None:
+                return f"a whole number from {minimum} to {maximum}"
+            return "a whole number" if minimum is None else f"a whole number of at least {minimum}"
         case inspect.EnumType(cls=cls):
             return f"one of {', '.join(filter(None, _words(cls)))}"
         case inspect.ListType(max_length=maximum):

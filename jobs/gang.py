@@ -114,7 +114,7 @@ def membership(pod: Pod) -> Membership:
         repair=repair_of(annotations, faults),
         parent_set=_parent_set(pod),
         faults=tuple(faults),
-        group_labels=_pod_labels(pod, key),
+        group_labels=_grouping_labels(pod, key),
         names_pod_group=_names_pod_group(pod, key),
     )
 
@@ -143,11 +143,12 @@ def _key(pod: Pod) -> GangKey:
 
 
 def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
-    """Yield (name of the pod's gang, dialect) for each dialect; the name is "" or None if the pod has no gang in it.
+    """Yield (name of the pod's gang, dialect) in the order of precedence: the caller uses the first name.
 
-    The order is the precedence: the caller uses the first name. KAI comes after the others, because its pod-grouper
-    annotates every pod that it handles, under a key without a domain. Owners come last, because no field names the
-    gang.
+    The name is "" or None if the pod has no gang in a dialect. OWNER comes only for a pod in a group of a
+    LeaderWorkerSet, and for a pod with an indexed controller; so it may come twice. ALONE never comes. KAI comes after
+    the others, because its pod-grouper annotates every pod that it handles, under a key without a domain. OWNER comes
+    last, because no field names the gang.
     """
     annotations, pod_labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     yield annotations.get(labels.VOLCANO_GROUP) or annotations.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO
@@ -249,7 +250,7 @@ def subgroup_role(name: str) -> str:
     return role_of(re.sub(r"[0-9]{1,9}$", lambda match: match[0].zfill(9), name))
 
 
-def _pod_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
+def _grouping_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
     """Return the labels of a pod that may divide its gang into groups, as (key, value).
 
     key: of the pod's gang. For Volcano these are the first _MAX_LABELS labels by name, for other dialects the labels of
@@ -264,8 +265,9 @@ def _pod_labels(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
     """Return (min, total, max) in pods from the environment variables that training-operator sets.
 
-    None for an unknown one. PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The total is unknown for an
-    elastic job, the max for a job of fixed size. (None, None, None) without these variables.
+    None for an unknown one. PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE, in processes, and
+    PET_NPROC_PER_NODE, by which it is divided. The total is unknown for an elastic job, the max for a job of fixed
+    size. (None, None, None) without these variables.
     """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
     if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):

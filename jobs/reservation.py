@@ -137,7 +137,7 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
     if key != data_key(holder):
         raise BadReservation(f"its key is not that of {str(holder)[:200]}")
     if terms.reason not in PUBLISHED_REASONS:
-        raise BadReservation(f"{terms.reason} is not published")
+        raise BadReservation(f"its reason is {terms.reason}: only Preemption and Repair are published")
     if (until_s := unix_s(terms.until)) is None:
         raise BadReservation("it does not state when it ends")
     until_s = min(until_s, now_s + MAX_RESERVATION_S)
@@ -147,8 +147,9 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
 def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
     """Return (reservations by key, faults by key) of the data of the ConfigMap.
 
-    A fault says why the key cannot be read. Of more than MAX_RESERVATIONS keys only the first are read, by their order
-    as text. now_s: seconds since 1970.
+    Reservations that have ended are in the result: compare their `until_s`. now_s: seconds since 1970; an end more than
+    MAX_RESERVATION_S later is moved to this limit. A fault is a sentence that says why the value of the key cannot be
+    read. Of more than MAX_RESERVATIONS keys only the first are read, by their order as text.
     """
     reservations: dict[str, Reservation] = {}
     faults: dict[str, str] = {}

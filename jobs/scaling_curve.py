@@ -62,7 +62,10 @@ def capped(curve: Curve, power: float) -> Curve:
 
 
 def _power(low: int, slow: float, high: int, fast: float) -> float:
-    """Return the exponent with which the speed grows from `slow` at `low` workers to `fast` at `high` workers."""
+    """Return the exponent with which the speed grows from `slow` at `low` workers to `fast` at `high` workers.
+
+    It is limited to -_MAX_POWER to _MAX_POWER.
+    """
     return max(-_MAX_POWER, min(math.log(fast / slow) / math.log(high / low), _MAX_POWER))
 
 

@@ -269,7 +269,7 @@ def preference(
 
 
 def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
-    """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
+    """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, term). Weights are 0 to 100.
 
     () without any. Preferences are optional: if they have more than MAX_ITEMS expressions or MAX_VALUES values, the
     result is () too.
@@ -282,7 +282,7 @@ def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
 
 
 def _is_ready(node: Node) -> bool:
-    """Return True if the node's Ready condition is True, or if it has none, as fake and new nodes."""
+    """Return True if the node's Ready condition is True, or if it has no such condition, as new nodes have none."""
     return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
 
 
@@ -315,8 +315,8 @@ def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequ
 def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> bool:
     """Return True if a node meets one requirement (key, operator, values) of a node selector.
 
-    attributes: its labels, or its fields such as metadata.name. An absent key meets NotIn and DoesNotExist. False for
-    an unknown operator.
+    attributes: its labels, or its fields such as metadata.name. An absent key meets only NotIn and DoesNotExist. Gt and
+    Lt need a label and one value that are integers. False for an unknown operator.
     """
     key, operator, values = requirement
     value = attributes.get(key)

@@ -140,7 +140,7 @@ class KindDecoder(Generic[T]):
     def page(self, raw: bytes) -> ListPage[T]:
         """Return a page of a list. Objects that cannot be decoded are left out and counted in the result.
 
-        Raises one of UNREADABLE only if it is no list at all.
+        Raises an UNREADABLE error only if it is no list at all.
         """
         try:
             page = self._page_decoder.decode(raw)
@@ -152,7 +152,7 @@ class KindDecoder(Generic[T]):
     def _decode_page_by_object(self, raw: bytes) -> ListPage[T]:
         """Return a page of a list that is decoded object by object.
 
-        Objects that cannot be decoded are left out and counted. Raises one of UNREADABLE if the page is no list.
+        Objects that cannot be decoded are left out and counted. Raises an UNREADABLE error if the page is no list.
         """
         page = self._raw_page_decoder.decode(raw)
         items: list[T] = []

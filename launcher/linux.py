@@ -175,7 +175,7 @@ def copy_pieces(targets: int, target_count: int, sources: int, count: int, size:
     return bool(_libc.process_vm_writev(os.getpid(), sources, count, targets, target_count, 0) == size)
 
 
-def fence() -> None:
+def memory_barrier() -> None:
     """Complete all earlier stores of this thread, as other processes see them, before any later load or store.
 
     On x86 the atomic instruction of a lock is a full barrier. On other processors a lock orders less, so membarrier(2)

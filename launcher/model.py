@@ -182,7 +182,10 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class RestartBudget:
-    """Counts restarts of processes for the whole job. A newer saved step refills the budget."""
+    """Counts restarts of processes for the whole job. A newer saved step refills the budget.
+
+    `rendezvous/drain.py` charges it, and ends the job when max_restarts are used.
+    """
 
     used: int = 0  # since the last refill
     total: int = 0  # since the job began, as in TORCHELASTIC_RESTART_COUNT

@@ -25,7 +25,7 @@ class Answer:
     nodes: Sequence[str] | None = (
         None  # in the order of the request; None: no opinion; (): no node, or planned elsewhere if there is no refusal
     )
-    refusal: Refusal | None = None
+    refusal: Refusal | None = None  # why the pod may use no node; None if it may, or if there is no opinion
     preemption_nodes: Collection[str] | None = ()  # nodes that the pod could use once others leave; None for all nodes
     retry: bool = False  # the refusal may be wrong: the scheduler should ask again at once
     refused_s: float | None = None  # when a view that may be old refused, in seconds since 1970; None for other answers
@@ -46,8 +46,8 @@ class Answer:
 class Victims:
     """The pods of one node that would have to leave for a preemptor."""
 
-    uids: tuple[str, ...]
-    pdb_violations: int = 0
+    uids: tuple[str, ...]  # of the pods
+    pdb_violations: int = 0  # PodDisruptionBudgets that their eviction would violate, >= 0
 
 
 class EventReason(Enum):
@@ -87,12 +87,12 @@ class Notice:
     """A fact to report about a pod, the owner of pods, or the map when no object is meant."""
 
     reason: EventReason
-    namespace: str = ""
+    namespace: str = ""  # of the object; "" when the map is meant, as for name and uid
     name: str = ""
-    uid: str = ""  # "" when the map is meant
+    uid: str = ""
     detail: str = ""  # at most 500 characters
-    kind: str = "Pod"
-    api_version: str = "v1"
+    kind: str = "Pod"  # of the object
+    api_version: str = "v1"  # of the object
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,10 @@ class GatedPod:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """One patch of a gated pod's status. node: "" clears our nomination."""
+    """One patch of a gated pod's status."""
 
     pod: GatedPod
-    node: str
+    node: str  # for which the pod is nominated; "" clears our nomination
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class Lift:
 
     pod: GatedPod
     reason: LiftReason
-    node: str = ""
-    only_this_node: bool = False
+    node: str = ""  # the planned node, "" for none
+    only_this_node: bool = False  # True to limit the pod to `node`
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Evict:
     namespace: str
     name: str
     detail: str  # for the owner of the pod
-    reason: EventReason = EventReason.PREEMPTED
+    reason: EventReason = EventReason.PREEMPTED  # of the Event for the owner
 
 
 class ExtenderError(Exception):

@@ -230,7 +230,7 @@ async def clear(client: Client) -> int:
             async with asyncio.timeout(CLEAR_S):
                 await watches.wait_for_sync()
         except TimeoutError:
-            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(watches.unsynced_kinds())}"
+            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(watches.unsynced_watches())}"
             raise Unreachable("GET", PODS, 0, late) from None
         return await nominator.clear()
     finally:

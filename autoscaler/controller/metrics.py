@@ -46,7 +46,7 @@ from turnout.autoscaler.reporting.usage import elastic_gpus, gpus_of
 from turnout.jobs.model import JobKey, JobLifecycle
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
-from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.kube.server.probes import leading_gauge, register_build_info
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _PREDICTIONS_TEXT = "Started jobs, by their place in the interval of the first estimate."
@@ -75,7 +75,7 @@ class Metrics:
         self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry, "autoscaler")
+        register_build_info(registry, "autoscaler")
         self.decide_s = Histogram(
             "turnout_autoscaler_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
         )

@@ -368,7 +368,7 @@ class ScaleWriter:
         False if none is missing, a retry is not due, or the write failed. raw: the job's object. now_s: seconds since
         1970.
         """
-        recreate = self._kinds[key.kind].recreate
+        recreate = self._kinds[key.kind].recreate_scale_plan
         change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
         if change is None or self._created_plans.get(key) == change.body["metadata"]["name"]:
             return False

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch
-from turnout.kube.server.probes import build_info
+from turnout.kube.server.probes import register_build_info
 
 
 class PageMetrics:
@@ -21,7 +21,7 @@ class PageMetrics:
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry, "page")
+        register_build_info(registry, "page")
         Gauge(
             "turnout_page_data_age_seconds",
             "Time since the page last made its picture of the cluster while all of its watches were open.",

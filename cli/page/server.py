@@ -93,7 +93,7 @@ class StateSource(Protocol):
     def has_synced(self) -> bool:
         """True after the first observation of everything."""
 
-    def unsynced_kinds(self) -> list[str]:
+    def unsynced_watches(self) -> list[str]:
         """Return what is watched and whose first list is not complete, each with its error if it has one."""
 
     def watch_interrupted_s(self) -> float:
@@ -257,7 +257,7 @@ class PageServer:
         rights = await self._rights(request)
         state = self._source.state
         if not state.version:
-            missing = ", ".join(self._source.unsynced_kinds()[:5])
+            missing = ", ".join(self._source.unsynced_watches()[:5])
             raise Unavailable(f"the cluster is still being listed: {missing}")
         if self._visible_states[0] != state.version:
             self._visible_states = state.version, {}

@@ -117,10 +117,10 @@ class PageSource:
         """True after the first observation of everything."""
         return self.state.version > 0
 
-    def unsynced_kinds(self) -> list[str]:
+    def unsynced_watches(self) -> list[str]:
         """Return what is watched and whose first list is not complete, each with its error if it has one."""
         reflectors = self._informers.reflectors
-        errors = {name: reflectors[name].last_error for name in self._informers.unsynced_kinds()}
+        errors = {name: reflectors[name].last_error for name in self._informers.unsynced_watches()}
         return [f"{name} ({error})" if error else name for name, error in errors.items()]
 
     def watch_interrupted_s(self) -> float:

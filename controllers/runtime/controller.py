@@ -46,7 +46,7 @@ from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
-from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.kube.server.probes import leading_gauge, register_build_info
 from turnout.kube.times import unix_s
 
 log = logging.getLogger("turnout.controllers")
@@ -241,7 +241,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry, "controller")
+        register_build_info(registry, "controller")
         self.look_s = Histogram(
             "turnout_controller_decide_seconds", "Time for one decision on one job.", buckets=_LOOK_S, registry=registry
         )

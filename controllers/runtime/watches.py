@@ -67,13 +67,13 @@ class ControllerInformers(InformerFactory):
                 read_s = self._clock.monotonic()
             self._cache.set_pods_readable(readable=self._clock.monotonic() - read_s < PODS_UNREADABLE_AFTER_S)
 
-    def unsynced_kinds(self) -> list[str]:
+    def unsynced_watches(self) -> list[str]:
         """Return the names of the watches that have not delivered their list yet.
 
         Nodes are left out after a failed request for them: an account that may not list nodes still controls jobs.
         """
         refused = bool(self.reflectors[_NODES].last_error)
-        return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
+        return [name for name in super().unsynced_watches() if name != _NODES or not refused]
 
     def _watch_jobs(self, api: str, kind: ControlledKind) -> None:
         """Watch the jobs of one kind. api: the path of its group, /apis/GROUP/VERSION."""

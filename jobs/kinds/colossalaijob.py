@@ -28,7 +28,7 @@ from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
 LAUNCHER, WORKER = "launcher", "worker"
-REFUSAL = "colossalai run starts on the hosts of one list: another size is another start"
+REFUSAL = "colossalai run reads its list of hosts once, at its start: another size needs a new start"
 
 _TEXT = {"type": "string"}
 _Texts = Annotated[list[str], Meta(max_length=1024)]
@@ -120,7 +120,7 @@ def _unchanged(*fields: str) -> tuple[str, str]:
     path = paths[-1]
     return (
         f"!({was_set}) || ({is_set} && self.{path} == oldSelf.{path})",
-        f"spec.{path} never change once they are set",
+        f"spec.{path} must not change once it is set",
     )
 
 
@@ -195,9 +195,9 @@ def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a ColossalAIJob describes. Its size is both its min and its max, and it is refused.
+    """Return the job that a ColossalAIJob describes. Its `refused` is REFUSAL: it is never resized. Raises BadJob.
 
-    Raises BadJob.
+    Without our annotations its size is both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)

@@ -25,8 +25,8 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknow
 class Crd:
     """The content of a CustomResourceDefinition, without the names of its kind."""
 
-    spec: type[FieldStruct]
-    status: type[FieldStruct]
+    spec: type[FieldStruct]  # the fields of `spec` of an object
+    status: type[FieldStruct]  # the fields of its `status`
     columns: tuple[Column, ...]  # of kubectl get
     template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
     scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale
@@ -34,7 +34,7 @@ class Crd:
     short_names: tuple[str, ...] = ()  # for kubectl
 
 
-def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
+def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind as JSON values.
 
     kind: as in objects. path: /apis/GROUP/VERSION/PLURAL, the path of all objects of the kind. crd: the rest of the
@@ -168,7 +168,7 @@ def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str
 
 
 def _limits(**limits: int | None) -> dict[str, int]:
-    """Return the limits that are not None."""
+    """Return the keyword arguments that are not None: limits of a schema by their names."""
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 

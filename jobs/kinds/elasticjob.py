@@ -169,8 +169,9 @@ def command_bounds(words: tuple[str, ...]) -> tuple[int, int] | None:
 def read(raw: Object) -> Job:
     """Return the job that an ElasticJob describes. Raises BadJob.
 
-    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. It is refused
-    unless annotations set its bounds; then --nnodes in its command limits them.
+    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet. `refused` says
+    why it must not be resized, "" if it may; it may not unless annotations set a bound. Then --nnodes in its command
+    limits the bounds; without annotations its replicas are both its min and its max.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)
@@ -214,10 +215,11 @@ def resize(raw: Object, workers: int) -> Change:
     return Change(change.method, change.path, change.body, change.media_type, then=_plan(fields, name, workers))
 
 
-def recreate(raw: Object) -> Change | None:
-    """Return the creation of the ScalePlan of our last change; None if it was carried out, or if there was no change.
+def recreate_scale_plan(raw: Object) -> Change | None:
+    """Return the creation of the ScalePlan of our last resize, in case it was lost.
 
-    raw: the ElasticJob. Raises BadJob if the job is unreadable.
+    None if DLRover has carried it out, or if we have not resized the job. The ScalePlan may exist and still wait: then
+    the API server answers Conflict, which is no failure. raw: the ElasticJob. Raises BadJob if the job is unreadable.
     """
     fields = job_kind.read_head(raw, KIND)
     name, workers = (
@@ -273,7 +275,8 @@ def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
             "and two autoscalers would overwrite each other"
         )
     if not has_bounds:
-        return f"it does not say that its master reads ScalePlans: {labels.MIN_WORKERS} and {labels.MAX_WORKERS} do"
+        bounds = f"{labels.MIN_WORKERS} and {labels.MAX_WORKERS}"
+        return f"it is unknown if its master reads ScalePlans: set {bounds} if it does"
     return ""
 
 
@@ -296,7 +299,7 @@ ELASTIC_JOB = JobKind(
     PATH,
     read,
     resize,
-    recreate=recreate,
+    recreate_scale_plan=recreate_scale_plan,
     pods=PodIdentity(role=_role, index=_index, index_is_order=True),
     sizes=(),  # a ScalePlan has the size
     creates=("scaleplans",),

@@ -17,8 +17,8 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 def read(raw: Object) -> Job:
     """Return the job that a batch/v1 Job describes.
 
-    Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended. A Job that
-    is not Indexed is refused. Raises BadJob.
+    Without our annotations its parallelism is both its min and its max. Parallelism 0 counts as suspended.
+    `refused` says why it must not be resized, such as a Job that is not Indexed; "" if it may. Raises BadJob.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = fields.spec
@@ -49,13 +49,13 @@ def _resize_refusal(fields: job_kind.JobFields) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may."""
     spec = fields.spec
     if spec.text("completionMode") != "Indexed":
-        return "spec.completionMode is not Indexed: which pods go is nobody's choice"
+        return "spec.completionMode is not Indexed: nobody can choose the pods that leave"
     if spec.count("completions", 0) != spec.count("parallelism", 1):
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
     if any(_needs_other_indexes(rule) for rule in spec.part("successPolicy").parts("rules")):
         return "spec.successPolicy names indexes that a smaller job would not have"
-    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
-        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
+    if refusal := job_kind.kueue_refusal(fields):
+        return refusal
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 
 

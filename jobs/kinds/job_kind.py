@@ -140,7 +140,7 @@ class NamedRole(NamedTuple):
 
     @property
     def pods(self) -> tuple[PodShape, int]:
-        """Return the shape and the number of its pods. Raises BadJob."""
+        """Return (the shape of its pods, the number of its pods). Raises BadJob."""
         return worker_shape(self.template), self.spec.replicas
 
 
@@ -177,7 +177,7 @@ def pod_index(values: PodValues, name: str) -> int:
     """Return the index of a pod in its job, >= 0: from a label or annotation, else from the number at the end of its
     name.
 
-    name: of the pod. 0 without a number of at most nine digits.
+    name: of the pod. 0 if the first of them that is set is no number of at most nine digits.
     """
     tail = name.rpartition("-")[2]
     return number_of(first_value(values, *_INDEX_LABELS) or tail)
@@ -223,8 +223,9 @@ class JobKind:
     resize: Callable[[Object, int], Change]
     # Does the same for a kind of which a shrink must name the pods that leave; None for other kinds.
     resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
-    # Returns the second write of our last resize, in case it was lost; None if it was carried out.
-    recreate: Callable[[Object], Change | None] | None = None
+    # Returns the second write of our last resize, the ScalePlan, in case it was lost; None if it was carried out. The
+    # object may exist: then the API server answers Conflict, which is no failure.
+    recreate_scale_plan: Callable[[Object], Change | None] | None = None
     pods: PodIdentity = DEFAULT_IDENTITY  # how the job, role and index of its pods are found
     object_kind: str = ""  # the kind in the objects, if several API groups share it; "" if it equals `kind`
     sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
@@ -396,6 +397,16 @@ def manager_refusal(manager: str, where: str, own_manager: str) -> str:
     return "" if manager in ("", own_manager) else f"{where} is {manager}: its pods are made elsewhere"
 
 
+def kueue_refusal(fields: JobFields) -> str:
+    """Return "" if Kueue lets a job be resized, else the reason, as a sentence, why it must not be resized.
+
+    Kueue resizes a job of one of its queues only with the elastic annotation; it would evict the whole job without it.
+    """
+    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
+        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
+    return ""
+
+
 def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Job:
     """Return the job, or a copy with `refused` set if the min of its gang is not the min of the job with all roles.
 
@@ -409,7 +420,8 @@ def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Jo
     if min_available is None:
         return replace(job, refused=f"{where} is not set, so its gang needs {default}: set it to {needed}")
     if min_available != needed:
-        return replace(job, refused=f"{where} is {min_available} and its least pods are {needed}: they must agree")
+        own_min = f"the job's min with all roles is {needed} pods"
+        return replace(job, refused=f"{where} is {min_available}, and {own_min}: both must be equal")
     return job
 
 
@@ -418,10 +430,11 @@ def resize_patch(
 ) -> Change:
     """Return the merge patch that resizes a job to `workers`, valid only for the resourceVersion in `job`.
 
-    The patch also records the written size, and the submitted and manual size if known. annotations: those that the job
-    has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed fields of the spec,
-    None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is written if the job
-    does not have it: until now this bound followed from the size in the object, which changes.
+    The patch also records the written size, at the first resize the submitted size, and a manual size. annotations:
+    those that the job has now. path: of the URL that lists the kind's objects in all namespaces. spec: the changed
+    fields of the spec, None for none. bound_keys: keys of BOUND_ANNOTATIONS (the min and the max), each of which is
+    written if the job does not have it: such a job has no bound of its own, its bound was the size in the object, which
+    this patch changes.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in annotations and job.replicas > 0:
@@ -450,8 +463,8 @@ def resize_refused(why: str) -> Callable[[Object, int], Change]:
 def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
     """Return the sizes that both the owner's annotation and the kind allow.
 
-    unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is unreadable or no
-    multiple of the unit.
+    annotations: of the job. unit: pods that the kind adds or removes together, >= 1. Raises BadJob if the annotation is
+    unreadable or no multiple of the unit.
     """
     chosen = job_annotations.sizes(annotations)
     if chosen.doubles:
@@ -463,7 +476,7 @@ def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
 
 def _owner_refusal(fields: JobFields) -> str:
     """Return why a job must not be resized because its owner would restore the size; "" if no owner does."""
-    return f"its {fields.owner_kind} has made it and holds its size" if fields.owner_kind in SIZE_OWNERS else ""
+    return f"its {fields.owner_kind} created it and sets its size" if fields.owner_kind in SIZE_OWNERS else ""
 
 
 def _gang_refusal(pod_annotations: Mapping[str, str], minimum: int) -> str:

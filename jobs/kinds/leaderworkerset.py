@@ -65,7 +65,7 @@ def _resize_refusal(fields: job_kind.JobFields, leader_differs: bool) -> str:
     leader_differs: leaders request other resources than workers.
     """
     if leader_differs:
-        return "its leaders ask for other room than its workers, so its groups cannot be counted in equal pods"
+        return "its leaders request other resources than its workers, so the pods of a group are not equal"
     if fields.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
         return "its rollout stands at a partition: groups of two revisions run, and a new size would move it"
     if fields.labels.get(labels.KUEUE_QUEUE):

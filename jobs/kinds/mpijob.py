@@ -73,8 +73,8 @@ def _resize_refusal(fields: job_kind.JobFields, run: RunPolicySpec, words: tuple
     """
     if not has_bounds:
         return (
-            "nothing says that its program reads discover_hosts.sh again and again, as elastic Horovod does: "
-            f"{labels.MIN_WORKERS} and {labels.MAX_WORKERS} say it"
+            "it is unknown if its program reads discover_hosts.sh while it runs, as elastic Horovod does: "
+            f"set {labels.MIN_WORKERS} and {labels.MAX_WORKERS} if it does"
         )
     if any(word.rpartition("/")[2] in _STARTERS for word in words):
         return "its launcher runs MPI's own starter, which keeps the hosts that it read first"

@@ -81,8 +81,8 @@ def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
 def read(raw: Object) -> Job:
     """Return the job that an MSJob describes: the Workers, and the Scheduler and PS as other roles. Raises BadJob.
 
-    It is refused without dynamic workers. Without our annotations its size is both its min and its max. A job without
-    workers counts as suspended.
+    `refused` says why it must not be resized, such as a job without dynamic workers; "" if it may. Without our
+    annotations its size is both its min and its max. A job without workers counts as suspended.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)

@@ -23,10 +23,13 @@ _GANG = (_QUEUE, "ray.io/gang-scheduling-enabled", "ray.io/scheduler-name")
 
 
 def read(raw: Object) -> Job:
-    """Return the job that a RayCluster describes: the pods of its elastic group are its workers. Raises BadJob.
+    """Return the job that a RayCluster describes. Its workers are the pods of its elastic group. Raises BadJob.
 
-    Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
-    narrow them: BadJob if they do not. A cluster without active groups is its head pod, and is refused.
+    The elastic group is the first active worker group named worker or workers, else the last of the largest. The bounds
+    are those of the group if it sets them; KubeRay enforces them, so annotations, which count pods, may only narrow
+    them: BadJob if they do not. `refused` of the job says why the autoscaler must not resize it, such as Ray's own
+    autoscaler or a gang of Volcano; "" if it may. A cluster without active worker groups is a job of its head pod with
+    `refused`.
     """
     fields = job_kind.read_head(raw, KIND)
     groups, head_template = _groups(fields.spec), fields.spec.part("headGroupSpec").part("template")
@@ -36,7 +39,7 @@ def read(raw: Object) -> Job:
         "lifecycle": JobLifecycle.SUSPENDED if fields.spec.flag("suspend") else JobLifecycle.LIVE,
     }
     if not groups:
-        why = "it has no group of workers at work"
+        why = "all its worker groups are suspended, or it has none"
         return job_kind.build_job(
             fields, job_kind.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **shared_fields
         )
@@ -67,7 +70,7 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the patch to this number of pods in the elastic group; KubeRay chooses the pods that leave.
+    """Return the patch that sets the elastic group to this number of pods; KubeRay chooses the pods that leave.
 
     raw: the RayCluster, with at least one active group. workers: pods, a multiple of numOfHosts. Raises BadJob.
     """
@@ -75,10 +78,10 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
-    """Return the patch to this number of pods in the elastic group. Raises BadJob.
+    """Return the patch that sets the elastic group to this number of pods. Raises BadJob.
 
     raw: the RayCluster, with at least one active group. workers: pods, a multiple of numOfHosts. leaving: the names of
-    the pods that KubeRay must delete, () for its own choice.
+    the pods that KubeRay must delete, () for its own choice, which also clears the names of an earlier patch.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(fields.spec)[_elastic_group(_groups(fields.spec))]
@@ -112,7 +115,9 @@ def _group_sizes(group: ObjectPart) -> tuple[int, int, int, int]:
 
 
 def _elastic_group(groups: Sequence[ObjectPart]) -> int:
-    """Return the index of the group that is resized: the one named worker, else the last of the largest groups."""
+    """Return the index of the group that is resized: the first one named worker or workers, else the last of the
+    largest.
+    """
     named = [index for index, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
         return named[0]
@@ -138,14 +143,14 @@ def _resize_refusal(fields: job_kind.JobFields, groups: Sequence[ObjectPart]) ->
             "and two autoscalers would overwrite each other"
         )
     if fields.labels.get("ray.io/originated-from-crd", KIND) != KIND:
-        return f"its {fields.labels['ray.io/originated-from-crd']} has made it and holds its size"
+        return f"its {fields.labels['ray.io/originated-from-crd']} created it and sets its size"
     by_volcano = any(each.part("template").part("spec").text("schedulerName") == "volcano" for each in groups)
     if by_volcano or any(mark in fields.labels for mark in _GANG):
-        return "KubeRay's PodGroup needs all replicas: what is lent would become part of its least"
+        return "KubeRay's PodGroup has a minMember of all replicas, so lent workers would raise the min of the gang"
     if len(groups) > 1 and len({each.text("groupName") for each in groups}) < len(groups):
-        return "two of its groups have one name: nobody could tell their pods apart"
-    if fields.labels.get(labels.KUEUE_QUEUE) and fields.annotations.get(labels.KUEUE_ELASTIC) != "true":
-        return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict the whole job"
+        return "two of its groups have one name: their pods cannot be told apart"
+    if refusal := job_kind.kueue_refusal(fields):
+        return refusal
     return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 
 

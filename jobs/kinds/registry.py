@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB
-from turnout.jobs.kinds.crd import definition
+from turnout.jobs.kinds.crd import crd_manifest
 from turnout.jobs.kinds.elasticjob import ELASTIC_JOB, PLANS_PATH, SCALE_PLAN_CRD
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
 from turnout.jobs.kinds.leaderworkerset import LEADER_WORKER_SET
@@ -38,5 +38,5 @@ def definitions() -> Iterator[dict[str, Any]]:
     """Yield the CustomResourceDefinitions of the kinds that we define, in the order of KINDS, then of ScalePlans."""
     for kind in KINDS.values():
         if kind.crd is not None:
-            yield definition(kind.object_kind or kind.kind, kind.path, kind.crd)
-    yield definition("ScalePlan", PLANS_PATH, SCALE_PLAN_CRD)
+            yield crd_manifest(kind.object_kind or kind.kind, kind.path, kind.crd)
+    yield crd_manifest("ScalePlan", PLANS_PATH, SCALE_PLAN_CRD)

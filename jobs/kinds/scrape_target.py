@@ -33,8 +33,8 @@ def scrape_key(pod: Pod) -> JobKey:
 def _job_of_labels(pod_labels: Mapping[str, str], kind: str, name: str, *, has_controller: bool) -> tuple[str, str]:
     """Return the (kind, name) of the job that the labels of a pod name, else those of the pod's controller.
 
-    kind, name: of the controller, or of the pod itself if it has none. has_controller: True if the pod has a
-    controller; then the labels of an ElasticJob do not count.
+    pod_labels: of the pod. kind, name: of the controller, or of the pod itself if it has none. has_controller: True if
+    the pod has a controller; then the labels of an ElasticJob do not count.
     """
     if pod_labels.get(labels.VOLCANO_JOB) and kind == "Job":
         kind = "VolcanoJob"

@@ -185,7 +185,8 @@ def read(raw: Object) -> Job:
     """Return the job that a Volcano Job describes. Raises BadJob.
 
     Its workers are the pods of one task, that of _elastic_task(). Its max is the replicas of this task, its min
-    spec.minAvailable less the pods of all other tasks, at least 1. Annotations may replace both.
+    spec.minAvailable less the pods of all other tasks, at least 1 and at most the max; without it all replicas.
+    Annotations may replace both.
     """
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)
@@ -221,17 +222,18 @@ def _lifecycle(fields: job_kind.JobFields, replicas: int) -> JobLifecycle:
 def resize(raw: Object, workers: int) -> Change:
     """Return the patch to this number of replicas of the elastic task. Raises BadJob.
 
-    The task's minAvailable stays, at most `workers`. The max is recorded in an annotation. raw: the Volcano Job.
+    The task's minAvailable becomes _own_min(), at most `workers`. The max is recorded in an annotation. raw: the
+    Volcano Job.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     spec = read_spec(fields.spec)
     number = _elastic_task(spec.tasks)
     tasks: list[Any] = [dict(part.value) for part in fields.spec.parts("tasks")]
-    tasks[number] |= {"replicas": workers, "minAvailable": min(workers, _own_least(spec.tasks[number], job))}
+    tasks[number] |= {"replicas": workers, "minAvailable": min(workers, _own_min(spec.tasks[number], job))}
     return job_kind.resize_patch(job, fields.annotations, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
 
 
-def _own_least(task: VolcanoTask, job: Job) -> int:
+def _own_min(task: VolcanoTask, job: Job) -> int:
     """Return the min of a task, in pods: its minAvailable if that is less than its replicas, else the min of `job`."""
     minimum = job.bounds.minimum if task.min_available is None else task.min_available
     return minimum if minimum < task.replicas else job.bounds.minimum
@@ -245,10 +247,10 @@ def _elastic_task(tasks: list[VolcanoTask]) -> int:
     return named[0] if named else max(range(len(tasks)), key=lambda number: (tasks[number].replicas, number))
 
 
-def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) -> str:
+def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, min_pods: int) -> str:
     """Return a sentence why the autoscaler must not resize the job; "" if it may.
 
-    task: the one that would be resized. least_pods: the min of the job with all tasks, in pods.
+    task: the one that would be resized. min_pods: the min of the job with all tasks, in pods.
     """
     for where, policies in (("spec", spec.policies), ("the task", task.policies)):
         for policy in policies:
@@ -259,8 +261,8 @@ def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) ->
     for plugin in _FIXED_WORLDS:
         if plugin in spec.plugins:
             return f"its plugin {plugin} tells each pod the size of the world once, when it is made"
-    if spec.min_success > least_pods:
-        return f"spec.minSuccess is more than its {least_pods} least pods: a shrunk job could not end"
+    if spec.min_success > min_pods:
+        return f"spec.minSuccess is more than its min of {min_pods} pods: a shrunk job could not end"
     return ""
 
 

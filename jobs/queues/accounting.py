@@ -28,15 +28,15 @@ class Bound(Protocol):
 
     @property
     def used(self) -> Amounts:
-        """Return what its pods and its subtree use."""
+        """Return the use of its pods and its subtree, by resource."""
 
     @property
     def guaranteed(self) -> Amounts:
-        """Return what is reserved for it alone."""
+        """Return the amounts that are reserved for it alone, by resource."""
 
     @property
     def parent_resources(self) -> Mapping[str, str]:
-        """Return the names of the resources in the parent share."""
+        """Return resource -> its name in the parent share. A resource with the same name there may be absent."""
 
     @property
     def parent(self) -> str:
@@ -188,10 +188,11 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
 
 
 def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int) -> float:
-    """Return the water level at which the total is used up, inf if all claims together request less.
+    """Return the water level at which the total is used up, inf if all claims together request no more than the total.
 
     levels: the levels at which some claim starts or stops growing, ascending. slopes: for each of them, the sum of the
     weights of the claims that grow between it and the next one. sums: for each, the sum of all claims at this level.
+    total: the amount to divide. 0 if it is less than the first of `sums`.
     """
     last = bisect_right(sums, total) - 1
     if last < 0:
@@ -206,7 +207,8 @@ def _max_share(
 
     levels: the levels at which some claim starts or stops growing, ascending. slopes: for each of them, the sum of the
     weights of the claims that grow between it and the next one. sums: for each, the sum of all claims at this level.
-    total: the amount to divide. level: the result of _level(), inf if the claims together request less than the total.
+    total: the amount to divide. level: the result of _level(), inf if the claims together request no more than the
+    total.
     """
     minimum, weight, begins, ends, entitled = claim
     if level <= ends and entitled == minimum:

@@ -96,10 +96,10 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]
 def _limits(
     parents_first: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
 ) -> _AmountsByQueue:
-    """Return the limit of each quota. Amounts of a parent are divided before those of its children.
+    """Return the limit of each quota, by resource. Amounts of a parent are divided before those of its children.
 
     parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
-    name.
+    name. demand: the amounts of all nodes, and what each quota uses and needs.
     """
     request = _requests(parents_first, parents, specs, demand)
     groups: dict[str, list[QueueSpec]] = {}
@@ -195,7 +195,7 @@ def _is_limited(queue: QueueSpec, resource: str) -> bool:
 
 def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
     """Return the claim of a quota on one resource: its request if that is within its min, else its min and more by its
-    weight.
+    weight (no more if the weight is 0).
 
     requested: the amount that the quota and its subtree request.
     """

@@ -145,12 +145,11 @@ def _compute_subtree_quotas(parents_first: Sequence[str], nodes: Mapping[str, _T
 
 
 def _set_limit(node: _TreeNode, nodes: Mapping[str, _TreeNode]) -> None:
-    """Set the limit of a node: the largest use if no other queue used anything. The limit of its parent must be set
-    already; without a parent, the limit is its subtree_quota.
+    """Set the limit of a node by Flavor.key: the largest use if no other queue used anything.
 
-
-    That is the quota that it does not lend plus the limit of its parent, at most its subtree_quota plus its borrowing
-    limit. nodes: all nodes by name.
+    The limit of a node without a parent is its subtree_quota. Else it is the quota that the node does not lend plus the
+    limit of its parent, at most its subtree_quota plus its borrowing limit. nodes: all nodes by name. The limit of the
+    parent must be set already.
     """
     if node.parent not in nodes:
         node.limit = dict(node.subtree_quota)

@@ -113,7 +113,7 @@ class Demand:
 
 
 def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
-    """Return the amount of each GPU resource that our annotation keeps free in a queue.
+    """Return the amounts that our annotation keeps free in a queue, by GPU resource, in GPUs.
 
     {} if it is absent, 0 or unreadable. meta: the metadata of the queue's object. named: amounts of the queue. The
     headroom applies to the GPU resources in `named`, to all GPU resources if `named` has none. An unreadable value is a

@@ -150,7 +150,10 @@ def _limited_resource(key: str) -> str:
 
 
 def _scopes(spec: ObjectPart) -> Iterator[str]:
-    """Yield the names of the scopes that a pod must match for the quota to apply. spec: of the ResourceQuota."""
+    """Yield the names of the scopes that a pod must match for the quota to apply. spec: of the ResourceQuota.
+
+    Of scopeSelector only expressions with the operator Exists are read.
+    """
     yield from spec.texts("scopes")
     for each in spec.part("scopeSelector").parts("matchExpressions"):
         if each.text("operator") == "Exists":

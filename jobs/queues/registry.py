@@ -17,8 +17,9 @@ NO_NEEDS: Mapping[str, Amounts] = {}  # of each queue, its use counts as its nee
 def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
     """Return the share of each queue by name, and of each cohort or pool that limits several queues.
 
-    queues: of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault. A share
-    also has the faults of all its ancestors.
+    queues: of any dialect. If two dialects have a queue of the same name, the share is that of the later dialect, in
+    the order Volcano, koordinator, Kueue, namespace, and gets a fault. A share also has the faults of all its
+    ancestors.
     """
     by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
@@ -70,8 +71,8 @@ def limits(
 ) -> dict[str, dict[str, int]]:
     """Return the amounts that each queue's pods may use together, by queue and resource: use plus remaining room.
 
-    Only resources with a limit are present. used: the use of each queue. total: the amounts of all nodes. needed: the
-    need of each queue; for a queue that is absent its use counts as its need.
+    queues: of any dialect. Only resources with a limit are present. used: the use of each queue. total: the amounts of
+    all nodes. needed: the need of each queue; for a queue that is absent its use counts as its need.
     """
     queues = list(queues)
     by_name = shares(queues, Demand(used, needed, total))

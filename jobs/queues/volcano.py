@@ -47,10 +47,12 @@ def read(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
-    """Return the share of each queue by name. A resource that no queue names has no limit.
+    """Return the share of each queue by name.
 
-    queues: all queues of Volcano. The share of a queue in or below a cycle of parents is closed and has a fault. A
-    queue below a closed queue is closed.
+    Plugin capacity is assumed if a queue states `deserved` or a parent other than the root, or if `demand.needed` is
+    empty, else plugin proportion. A resource that no queue names has no limit; for proportion it has one if a queue
+    needs it. queues: all queues of Volcano. The share of a queue in or below a cycle of parents is closed and has a
+    fault. A queue below a closed queue is closed.
     """
     specs = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, specs) for name, queue in specs.items()}
@@ -101,9 +103,10 @@ def _real_capability(
 ) -> dict[str, dict[str, int]]:
     """Return the real capability of each queue, by resource.
 
-    That is its capability, at most the parent's amount less the guarantees of the siblings. parents_first: the names,
-    each parent before its children. specs: the queues by name. parents: the parent of each name, "" for none. total:
-    the amounts of all nodes.
+    That is its capability, at most the parent's amount less the guarantees of the siblings, and at least 0. A resource
+    that the parent does not have and no sibling guarantees is limited by the capability alone. parents_first: the
+    names, each parent before its children. specs: the queues by name. parents: the parent of each name, "" for none.
+    total: the amounts of all nodes.
     """
     guarantees: dict[str, Counter[str]] = {}
     for name in parents_first:

@@ -136,7 +136,7 @@ def _report_orphans(by_name: Mapping[str, _Subgroup], ignored: list[str]) -> Non
 def _read_constraint(constraint: object, where: str, ignored: list[str]) -> _Constraint:
     """Return the levels of a topologyConstraint, which may have any type; empty if it is no object.
 
-    where: its path, for reports. ignored: receives a sentence for each part that is ignored.
+    constraint: the field. where: its path, for reports. ignored: receives a sentence for each part that is ignored.
     """
     if not isinstance(constraint, dict):
         return _Constraint()

@@ -19,10 +19,11 @@ _MAX_RULES = 16  # of one gather strategy; further ones are ignored
 
 
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in koordinator's annotations of a pod or a PodGroup; None without any.
+    """Return the terms in koordinator's annotations of a pod or a PodGroup.
 
-    Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
-    receives a sentence for each unreadable value.
+    None without the annotation of the gather strategy, unless the annotation of groups names several gangs. Layers are
+    listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults: receives a
+    sentence for each unreadable value, whose terms are absent.
     """
     together = _group_name(annotations, faults)
     text = annotations.get(SPEC)
@@ -62,8 +63,8 @@ def _rules(text: str) -> list[dict[str, Any]] | None:
 def _group_name(annotations: Mapping[str, str], faults: list[str]) -> str:
     """Return one name for a group of gangs: the sorted members of its list. Gangs with equal lists get the same name.
 
-    "" without a group, with a group of a single gang, and if the list is unreadable. faults: receives a sentence if the
-    list is unreadable.
+    annotations: of the pod or PodGroup. "" without a group, with a group of a single gang, and if the list is
+    unreadable or longer than 4,096 characters. faults: receives a sentence if the list is unreadable.
     """
     if GROUPS not in annotations:
         return ""

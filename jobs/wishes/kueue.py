@@ -39,8 +39,8 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
 def _layers(annotations: Mapping[str, str], faults: list[str], ignored: list[str]) -> tuple[Layer, ...]:
     """Return the layers of slices, the outermost first; () without any.
 
-    () also if the list of layers, or the size of a single layer, is unreadable or absent. faults: receives a sentence
-    for each unreadable value. ignored: receives a sentence for each layer that is not used.
+    annotations: of the pod. () also if the list of layers, or the size of a single layer, is unreadable or absent.
+    faults: receives a sentence for each unreadable value. ignored: receives a sentence for each layer that is not used.
     """
     if (level := annotation_level(annotations, SLICE_LEVEL, faults)) is not None:
         size = annotation_count(annotations, SLICE_SIZE, faults)

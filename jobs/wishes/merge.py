@@ -227,10 +227,10 @@ def wish_of_pod_group(topology: object, policies: object, constraints: object, a
 
     Every argument but `annotations` may have any type. topology: Volcano's networkTopology. constraints: the
     schedulingConstraints of Kubernetes, which count without a topology. policies: Volcano's subGroupPolicy.
-    annotations: of the PodGroup, which count only if the spec has no terms.
+    annotations: of the PodGroup, which count only if the spec has no terms, not even soft or ignored ones.
     """
     ignored: list[str] = []
-    groups = _groups(policies, ignored)
+    groups = _group_rules(policies, ignored)
     if isinstance(topology, dict):
         hard = topology.get("mode", "hard") == "hard"
         return Wish(
@@ -312,7 +312,7 @@ def _label_keys(constraints: Mapping[str, Any]) -> list[str]:
     return [item["key"][:253] for item in items if isinstance(item, dict) and isinstance(item.get("key"), str)]
 
 
-def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
+def _group_rules(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
     """Return the rules of Volcano's subGroupPolicy, which may have any type; () if it is no list.
 
     Entries that are no objects are left out. ignored: receives a sentence for each other entry that is ignored. At most
@@ -321,15 +321,15 @@ def _groups(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
     listed = policies if isinstance(policies, list) else []
     if len(listed) > MAX_GROUPS:
         ignored.append(f"spec.subGroupPolicy has {len(listed)} entries, of which {MAX_GROUPS} are kept")
-    rules = (_rule(each, ignored) for each in listed[:MAX_GROUPS] if isinstance(each, dict))
+    rules = (_group_rule(each, ignored) for each in listed[:MAX_GROUPS] if isinstance(each, dict))
     return tuple(rule for rule in rules if rule is not None)
 
 
-def _rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
+def _group_rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
     """Return the group rule of one entry of subGroupPolicy.
 
     None for an entry that selects by matchExpressions; then `ignored` receives a sentence. A malformed field counts as
-    absent.
+    absent. Only a hard networkTopology gives a level.
     """
     name = str(policy.get("name", ""))[:63]
     selector = policy.get("labelSelector")

@@ -46,7 +46,7 @@ def merge_terms(first: Wish, other: Wish) -> Wish:
 
 
 def _levels(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, tuple[tuple[str, Level], ...]]:
-    """Return (required level, other required levels with their sources): the levels of both statements count.
+    """Return (required level or None, (source, level) of each other required level): all levels of both count.
 
     ignored: nothing is added, because no level is ignored.
     """
@@ -146,7 +146,7 @@ def _shape(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[tuple[st
 
 
 def _mode(first: Wish, other: Wish, ignored: list[str]) -> tuple[Mode]:
-    """Return the mode of `first`. Nothing is added to `ignored`."""
+    """Return (the mode of `first`,). Nothing is added to `ignored`."""
     return (first.mode,)
 
 

@@ -146,9 +146,9 @@ def nested(source: str, layers: Iterable[Layer], ignored: list[str]) -> tuple[La
         if layer.size < 2:
             continue
         if len(result) == MAX_LAYERS or (result and result[-1].size % layer.size):
-            ignored.append(
-                f"{source}: the layer {str(layer.level)[:80]} of {layer.size} is not kept: it divides no other"
-            )
+            larger = result[-1].size
+            why = f"it does not divide {larger}" if larger % layer.size else f"at most {MAX_LAYERS} layers are kept"
+            ignored.append(f"{source}: the layer {str(layer.level)[:80]} of {layer.size} is not kept: {why}")
             continue
         result.append(layer)
     return tuple(result)

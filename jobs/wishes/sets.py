@@ -14,9 +14,9 @@ LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 
 
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of JobSet and LeaderWorkerSet on a pod; None without any.
+    """Return the terms in the annotations of JobSet and LeaderWorkerSet on a pod; None without such an annotation.
 
-    faults: receives a sentence for each unreadable value.
+    faults: receives a sentence for each unreadable value, whose term is absent.
     """
     source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in annotations), None)
     if source is None:

@@ -14,7 +14,7 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the terms in Volcano's annotations of a pod; None without any. The default mode is hard, the default tier
     1.
 
-    faults: receives a sentence for each unreadable value.
+    faults: receives a sentence for each unreadable value. An unreadable mode counts as soft, an unreadable tier as 1.
     """
     source = next((key for key in (MODE, HIGHEST_TIER) if key in annotations), None)
     if source is None:

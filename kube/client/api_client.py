@@ -424,7 +424,9 @@ def _decode_body(call: _Call, body: bytes) -> Any:
 
 
 def _seconds_of_date(date: str) -> float | None:
-    """Return an HTTP date in seconds since 1970, at the middle of its second; None if it is not a date."""
+    """Return an HTTP date in seconds since 1970, at the middle of its second, because a date has no fractions of a
+    second; None if it is not a date.
+    """
     from email.utils import parsedate_to_datetime  # imported late, because most commands do not need it
 
     try:

@@ -106,7 +106,7 @@ class ConfigMapFollower(Generic[T]):
 
 
 class InformerFactory:
-    """One reflector for each watched kind."""
+    """One reflector for each watch. Two watches may be of one kind."""
 
     def __init__(self, source: ListerWatcher, clock: Clock, rng: random.Random) -> None:
         self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
@@ -117,17 +117,17 @@ class InformerFactory:
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
-        """Add a watch that passes the objects under `path` to `sink`. The watch begins with run().
+        """Add a watch that passes the objects under `path` to `sink`. Call it before run(), which begins all watches.
 
         name: of the watch, for metrics and messages; a watch with the same name is replaced. path: of the list in the
-        API. kind: the struct of the objects. options: those of a Reflector.
+        API. kind: the struct of the objects. options: `params`, `optional` and `backoff` of a Reflector.
         """
         self.reflectors[name] = Reflector(
             self._source, path, kind, sink, clock=self._clock, rng=self._rng, outage=self._outage, **options
         )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
-        """Add a watch that passes one ConfigMap to `sink`. The watch begins with run().
+        """Add a watch that passes one ConfigMap to `sink`. Call it before run(), which begins all watches.
 
         name: of the watch, for metrics and messages; a watch with the same name is replaced. configmap: NAMESPACE/NAME.
         """
@@ -139,7 +139,7 @@ class InformerFactory:
         self.watch(name, path, ConfigMap, sink, params=params)
 
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
-        """Add a watch of one ConfigMap. The follower reads each version in a thread. The watch begins with run().
+        """Add a watch of one ConfigMap. The follower reads each version in a thread. Call it before run().
 
         name: of the watch, for metrics and messages; it must be new, because the follower of a replaced watch would
         stay. configmap: NAMESPACE/NAME.
@@ -148,18 +148,20 @@ class InformerFactory:
         self._loops.append(follower.run)
         self.watch_configmap(name, configmap, follower)
 
-    def unsynced_kinds(self) -> list[str]:
+    def unsynced_watches(self) -> list[str]:
         """Return the names of the watches whose first list is not complete."""
         return [name for name, reflector in self.reflectors.items() if not reflector.has_synced]
 
     @property
     def has_synced(self) -> bool:
         """True if every first list is complete and each followed ConfigMap was read."""
-        return not self.unsynced_kinds() and all(follower.has_synced for follower in self._followers)
+        return not self.unsynced_watches() and all(follower.has_synced for follower in self._followers)
 
     def unready_reason(self) -> str | None:
         """Return why the readiness probe must fail; None if the program is ready."""
-        return None if self.has_synced else "no whole list yet"
+        if names := self.unsynced_watches():
+            return f"waiting for the first list of {', '.join(names)}"
+        return None if self.has_synced else "waiting to read a ConfigMap"
 
     async def wait_for_sync(self) -> None:
         """Wait until every first list is complete and each followed ConfigMap was read."""

@@ -30,7 +30,7 @@ def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
     """Send log records of `level` and above to a stream, and Python's warnings too.
 
     Earlier handlers of the root logger are removed. stream: None for standard error. A terminal gets plain lines, any
-    other stream JSON.
+    other stream JSON. Raises ValueError for an unknown level, after the handlers were replaced.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -100,7 +100,9 @@ def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """Return a value as text. Never raises: a value whose str() fails becomes a text with the names of both classes."""
+    """Return a value as text. Never raises: a value whose str() fails becomes a text with its class and the class of
+    the error.
+    """
     try:
         return value if isinstance(value, str) else str(value)
     except Exception as error:  # a log line must never break the work that it reports

@@ -41,10 +41,11 @@ class ClusterAccess:
 
 
 def kubeconfig_path(kubeconfig: str | None) -> Path | None:
-    """Return the path of the kubeconfig in use.
+    """Return the path of the kubeconfig in use. The file may not exist.
 
-    None if it is several files (a path list), or if `kubeconfig` is None in a pod, where the service account is used.
-    kubeconfig: the value of --kubeconfig; None for $KUBECONFIG, else ~/.kube/config. The file may not exist.
+    kubeconfig: the value of --kubeconfig, None if it is not given. Then in a pod the result is None, because the
+    service account is used, even if $KUBECONFIG is set; elsewhere it is $KUBECONFIG, else ~/.kube/config. None also for
+    a list of several paths.
     """
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None

@@ -27,7 +27,7 @@ log = logging.getLogger("turnout.http")
 _KERNEL_BACKLOG = 512  # connections that wait in the kernel's queue
 # asyncio accepts as many connections at once, before they count towards the limit; more could use up all files.
 _ACCEPT_BACKLOG = 16
-_END_S = 0.05  # aiohttp waits so long, twice, for handlers that are still open at the end
+_LAST_WAIT_S = 0.05  # aiohttp waits so long, twice, for handlers that are still open at the end
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -35,18 +35,18 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class ConnectionLimits:
     """The limits of one server. Times are in seconds."""
 
-    body_bytes: int = 32 << 20  # of the body of one request
-    all_bodies_bytes: int = 128 << 20  # of the bodies that are being read, of all requests together
+    max_body_bytes: int = 32 << 20  # of the body of one request
+    max_all_bodies_bytes: int = 128 << 20  # of the bodies that are being read, of all requests together
     head_s: float = 2.0  # from the first byte of a request to the end of its head
     body_s: float = 2.0  # from the end of its head to the end of its body
     write_s: float = 5.0  # until the client has read enough of an answer that did not fit in the socket's buffer
     handshake_s: float = 5.0  # of a TLS handshake
     keepalive_s: float = 120.0  # without a request; above Go's idle timeout of 90 s, so that Go closes first
     max_age_s: float = 1.0  # an older request gets a neutral answer instead of a plan
-    in_flight: int = 64  # requests that are answered at once
-    waiting: int = 256  # requests that wait until one of the `in_flight` is answered
+    max_in_flight: int = 64  # requests that are answered at once
+    max_waiting: int = 256  # requests that wait until one of the `max_in_flight` is answered
     wait_s: float = 1.0  # the longest wait of such a request
-    connections: int = 1024  # max open connections; a new one above it closes the longest idle one
+    max_connections: int = 1024  # max open connections; a new one above it closes the longest idle one
 
 
 class Connection(RequestHandler):
@@ -73,7 +73,7 @@ class Connection(RequestHandler):
         """Record the client's address. If there are now too many connections, let the server close one."""
         super().connection_made(transport)
         self.peer = str((transport.get_extra_info("peername") or [""])[0])
-        if len(self._server.connections) > self._limits.connections:
+        if len(self._server.connections) > self._limits.max_connections:
             self._server.make_room()
 
     def data_received(self, data: bytes) -> None:
@@ -158,7 +158,7 @@ class Connection(RequestHandler):
 
 
 class Server(web.Server):
-    """An HTTP server whose connections have our limits."""
+    """An HTTP server that applies ConnectionLimits to its connections."""
 
     def __init__(self, handler: Handler, limits: ConnectionLimits) -> None:
         """Make a server that does not listen yet. handler: returns the answer to a request."""
@@ -214,7 +214,7 @@ class Server(web.Server):
         open_connections = [
             each for each in self.connections if isinstance(each, Connection) and each.transport is not None
         ]
-        if len(open_connections) <= self._limits.connections:
+        if len(open_connections) <= self._limits.max_connections:
             return  # enough connections are being closed already
         connections_per_peer = Counter(each.peer for each in open_connections)
         idle = [each for each in open_connections if each.is_idle]
@@ -241,7 +241,7 @@ class Server(web.Server):
         """Stop listening, close idle connections, wait for the answers to open requests, then close all connections.
 
         grace_s: the longest wait in seconds, until the answers are written. A handler that has not ended by then is
-        cancelled and not waited for; the whole call takes at most 2 * _END_S longer.
+        cancelled and not waited for; the call takes at most grace_s + 2 * _LAST_WAIT_S.
         """
         deadline_s = asyncio.get_running_loop().time() + grace_s
         self._stopping = True
@@ -254,7 +254,7 @@ class Server(web.Server):
                 if self._open_requests:
                     await self._is_drained.wait()
                 await self.shutdown(grace_s)
-        await self.shutdown(_END_S)
+        await self.shutdown(_LAST_WAIT_S)
 
 
 def refusal(status: int, why: str) -> web.Response:

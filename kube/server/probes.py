@@ -16,7 +16,7 @@ from turnout.kube.server.sockets import allow_files, bind
 from turnout.kube.version import installed_build
 
 LIMITS = ConnectionLimits(
-    body_bytes=0, connections=64, in_flight=64
+    max_body_bytes=0, max_connections=64, max_in_flight=64
 )  # few files: a service needs its own for its watches
 LEAVE_S = 1.0  # for answers to open requests when the server ends
 
@@ -25,16 +25,16 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Page = Callable[[web.BaseRequest], web.Response]  # returns the answer to a GET
 
 
-def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
+def probe_pages(unready_reason: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
     """Return the pages /healthz, /readyz and /metrics by path. /healthz always answers 200.
 
-    unready: returns why the service is not ready, None if it is ready. metrics: returns the series in the text format
-    of Prometheus.
+    unready_reason: returns why the service is not ready, None if it is ready. metrics: returns the series in the text
+    format of Prometheus.
     """
 
     def readyz(_: web.BaseRequest) -> web.Response:
         """Answer 200 if the service is ready, else 503 with the reason."""
-        why = unready()
+        why = unready_reason()
         return text(200, "ok") if why is None else text(503, why)
 
     def scrape(_: web.BaseRequest) -> web.Response:
@@ -44,7 +44,7 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
     return {"/healthz": lambda _: text(200, "ok"), "/readyz": readyz, "/metrics": scrape}
 
 
-def build_info(registry: CollectorRegistry, component: str) -> None:
+def register_build_info(registry: CollectorRegistry, component: str) -> None:
     """Register turnout_build_info, a gauge that is always 1 and names the component, the version and the commit.
 
     component: the name of the program, such as turnout-extender.

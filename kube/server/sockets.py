@@ -30,7 +30,7 @@ def limit_connections(limits: ConnectionLimits, files: int) -> ConnectionLimits:
 
     files: the limit of open files of this process.
     """
-    return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
+    return replace(limits, max_connections=max(1, min(limits.max_connections, files - OTHER_FILES)))
 
 
 def bind(host: str, port: int) -> socket.socket:

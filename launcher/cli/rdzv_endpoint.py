@@ -28,10 +28,12 @@ _ETCD = (Backend.ETCD, Backend.ETCD_V2)
 def rendezvous_settings(
     chosen: Mapping[str, Any], conf: Mapping[str, Any], bounds: tuple[int, int], environ: Mapping[str, str]
 ) -> RendezvousSettings:
-    """Make the rendezvous settings.
+    """Make the rendezvous settings from the options, the environment and the defaults.
 
-    chosen: values by option. conf: values by key of --rdzv-conf. bounds: (min, max) workers. Raises BadSettings,
-    BadCommand.
+    chosen: parsed values by the option's name without its leading dashes; an option that was not given must be absent.
+    conf: values of --rdzv-conf by key; only is_host is read. bounds: (min, max) workers. environ: of the process;
+    states the job's id and addresses that no option states. Raises BadCommand for a bad address, and BadSettings if
+    settings are missing or contradict each other.
     """
     min_workers, max_workers = bounds
     backend = chosen.get("rdzv-backend", Backend.STATIC)

@@ -30,7 +30,8 @@ log = logging.getLogger("turnout.checkpoint")
 
 
 class FsdpShardCheckpointer:
-    """Saves and loads the sharded checkpoints of one training process. All ranks have to call its methods alike.
+    """Saves and loads the sharded checkpoints of one training process. Its methods are collective: all ranks call the
+    same ones in the same order.
 
     checkpoint_dir: has a folder for each step. comm_backend, save_timeout: ignored. deletion_strategy: must be None.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none, 4 at most. environ: of
@@ -49,7 +50,9 @@ class FsdpShardCheckpointer:
     ) -> None:
         self._replicas = replicas_of(replica_count)
         if deletion_strategy is not None:
-            raise NotImplementedError("deletion_strategy: not yet for folders of shards, they are the user's to remove")
+            raise NotImplementedError(
+                "deletion_strategy is not supported: remove old step folders yourself, and pass None"
+            )
         self.checkpoint_dir = Path(checkpoint_dir).absolute()
         self._environ = dict(os.environ if environ is None else environ)
         self._writer: FlashStorageWriter | None = None
@@ -186,10 +189,11 @@ class FsdpShardCheckpointer:
         yield from stored
 
     def load_checkpoint(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Load the newest step into model and optimizer; return extra_sd, or {} if nothing is stored.
+        """Load the newest step into model and optimizer; return its extra_sd.
 
-        Raises what `get_storage_reader` raises, and TypeError for other arguments. All ranks raise torch's
-        CheckpointException if one cannot read its part; the model may then be partly loaded.
+        {} if nothing is stored, and then nothing is loaded; {} also for a step that was saved without extra_sd. Raises
+        what `get_storage_reader` raises, and TypeError if `model` or `optimizer` has another type. All ranks raise
+        torch's CheckpointException if one cannot read its part; the model may then be partly loaded.
         """
         reader = self.get_storage_reader()
         if reader is None:

@@ -164,7 +164,11 @@ class FlashSaves:
         return bool(self._loaded_at) and path == self._loaded_at
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the model from a flash checkpoint; leave any other checkpoint to the Trainer."""
+        """Load the model from a flash checkpoint; leave any other checkpoint to the Trainer.
+
+        resume_from_checkpoint: the path that the Trainer was given. model: None for the Trainer's own. Raises
+        BadCheckpoint if the flash checkpoint has no model.
+        """
         trainer: Any = self
         inherited: Any = super()
         if not self._is_ours(resume_from_checkpoint):

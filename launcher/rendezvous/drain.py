@@ -4,9 +4,9 @@ members. It also charges a process failure to the restart budget, max_restarts.
 The proposed stop step is STEPS_AHEAD after the farthest rank. Ranks that reach it wait until all members have answered
 that they have not passed it. If a rank has passed it, a later step is proposed. Processes that report no steps get
 SIGTERM, so that their own hook saves. A world grows the same way, but not for members that cannot start processes yet,
-since training would wait for them. docs/design.md 5 Before leaving members end, members that stay fetch the shards that
-only leavers hold. A shard that is not fetched in time is lost unless the leaver has written it to storage by then.
-Source: XD-06
+since training would wait for them. Before leaving members end, members that stay fetch the shards that only leavers
+hold. A shard that is not fetched in time is lost unless the leaver has written it to storage by then. Source:
+docs/design.md 5; XD-06
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Describes what a training process runs, its environment and how it ended.
 
-
 worker_processes.py starts the processes. The environment is built as torchelastic builds it.
 """
 

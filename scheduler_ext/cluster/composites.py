@@ -87,8 +87,8 @@ class CompositeGroups:
         return self._changed_below(name)
 
     def drop(self, namespace: str, name: str) -> Collection[GangKey]:
-        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed; also for an unknown
-        one.
+        """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed, even if the
+        CompositePodGroup was not known.
         """
         self._unlink((namespace, name))
         self._composites.pop((namespace, name), None)
@@ -121,9 +121,9 @@ class CompositeGroups:
         """Return what a PodGroup states, with the terms of the CompositePodGroups above it; unchanged for one in no
         tree.
 
-        If the tree has a fault, the terms of the ancestors do not count, and the fault is among the ignored terms. If
-        only an ancestor is still missing, the terms of the known ancestors count. sizing: what the PodGroup itself
-        states.
+        sizing: what the PodGroup itself states. The levels of all known ancestors are required in any case. If the tree
+        is a circle or too deep, the gang is placed alone, not with the other gangs of the tree. This fault, and a
+        missing ancestor, are among the ignored terms.
         """
         if not (parent := self._parents.get(key)):
             return sizing

@@ -48,8 +48,9 @@ def group_members(
 ) -> dict[str, GangGroup]:
     """Return uid -> group of each member that matches a rule. The first matching rule counts; other members are absent.
 
-    members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a size and no keys cuts
-    its members by rank into groups of that size. A member without a rank counts by its place among them.
+    rules: of the gang. members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a
+    size and no keys cuts its members by rank into groups of that size. A member without a rank counts by its place
+    among them.
     """
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
@@ -73,13 +74,13 @@ def group_members(
 class Sizing:
     """The sizes of a gang that its PodGroup or owner states."""
 
-    min_pods: int | None
-    total: int | None  # None: not stated
-    uid: str
+    min_pods: int | None  # members that must start together; None or 0: not stated
+    total: int | None  # all members; None: not stated
+    uid: str  # of the PodGroup or owner
     created: str  # RFC 3339
-    name: str = ""
+    name: str = ""  # of the PodGroup or owner
     wish: Wish = NOTHING  # for the gang's place
-    queue: str = ""
+    queue: str = ""  # the name of its queue, "" for none
     min_by_role: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
     lacks_parent: bool = False  # the PodGroup names a CompositePodGroup that is not known
 
@@ -89,13 +90,13 @@ class _MemberSummary:
     """The statements of all members of a gang."""
 
     wishes: Sequence[Wish]  # the different wishes
-    min_pods: int
-    total: int
-    max_pods: int
-    multiple: int
-    queue: str
-    parent_set: str
-    names_pod_group: bool
+    min_pods: int  # members that must start together; 0 if none states it
+    total: int  # all members; 0 if none states it
+    max_pods: int  # the largest size of the gang; 0 if none states it
+    multiple: int  # of pods on one host, >= 1
+    queue: str  # the name of the queue, "" for none
+    parent_set: str  # the JobSet or LeaderWorkerSet above the gang, "" for none
+    names_pod_group: bool  # True if a member names a PodGroup that must exist
 
 
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
@@ -137,9 +138,9 @@ class Gang:
     # the resourceVersion of the first member: orders gangs of one second (comparable by KEP-5504; equal on every
     # replica that watched then)
     version: int
-    sizing: Sizing | None = None
+    sizing: Sizing | None = None  # None if no PodGroup or owner is known
     tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
-    members: dict[str, GangMember] = field(default_factory=dict)
+    members: dict[str, GangMember] = field(default_factory=dict)  # by uid
     started_s: float | None = None  # when a member first held a host, by the monotonic clock
     min_pods_at_start: int = 0  # the min at the start; a larger min that is stated later has no effect on the order
     multiple_at_start: int = 1  # the multiple of pods on a host at the start; the same holds for a larger multiple
@@ -528,8 +529,8 @@ class Gang:
     def age(self) -> tuple[str, int, str]:
         """The sort key of gangs by age: (created, version, uid).
 
-        created and uid are those of the object that states the gang's size, if it is known; else of the oldest member,
-        "" and "" for a gang without members.
+        created (RFC 3339) and uid are those of the object that states the gang's size, if it is known; else of the
+        oldest member, "" and "" for a gang without members. version: the resourceVersion of the first known pod.
         """
         if self.sizing is not None:
             return self.sizing.created, self.version, self.sizing.uid

@@ -22,8 +22,8 @@ def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
     """Yield a sentence for each term of a member's wish, and of its gang's wishes, that is not kept; nothing if all are
     kept.
 
-    For a member whose GPUs the extender does not count (resource claims, or requests of the whole pod), one sentence
-    about its own wish is all.
+    For a member with a wish whose GPUs the extender does not count (resource claims, or requests of the whole pod), one
+    sentence about its own wish is all.
     """
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish

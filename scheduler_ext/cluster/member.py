@@ -86,7 +86,8 @@ def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape
 def _namespaces_of_term(term: Mapping[str, Any], namespace: str) -> object:
     """Return the namespaces that an affinity term is about: "all", or a sorted list that contains the pod's own.
 
-    None if the pod's own namespace is not surely among them. namespace: of the pod.
+    None if the pod's own namespace is not in the list, for a namespaceSelector with requirements, and for a list that
+    is malformed: the term is not considered then. namespace: of the pod.
     """
     names, selector = term.get("namespaces") or [], term.get("namespaceSelector")
     if selector == {}:
@@ -112,7 +113,7 @@ def _selects(selector: object, pod: Pod) -> bool:
 def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have.
 
-    have: the pod's labels. expression: one entry of matchExpressions, of any content.
+    have: the pod's labels. expression: one entry of matchExpressions, as the API server accepts it.
     """
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):

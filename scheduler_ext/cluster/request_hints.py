@@ -149,10 +149,10 @@ Marks = NDArray[np.bool_]  # one mark a row
 class _Observation:
     """The rows that were missing for the pods of one gang and shape."""
 
-    since_s: float
-    last_s: float
-    missing: Marks
-    rejected: Marks
+    since_s: float  # when `missing` was stored, by the monotonic clock
+    last_s: float  # when note_missing() was called last, by the same clock
+    missing: Marks  # rows that had room and were not offered at `since_s`
+    rejected: Marks  # rows that count as rejected
 
 
 class RejectedHosts:

@@ -198,9 +198,7 @@ class ClusterView:
         self._update_trees(self.composites.put(group))
 
     def drop_composite(self, namespace: str, name: str) -> None:
-        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it. Does nothing for an unknown
-        one.
-        """
+        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it, also for an unknown one."""
         self._update_trees(self.composites.drop(namespace, name))
 
     def _update_trees(self, keys: Collection[GangKey]) -> None:
@@ -362,8 +360,9 @@ class ClusterView:
         """Update until when room is reserved for members that do not exist yet.
 
         Each new member prolongs the time to PATIENCE_S from now, at most MAX_PATIENCE_S after the gang was first
-        incomplete. After that time no room is reserved, and the gang is marked as changed. A complete gang is not
-        waited for.
+        incomplete. After that time no room is reserved, and the gang is marked as changed; the workers of a
+        LeaderWorkerSet are waited for longer (`_awaits_workers`). A complete gang is not waited for. now_s: by the
+        monotonic clock.
         """
         for key in self._gangs_with_new_members:
             gang = self.gangs[key]

@@ -132,7 +132,7 @@ class StuckGang:
     """A gang that cannot reach its min where it is."""
 
     running_pods: int  # members with a host
-    min_pods: int
+    min_pods: int  # members that must run together
     refusal_detail: str  # why the other members have no host
 
     def __str__(self) -> str:

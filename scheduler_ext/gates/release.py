@@ -45,7 +45,7 @@ class GatedGang:
     requires_level: bool  # True if the gang must stay within a tier
     hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> planned node
     planned_uids: frozenset[str] = frozenset()  # uids of the members that the plan places
-    nominable_uids: frozenset[str] = frozenset()
+    nominable_uids: frozenset[str] = frozenset()  # uids of gated members that we may nominate
     nominated_by_us: frozenset[str] = frozenset()  # uids of gated members that we nominated
     unknown_size: Refusal | None = None  # why it is unknown how many must start together
     preemption: Preemption | None = None  # room, by evictions
@@ -191,10 +191,10 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may start; None if the gang has started, or enough members exist and have a place.
+    """Return why no member may start now; None if members may start.
 
-    No member starts before the gang's min of members exists and has a place. An unknown size is a reason for a started
-    gang, too.
+    An unknown size of the gang is a reason, also for a started gang. Else a started gang has no reason; for another
+    gang the reason is that fewer members than its min exist or have a place.
     """
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
@@ -246,7 +246,8 @@ def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
     """Return True if the pod's nomination must be written, or cleared if the lift has no node, before the gate is
     lifted.
 
-    A nomination of another program stays.
+    False if the pod has this nomination or one of another program, which stays, and if the pod must not be nominated
+    (`nominable_uids`).
     """
     pod = lift.pod
     if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):

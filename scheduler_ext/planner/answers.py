@@ -38,13 +38,17 @@ NO_ROOM_LEFT = Refusal(RefusalReason.NO_ROOM, "no room is left for this member")
 
 
 def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
-    """Narrow the nodes of a pod to the planned node, or say why there is none. Never raises.
+    """Narrow the nodes of a pod to one, or say why there is none. Never raises.
 
-    names: nodes that passed every earlier filter; the answer keeps only such nodes. No opinion for a pod that the plan
-    does not decide on, and without a map unless a level is required. If the planned node is not in `names`, another of
-    them may be chosen; for a gang with a required level the pod is refused instead. A single name that is the pod's
-    nomination is kept only if it is the planned node. now_s: by the monotonic clock. rules: `hold_incomplete` refuses
-    members of an incomplete gang.
+    names: nodes that passed every earlier filter; the answer keeps only such nodes. now_s: by the monotonic clock.
+    rules: with `hold_incomplete` members of an incomplete gang are refused.
+
+    A member of a gang gets its planned node. If that node is not in `names`, it gets another of them, or is refused if
+    the gang has a required level or no other node has room. If the only name is the node for which the member is
+    nominated, the name is kept if it is the planned node; if not, the answer is PLANNED_ELSEWHERE. A pod without a gang
+    gets the node on which it leaves the least room; if it fits on none, it gets all nodes that are not reserved for
+    others, and is refused if all are reserved. No opinion for pods that the planner does not place (`is_planned`), and
+    without a map for all pods but those of gangs with a required level, which are refused.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
@@ -116,9 +120,10 @@ def scores_of(
     """Score the named nodes: 10 for the planned node, and less with every tier away from the gang. Never raises.
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
-    without a gang only its own place has a score. [] if there is no map, if the planner has no opinion about the pod,
-    or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules: with
-    `leaf_only` only nodes under the leaves of the gang have a score.
+    without a gang only one node has a score: its own place; or, if it fits on no named node and some named nodes are
+    reserved for others, the first of the other named nodes. [] if there is no map, if the planner has no opinion about
+    the pod, or if no named node has a score. now_s: by the monotonic clock. names: the nodes of the request. rules:
+    with `leaf_only` only nodes under the leaves of the gang have a score.
     """
     view = plans.view
     gang = view.gangs.get(member.membership.key)

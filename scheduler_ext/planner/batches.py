@@ -16,7 +16,7 @@ from turnout.scheduler_ext.planner.pack import keep_nominated_hosts
 from turnout.scheduler_ext.planner.ranks import (
     MAX_ABSENT_RANKS,
     hosts_beside_neighbours,
-    mesh_pulls,
+    mesh_traffic,
     missing_ranks,
     ranks_of,
     seat_batch,
@@ -25,7 +25,7 @@ from turnout.scheduler_ext.planner.refusals import refuse_places, refuse_too_few
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
-    Merits,
+    HostPreferences,
     PodBatch,
     RoomOf,
     Seat,
@@ -104,11 +104,11 @@ class Progress:
     """The members of a gang that have a place so far."""
 
     placed_hosts: list[int]  # hosts of the members with a place, one entry for each member
-    hosts_by_group: dict[GangGroup | None, list[int]]
+    hosts_by_group: dict[GangGroup | None, list[int]]  # the same hosts by group; None: of members without a group
     roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
-    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
-    hosts: dict[str, int] = field(default_factory=dict)
-    open_seats: list[Seat] = field(default_factory=list)
+    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)  # (host, shape) of each place of the plan
+    hosts: dict[str, int] = field(default_factory=dict)  # uid -> host of the waiting members with a place
+    open_seats: list[Seat] = field(default_factory=list)  # places of members that do not exist yet
 
     # how many shapes of a group found room for all pods
     full_batches: Counter[GangGroup | None] = field(default_factory=Counter)
@@ -183,7 +183,7 @@ def _place_in_turn(
 
     Returns a refusal, and stops, if a batch that the min needs has no place, or if the steps for many shapes are spent.
     A batch above the min without a place is skipped, and its refusal noted in `progress`; of a whole group all batches
-    are skipped. ranks: uid -> rank in the gang.
+    are skipped. room_of: the room that the gang may use. ranks: uid -> rank in the gang.
     """
     pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
@@ -287,9 +287,9 @@ def _place_batch(
 ) -> list[int] | Refusal:
     """Return hosts for one batch, one entry for each pod that finds a host; a refusal if fewer than needed find one.
 
-    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. ranks: uid ->
-    rank. Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule
-    allows less.
+    min_pods: pods that must find a host. progress: the places of earlier batches; it is not changed. room_of: the room
+    that the gang may use. ranks: uid -> rank. Nominated members keep their host if it has room. A group is placed whole
+    or not at all, unless its rule allows less.
     """
     placed_hosts = (
         progress.placed_hosts if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
@@ -298,15 +298,15 @@ def _place_batch(
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = keep_nominated_hosts(request, batch, room)
     first = list(nominated.values())
-    merits = request.merits_of(batch.shape, progress.used_rooms) if len(first) < batch.pods else ()
+    host_preferences = request.host_preferences_of(batch.shape, progress.used_rooms) if len(first) < batch.pods else ()
     if len(first) < batch.pods:
-        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks, merits)
+        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks, host_preferences)
     pods = batch.pods - len(first)
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
     shape_request = replace(
-        _shape_request(request, batch, pods, min_pods, [*placed_hosts, *first]), host_preferences=merits
+        _shape_request(request, batch, pods, min_pods, [*placed_hosts, *first]), host_preferences=host_preferences
     )
     found = place_shape(fabric, room, shape_request, request.gang, batch.ranks_per_pod)
     if isinstance(found, Refusal):
@@ -323,16 +323,16 @@ def _hosts_beside_members(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
-    merits: Merits,
+    host_preferences: HostPreferences,
 ) -> list[int]:
     """Return hosts that complete a multiple, or that are under the leaf of neighbours: one for each pod that finds such
     a host.
 
     Their room is subtracted from `room`. nominated: uid -> host of the members that have a place in the batch already.
-    ranks: uid -> rank. merits: arrays that decide between equally good hosts.
+    ranks: uid -> rank. host_preferences: arrays that decide between equally good hosts.
     """
     if request.gang.multiple == 1:
-        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
+        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, host_preferences)
     group_of = request.gang.groups_by_uid()
     running = [
         host
@@ -393,14 +393,14 @@ def _hosts_beside_neighbours(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
-    merits: Merits,
+    host_preferences: HostPreferences,
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring or mesh.
 
     One entry for each such pod, which is subtracted from `room`. [] if the request has given it up
     (`beside_neighbours`), if the gang fills holes or has runs of ranks, if the batch is of a group, or if no member
     holds a host or is in `nominated`. nominated: uid -> host of members that have a place in the batch already. ranks:
-    uid -> rank. merits: arrays that decide between equally good hosts.
+    uid -> rank. host_preferences: arrays that decide between equally good hosts.
     """
     gang = request.gang
     if not request.beside_neighbours or gang.fills_holes or gang.layers or batch.gang_group is not None:
@@ -413,5 +413,7 @@ def _hosts_beside_neighbours(
     to_come = missing_ranks(ranks, min(max(batch.missing_pods, gang.total - len(ranks)), MAX_ABSENT_RANKS))
     others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
     seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
-    pulls = mesh_pulls(gang, batch)
-    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls, merits)
+    traffic = mesh_traffic(gang, batch)
+    return hosts_beside_neighbours(
+        fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, traffic, host_preferences
+    )

@@ -101,7 +101,7 @@ def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
 
 
 def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return three arrays by row: all GPUs of a resource, the free ones, and True if the node admits pods with them.
+    """Return (all GPUs of a resource, the free ones, True if the node admits pods with them), each an array by row.
 
     The counts are 0 for a resource that no node has.
     """

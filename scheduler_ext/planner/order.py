@@ -1,6 +1,8 @@
 """Order the gangs and their seats, and update a plan when its gang changes.
 
-Up to its min a gang has one place in the order of all gangs. Seats above the min come after the min of every gang.
+Started gangs that lack members of their min come first. Then count priority, being nominated, creation,
+resourceVersion and uid. Up to its min a gang has one place in this order. Seats above the min come after the min of
+every gang.
 Gangs of one set are placed all or none, and may share one domain. `place_gang.py` decides which seats a plan has, and
 `plans.py` which gang gives way.
 """
@@ -48,10 +50,10 @@ class OrderedSeat:
     """One seat of a plan with its place in the order."""
 
     order: SeatOrder
-    host: int
+    host: int  # id of the host
     shape: PodShape
     uid: str = ""  # of the member that the seat is for; "" while that member is still to be created
-    rank: int = 0
+    rank: int = 0  # in the gang, of an open seat; 0 if `uid` is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class GangPosition:
     """The place of a gang among all gangs."""
 
     needed_pods: int  # how many more members need a host to reach its min
-    first_needed_key: SeatOrder  # the order of the first seat that the gang needs
+    first_needed_key: SeatOrder  # of all seats of the min; if the min is reached, of the first seat above it
     last_key: SeatOrder  # of the last seat for a member that exists: every gang up to this order is planned before
 
 

@@ -180,7 +180,7 @@ def label_domains_with_room(request: GangRequest, domains: LabelDomains, room_of
 
     Domains with room for that whole batch come first; in both parts the domain with the least room comes first. If
     members that count for the level hold hosts, only the domain of all these hosts counts. [] if no domain counts, none
-    has room, or nothing is to be placed.
+    has room, or nothing is to be placed. room_of: the room that the gang may use.
     """
     hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     batches = split_into_batches(request)
@@ -206,7 +206,7 @@ def share_domain(
 
     None if no such numbers exist, for another number of shapes, for a domain that is too large to try every way, and if
     a host takes more than MAX_PODS_PER_HOST pods of the first shape. counts: pods of each shape. rooms: for each shape,
-    the pods that each host takes. span: host ids [first, end) of the domain.
+    the pods that each host takes. room_of: the room beside given pods. span: host ids [first, end) of the domain.
     """
     first, end = span
     if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
@@ -279,7 +279,8 @@ def share_hosts(
 
     None if no such numbers exist, if there are more than MAX_WAYS ways to fill a host, or if the search would take more
     than `max_steps`. Otherwise the search is exact: it tries every number of pods of each shape on each host of the
-    domain. counts: pods of each shape. span: host ids [first, end) of the domain. spend: called with the steps of work.
+    domain. counts: pods of each shape. room_of: the room beside given pods. span: host ids [first, end) of the domain.
+    spend: called with the steps of work.
     """
     first, end = span
     order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last
@@ -310,8 +311,8 @@ def _host_fillings(
     """Return every way to fill a host of the domain: numbers of pods of all shapes but the last, and the hosts that
     take them.
 
-    [] if that takes more than `max_steps`, or if there are more than MAX_WAYS. counts: pods of each shape. span: host
-    ids [first, end) of the domain. spend: called with the steps of work.
+    [] if that takes more than `max_steps`, or if there are more than MAX_WAYS. counts: pods of each shape. room_of: the
+    room beside given pods. span: host ids [first, end) of the domain. spend: called with the steps of work.
     """
     first, end = span
     ways: list[HostFilling] = []
@@ -439,8 +440,8 @@ def fit_batches(
 ) -> list[PodBatch] | None:
     """Return the batches, each limited to one switch, so that all fit; None if no such choice was found.
 
-    span: host ids [first, end) of the domain. Only groups of one shape and one tier are assigned: the room of different
-    shapes under a switch is not a sum.
+    room_of: the room that the gang may use. span: host ids [first, end) of the domain. Only groups of one shape and one
+    tier are assigned: the room of different shapes under a switch is not a sum.
     """
     groups = [batch.gang_group for batch in batches]
     tier = _common_level(batches)

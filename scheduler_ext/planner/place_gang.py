@@ -85,9 +85,9 @@ def _place_in_label_domain(
 ) -> GangPlan:
     """Place a gang that no switch of its tier holds whole in one domain of the node labels that it requires.
 
-    The tightest domain that holds the gang is chosen. refused: the plan within one switch; returned if no domain has a
-    better plan. If nothing is placed because the tier is too narrow, the text of the refusal names the labels. Stops
-    when the work is spent.
+    The tightest domain that holds the gang is chosen. room_of: the room that the gang may use. refused: the plan within
+    one switch; returned if no domain has a better plan. If nothing is placed because the tier is too narrow, the text
+    of the refusal names the labels. Stops when the work is spent.
     """
     gang, best = replace(request.gang, label_tiers=domains.tiers), refused
     for number in label_domains_with_room(request, domains, room_of):
@@ -250,6 +250,8 @@ def _relaxed_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple
 def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work) -> GangPlan:
     """Try the strategies to place a request one after another; return the first plan without a refusal, else the best
     plan.
+
+    batches: of the request. room_of: the room that the gang may use. work: counts the steps, and limits them.
     """
     best: GangPlan | None = None
     for strategy in _strategies(request, batches):
@@ -329,8 +331,9 @@ def _limits_of_shapes(
 
     [] if no such limits are found, if the gang has a multiple, or for more than MAX_SHAPES_TOGETHER batches. For two
     shapes, limits of the first are enough. For more shapes, at most half of the gang's work goes into such limits, so
-    that every domain is tried in the order of shapes. rooms: for each batch, how many pods fit on each host. span: host
-    ids [first, end) of the domain.
+    that every domain is tried in the order of shapes. rooms: for each batch, how many pods fit on each host.
+    room_of_domain: the room as a function, for hosts of this domain. span: host ids [first, end) of the domain. work:
+    is charged for the search.
     """
     shapes, counts = [batch.shape for batch in batches], [batch.pods for batch in batches]
     if request.gang.multiple > 1 or len(batches) > MAX_SHAPES_TOGETHER:
@@ -351,6 +354,7 @@ def _place_many_shapes_in_one_domain(
     """Place more than MAX_SHAPES_TOGETHER shapes in one domain.
 
     None if no domain is found in at most SHAPES_STEPS steps, or if `work` is spent already. Lowers the limit of `work`.
+    batches: of the request. room_of: the room that the gang may use.
     """
     if work.steps_left <= 0:
         return None
@@ -394,6 +398,9 @@ def _place_in_gang_level(
 ) -> GangPlan:
     """Place as many groups as one domain of the gang's own level holds, at least its min; else return a plan with a
     refusal.
+
+    batches: of the request. room_of: the room that the gang may use. work: once it is spent, the best plan so far
+    counts.
     """
     gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
     min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))

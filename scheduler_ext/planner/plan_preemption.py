@@ -27,7 +27,7 @@ from turnout.scheduler_ext.planner.victims import run_time_s
 from turnout.topology.fabric import Fabric
 
 _MAX_PLANS = 200  # plans that are made for one question to spare other gangs
-GangOnRows = tuple[int, PodsOnRows]  # the loss of a gang that stops, and its pods
+LossAndPods = tuple[int, PodsOnRows]  # the loss in GPU seconds if a gang stops, and its pods
 
 
 def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: float) -> GangPlan:
@@ -64,14 +64,17 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
 
 
 def spare_gangs(
-    fabric: Fabric, request: GangRequest, room_of: RoomOf, plan: GangPlan, others: Sequence[GangOnRows], work: Work
+    fabric: Fabric, request: GangRequest, room_of: RoomOf, plan: GangPlan, others: Sequence[LossAndPods], work: Work
 ) -> GangPlan:
-    """Return a plan for which as few other gangs stop as possible; the best plan so far when the work is spent.
+    """Return a plan that uses the room of as few other gangs as possible.
 
-    room_of: the room as if all other gangs had left. plan: made in this room; returned if nothing better is found.
-    others: the gangs to spare, the most important first. Each gang is spared if a plan in a domain of the same tier
-    exists beside it. Then each gang that stops is exchanged for one spared gang that is less important and loses less,
-    if that is possible.
+    The result does not say which gangs stop. room_of: the room as if all other gangs had left. plan: made in this room;
+    returned if nothing better is found. others: (loss in GPU seconds, pods) of the gangs to spare, the most important
+    first. work: the steps that may be spent.
+
+    A gang is spared if a plan in a domain of no higher tier exists beside it. Then, for each gang that would stop, it
+    is tried to spare this gang and to stop a spared gang instead that is less important and has a smaller loss. The
+    best plan so far is returned when `work` is spent or _MAX_PLANS plans were made.
     """
     plan_count = 0
 
@@ -103,7 +106,7 @@ def spare_gangs(
     return best
 
 
-def _lower_gangs(view: ClusterView, priority: int, wall_s: float) -> list[GangOnRows]:
+def _lower_gangs(view: ClusterView, priority: int, wall_s: float) -> list[LossAndPods]:
     """Return (loss in GPU seconds, pods) of the gangs with pods below a priority: highest priority first, then greatest
     loss.
 

@@ -1,9 +1,8 @@
 """Keep the plans of all waiting gangs between requests, and renew the plans that a change breaks.
 
-Gangs are planned in one order. Started gangs that lack members of their min come first. Then count priority, being
-nominated, creation, resourceVersion and uid. Seats above the min come after the min of all other gangs (`order.py`).
-Each gang is planned as if only the gangs ahead of it had plans, and takes room from the gangs behind it. So the plan of
-a gang does not depend on the order of questions. A gang that does not fit whole takes no room.
+Gangs are planned in one order (`order.py`). Each gang is planned as if only the gangs ahead of it had plans, and takes
+room from the gangs behind it. So the plan of a gang does not depend on the order of questions. A gang that does not fit
+whole takes no room.
 
 Started gangs come first, because a gang that is half placed cannot run. Nominated gangs come before new gangs of the
 same second, so that a new gang does not move a nomination. A plan stands until a fact breaks it: a member went
@@ -71,7 +70,7 @@ _SEAT_STEPS = 4  # to reserve one seat
 
 
 class Plans:
-    """The plans of all gangs. Call `sync` after changes of the view, then ask. Pods without a gang have no plan."""
+    """The plans of all gangs. Call `sync` after changes of the view, then ask. Pods without a gang: `answers.py`."""
 
     def __init__(
         self,
@@ -192,9 +191,7 @@ class Plans:
         return self._request_at(gang, position_of(self.view, gang).first_needed_key, unplaced_uids)
 
     def _request_at(self, gang: Gang, order: SeatOrder, unplaced_uids: Iterable[str] = ()) -> GangRequest:
-        """Build the planner's request for a gang at a place in the order. unplaced_uids: members that count as if they
-        had no host.
-        """
+        """Build the planner's request for a gang at a place in the order. unplaced_uids: as for request_of()."""
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
         rows = len(self.view.fabric.hosts)
@@ -289,7 +286,7 @@ class Plans:
         for key in view.changed_gangs:
             self._update_gang(key)
         view.changed_gangs.clear()
-        self._take_back_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
+        self._take_back_seats_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
         view.snapshot.changed_rows.clear()
         if self.strict_order.choose_again(view):
             self._requeue_refused()
@@ -446,7 +443,7 @@ class Plans:
             + len(self._plans) // 4
         )
         stored = self._put(gang, plan, position)
-        moved = self._take_back_on_rows(stored.seats_by_row)
+        moved = self._take_back_seats_on_rows(stored.seats_by_row)
         self.rejected_plans.update(plan.broken_terms)
         if key in moved:  # it took more than was free, though all gangs behind it made room
             self.rejected_plans[HardTerm.CAPACITY] += 1
@@ -538,10 +535,11 @@ class Plans:
             if (stored := self._plans.get(key)) is not None:
                 self._unplanned[key] = stored.position.first_needed_key
 
-    def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
-        """Take seats back from rows that cannot hold all of them, the last in order first.
+    def _take_back_seats_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
+        """Take seats back from rows that cannot hold all of them; seats of the gangs that come last go first.
 
-        Returns the gangs that need a new plan. Rows with enough room stay unchanged.
+        rows: indexes of hosts in the snapshot. Rows with enough room stay unchanged. Returns the gangs that need a new
+        plan. A gang that loses only growth seats needs none.
         """
         rows = list(rows)
         surplus: dict[GangKey, set[str | int]] = {}
@@ -551,7 +549,7 @@ class Plans:
         for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
             stored = self._plans.plan_of(key)
             self._drop_lost_seats(key, stored, lost)
-        return {moved for row in rows for moved in self._take_back_on_row(row)}
+        return {moved for row in rows for moved in self._take_back_seats_on_row(row)}
 
     def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
         """Remove the lost seats and their units from a gang's plan. Seats of its min that are not lost stay.
@@ -565,11 +563,12 @@ class Plans:
         needed = {seat.uid or seat.rank for seats in of_rows for seat in seats if seat.order == first}
         self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost) - (needed - set(lost))))
 
-    def _take_back_on_row(self, row: int) -> list[GangKey]:
-        """Take seats back from a row that cannot hold all of them, the last in order first.
+    def _take_back_seats_on_row(self, row: int) -> list[GangKey]:
+        """Take seats back from a row that cannot hold all of them; seats of the gangs that come last go first.
 
-        Returns the gangs that need a plan. A gang that loses a seat of its min loses its plan; one that loses a seat
-        above its min keeps the other seats.
+        row: index of a host in the snapshot. Returns the gangs that lost a seat that is no growth seat: they need a
+        plan. A gang below its min that loses a seat of its min loses its plan. So does a gang at its min that loses the
+        seat of an existing pod. Any other gang loses the seat and the other seats of its unit (`seat_units.py`).
         """
         moved = []
         seats = self._plans.seats_on(row)

@@ -33,7 +33,7 @@ Mask = NDArray[np.bool_]  # one mark a victim
 class Victim:
     """A pod that may have to leave."""
 
-    host: int
+    host: int  # id of its host
     amounts: tuple[int, ...]  # of the resources that the new pods request
     lost_gpu_s: int  # its GPUs times its run time in seconds
     gang: GangKey
@@ -46,16 +46,16 @@ class Victim:
 class GangLoss:
     """The loss of a gang that stops, and the number of pods that it can lose before it stops."""
 
-    lost_gpu_s: int
-    above_min: int
+    lost_gpu_s: int  # GPU seconds that the gang has run
+    above_min: int  # pods, >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCost:
     """The loss of other gangs, and the pods that each host then holds."""
 
-    lost_gpu_s: int
-    hosts: Mapping[int, int] = field(default_factory=dict)
+    lost_gpu_s: int  # GPU seconds
+    hosts: Mapping[int, int] = field(default_factory=dict)  # host id -> pods; hosts without room are absent
 
 
 @dataclass(slots=True)
@@ -255,7 +255,7 @@ class _VictimSearch:
 
     def _drop_unneeded(self, removed: Mask) -> Mask:
         """Return a set of victims without those that are not needed: first whole gangs are dropped, the most expensive
-        first, then pods.
+        first, then single pods of gangs that keep their min.
 
         removed: the set; it may be changed in place.
         """
@@ -397,7 +397,7 @@ def _candidate_domains(
     end).
 
     need: pods. room: pods that each row would hold then. placed_hosts: the domain contains them. widest: the widest
-    tier allowed, None for any. [] if no domain is large enough, or a placed host is off the map.
+    tier allowed, None for any. [] if no domain is large enough, for tier 0, or if a placed host is off the map.
     """
     fabric = view.fabric
     if any(host >= fabric.mapped_count for host in placed_hosts):

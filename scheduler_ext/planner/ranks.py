@@ -13,7 +13,7 @@ import numpy as np
 from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
-from turnout.scheduler_ext.planner.request import GangRequest, Merits, PodBatch, Seat
+from turnout.scheduler_ext.planner.request import GangRequest, HostPreferences, PodBatch, Seat
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import PodTraffic, cheapest_order, is_complete, leaves_in_mesh, pod_traffic
 from turnout.topology.packing import DomainPacker, RoomByTier
@@ -24,8 +24,9 @@ from turnout.topology.rank_order import in_rank_order as ranks_along
 def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, int]]:
     """Return (uid -> rank in the whole gang, role -> rank of its index 0).
 
-    A member's rank is its own index after all indexes of the roles before its own. If an index is unknown or given
-    twice, the rank is the place in rank order, and the second mapping is empty.
+    members: of one gang, those that wait and those that hold a host. A member's rank is its own index after all indexes
+    of the roles before its own. If an index is unknown or given twice, the rank is the place in rank order, and the
+    second mapping is empty.
     """
     top = Counter[str]()
     for member in members:
@@ -81,16 +82,15 @@ def hosts_beside_neighbours(
     absent: Sequence[int],
     host_of_rank: Mapping[int, int],
     tier: int | None,
-    pulls: PodTraffic | None = None,
-    merits: Merits = (),
+    traffic: PodTraffic | None = None,
+    host_preferences: HostPreferences = (),
 ) -> list[int]:
-    """Return hosts under the leaves of some ranks' neighbours, one entry for each pod that finds such a host, in no
-    order.
+    """Return the hosts of the pods that fit under a leaf of a neighbour, one entry a pod, in no order.
 
     ranks: of the pods to place. absent: other ranks without a place. host_of_rank: rank -> host of placed members.
-    tier: widest allowed; None for any. pulls: traffic in a mesh; None for a ring. merits: decide between equal rows.
-    Subtracts the pods from `room`. [] without placed members, if no pod finds such a host, for tier 0, and if placed
-    members are off the map, or in no common domain of the tier.
+    tier: widest allowed; None for any. traffic: of the mesh; None for a ring. host_preferences: arrays by row that
+    decide between equally good rows. Subtracts the pods from `room`. [] without placed members, if no pod finds such a
+    host, for tier 0, and if placed members are off the map, or in no common domain of the tier.
     """
     placed_hosts = sorted(set(host_of_rank.values()))
     if not host_of_rank or not ranks or tier == 0 or placed_hosts[-1] >= fabric.mapped_count:
@@ -104,13 +104,13 @@ def hosts_beside_neighbours(
     leaf_of_rank = {rank: int(leaf_of[host]) for rank, host in host_of_rank.items()}
     chosen = (
         leaves_of_neighbours(free, leaf_of_rank, holes)
-        if pulls is None
-        else leaves_in_mesh(pulls, free, leaf_of_rank, holes)
+        if traffic is None
+        else leaves_in_mesh(traffic, free, leaf_of_rank, holes)
     )
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []
-    packer = DomainPacker(RoomByTier(fabric, room, merits), placed_hosts)
+    packer = DomainPacker(RoomByTier(fabric, room, host_preferences), placed_hosts)
     slots = [slot for leaf, pods in sorted(counts.items()) for slot in packer.fill(1, leaf, pods)]
     for host, pods in slots:
         room[host] -= pods
@@ -170,15 +170,16 @@ def _hosts_of_ranks(
     host_of_rank: Mapping[int, int] | None = None
     if not fixed:
         host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers)
-    elif (pulls := mesh_pulls(request.gang, batch)) is not None:
-        host_of_rank = _join_mesh(fabric, free, numbers, fixed, pulls)
+    elif (traffic := mesh_traffic(request.gang, batch)) is not None:
+        host_of_rank = _join_mesh(fabric, free, numbers, fixed, traffic)
     return assign_ranks(fabric, sorted(free.items()), numbers, fixed) if host_of_rank is None else host_of_rank
 
 
-def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
-    """Return the traffic between the pods of a gang; None if it has no mesh, or its pods do not fill the mesh.
+def mesh_traffic(gang: Gang, batch: PodBatch) -> PodTraffic | None:
+    """Return how many GB each two pods of a gang exchange in a step: shape (pods, pods), by their ranks.
 
-    batch: for the ranks of one pod.
+    batch: any batch of the gang; only its ranks_per_pod is read. None for a gang without a mesh, if its pods do not
+    fill the mesh, and for one pod or more than MOST_PODS.
     """
     if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_per_pod):
         return None
@@ -186,20 +187,21 @@ def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
 
 
 def _join_mesh(
-    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: PodTraffic
+    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], traffic: PodTraffic
 ) -> dict[int, int] | None:
     """Return rank -> host for members that join a mesh; None if a rank is outside of the mesh.
 
-    Ranks without a free slot under their leaf are absent.     free: host -> its unused slots. numbers: the ranks to
-    place. fixed: rank -> host of seated members. pulls: the traffic between the pods of the mesh.
+    free: host -> its unused slots. numbers: the ranks to place. fixed: rank -> host of seated members. traffic: the
+    traffic between the pods of the mesh. A rank that exchanges data with members under a leaf gets a slot under that
+    leaf; if none is free there, it is absent. Other ranks get any free slot, and are absent if none is left.
     """
-    if any(rank >= len(pulls) for rank in (*numbers, *fixed)):
+    if any(rank >= len(traffic) for rank in (*numbers, *fixed)):
         return None
     leaf_of = fabric.switch_of[1]
     holes = Counter[int]()
     for host, pods in free.items():
         holes[int(leaf_of[host])] += pods
-    chosen = leaves_in_mesh(pulls, numbers, {rank: int(leaf_of[host]) for rank, host in fixed.items()}, holes)
+    chosen = leaves_in_mesh(traffic, numbers, {rank: int(leaf_of[host]) for rank, host in fixed.items()}, holes)
     slots = sorted(free.elements())
     host_of_rank: dict[int, int] = {}
     for rank in sorted(numbers, key=lambda rank: (rank not in chosen, rank)):

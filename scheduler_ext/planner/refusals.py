@@ -81,8 +81,8 @@ def refuse_places(
 ) -> Refusal | None:
     """Refuse places that split what running members have begun: a run of ranks over switches, or a multiple over hosts.
 
-    None if nothing is split. hosts: uid -> host of the members that found a place. open_seats: places of members that
-    do not exist yet. ranks: uid -> rank of all members.
+    None if nothing is split. batches: of the request. hosts: uid -> host of the members that found a place. open_seats:
+    places of members that do not exist yet. ranks: uid -> rank of all members.
     """
     return _refuse_cut_runs(fabric, request, hosts, ranks) or _refuse_odd_hosts(request, batches, hosts, open_seats)
 
@@ -117,9 +117,9 @@ def _refuse_odd_hosts(
     """Refuse places with more hosts on which the number of pods is no multiple than the remainder of all pods needs.
 
     A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
-    may find no room for the pod beside it. hosts: uid -> host of the members that found a place. None if there are no
-    more such hosts than the remainder needs, or than running members alone have caused. open_seats: places of members
-    that do not exist yet.
+    may find no room for the pod beside it. batches: of the request. hosts: uid -> host of the members that found a
+    place. None if there are no more such hosts than the remainder needs, or than running members alone have caused.
+    open_seats: places of members that do not exist yet.
     """
     multiple = request.gang.multiple
     if multiple == 1:

@@ -24,9 +24,8 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
 # Returns how many pods of a shape fit on each row when the given pods are there too. The result is a new array.
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]
-Merits = tuple[
-    NDArray[np.signedinteger], ...
-]  # arrays by row that decide between equally good rows: `PlacementRequest.host_preferences` of topology/model.py
+# Arrays by row that decide between equally good rows: `PlacementRequest.host_preferences` of topology/model.py.
+HostPreferences = tuple[NDArray[np.signedinteger], ...]
 # Returns the free room of each row as one number when the given pods are there too.
 FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 
@@ -86,7 +85,7 @@ class GangRequest:
     spread_evenly: bool = True  # False: hard spread constraints are not considered
     beside_neighbours: bool = True  # False: members need not be under the leaf of their neighbours
 
-    def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
+    def host_preferences_of(self, shape: PodShape, besides: PodsOnRows) -> HostPreferences:
         """Return the arrays by row that decide between equally good rows: preferences of the shape, then the tightest
         fit. A larger value is better.
 
@@ -202,9 +201,9 @@ class PodBatch:
     """The waiting members of one shape, and of one group where the gang has groups."""
 
     shape: PodShape
-    members: tuple[GangMember, ...]
+    members: tuple[GangMember, ...]  # the waiting members
     missing_pods: int  # members that do not exist yet and that this batch also places; 0 in all but the first
-    gang_group: GangGroup | None = None
+    gang_group: GangGroup | None = None  # None for members without a group
     ranks_per_pod: int = 1  # the accelerators of one pod, at least 1
     span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
 
@@ -282,9 +281,10 @@ def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) 
 
 
 def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDArray[np.bool_]]:
-    """Return marks of the rows in no domain of a required level, by index of the group rule; None: of the whole gang.
+    """Return marks of the mapped rows that lack the label of a required level, by index of the group rule; None: of the
+    whole gang.
 
-    Levels without such rows are absent.
+    Absent if no row lacks the label, if no mapped row has it, and for levels that are tiers.
     """
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
@@ -354,7 +354,8 @@ def exclude_rows(
 ) -> RoomOf:
     """Return a room function that gives 0 on the rows rejected for a shape, and on rows excluded for the gang.
 
-    rejected_rows: shape -> marks. excluded_rows: marks for all shapes; None for no row.
+    room_of: gives the room of the other rows; its result is changed. rejected_rows: shape -> marks. excluded_rows:
+    marks for all shapes; None for no row.
     """
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
@@ -372,7 +373,7 @@ def exclude_rows(
 
 
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    """Return a room function that gives 0 outside of the host ids [first, end)."""
+    """Return a room function that gives 0 outside of the host ids [first, end), and elsewhere the room of `room_of`."""
 
     def room_inside(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = np.zeros_like(all_room := room_of(shape, besides))
@@ -385,7 +386,7 @@ def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
 def limit_per_host(room_of: RoomOf, shape: PodShape, max_pods: Rows) -> RoomOf:
     """Return a room function that limits each host to so many pods of one shape; other shapes are not limited.
 
-    max_pods: by host id.
+    room_of: gives the room without the limit. max_pods: by host id.
     """
 
     def at_most(other: PodShape, besides: PodsOnRows) -> Rows:

@@ -45,7 +45,8 @@ class StandingPlan:
     def release_taken_seats(self, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now. Raises KeyError if one has no seat.
 
-        position: the gang's place in the order without these seats; if it differs, all other seats get its first order.
+        uids: of the members. position: the gang's place in the order without these seats; if it differs, all other
+        seats get its first order.
         """
         for seat in [self.seat_of(uid) for uid in uids]:
             seats = self.seats_by_row[seat.host]
@@ -66,7 +67,7 @@ class StandingPlan:
         self.pods_by_order = {order: [pod for pods in self.pods_by_order.values() for pod in pods]}
 
     def growth_seats(self) -> list[PodOnRow]:
-        """Return the growth seats: they give way to every other seat."""
+        """Return (row, shape) of each growth seat: these seats give way to every other seat."""
         return [pod for order, pods in self.pods_by_order.items() if order[0] == SeatClass.GROWTH for pod in pods]
 
 
@@ -113,8 +114,8 @@ class StandingPlans:
     def release_taken_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now from a plan, and release their room.
 
-        position: the gang's place in the order without these seats. Raises KeyError if the gang has no plan, or a
-        member no seat.
+        uids: of the members. position: the gang's place in the order without these seats. Raises KeyError if the gang
+        has no plan, or a member no seat.
         """
         stored = self._by_gang[key]
         pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]
@@ -184,7 +185,7 @@ class StandingPlans:
         return self._room.is_overdrawn(row)
 
     def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
-        """Return those of the shapes of which a row holds no pod, even without the standing plans."""
+        """Return those of the shapes for which a row has no room for one more pod, even without the standing plans."""
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: SeatOrder, with_growth_seats: bool = True) -> list[PodOnRow]:

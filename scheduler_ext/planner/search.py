@@ -47,10 +47,10 @@ class _Pod:
     """A pod that needs a host."""
 
     member: GangMember | None  # None for a member that does not exist yet
-    rank: int
+    rank: int  # in the gang
     shape: int  # the index of its shape
-    group: GangGroup | None
-    keys: tuple[Key, ...]
+    group: GangGroup | None  # None without a group
+    keys: tuple[Key, ...]  # of its group's level and its runs of ranks
 
     def is_like(self, other: _Pod) -> bool:
         """Return True if the two pods may change places."""
@@ -280,9 +280,9 @@ def search_places(
 
     None, too, if neither the gang's min nor a min of a role needs a further pod, if more than MAX_PODS pods are to be
     placed, or if the steps are spent. Domains with more than MAX_HOSTS usable hosts are not searched. A gang of one
-    shape without runs of ranks, groups or multiples is not searched: placing batch after batch is enough
-    for it. batches: as split_into_batches() returns them. room_of: the room that the gang may use. work: limits the
-    steps, and counts them.
+    shape without runs of ranks, groups or multiples is not searched: placing batch after batch is enough for it.
+    batches: as split_into_batches() returns them. room_of: the room that the gang may use. work: limits the steps, and
+    counts them.
     """
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)

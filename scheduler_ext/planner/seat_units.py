@@ -143,7 +143,8 @@ def _parts_of_hosts(
     """Yield (uids of seats, True if they complete a begun multiple).
 
     For each host, the seats that complete a begun multiple come first, then the others, one multiple at a time. The
-    remainder of a host comes last. Yields nothing if pods need not come in multiples. group_of: uid -> group.
+    remainder of a host comes last. Yields nothing if pods need not come in multiples. placed_members: (member, host
+    id). group_of: uid -> group.
     """
     if gang.multiple == 1:
         return

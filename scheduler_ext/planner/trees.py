@@ -165,8 +165,8 @@ class SharedDomains:
         """Return one host in the domain that holds the gangs below an ancestor; [] if no domain holds enough of them.
 
         All of them are placed as one gang with a group for each child. If that fails, or there are more than
-        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. mask: rows that may not be used; None
-        for no row.
+        MAX_MERGED_CHILDREN, only the oldest children that must start are placed. gangs: below the ancestor, the oldest
+        first. room_of: the room that they may use. mask: rows that may not be used; None for no row.
         """
         name = gangs[0].key.namespace, ancestor.name
         if mask is None and name in self._full:
@@ -221,16 +221,18 @@ def _planned_hosts(gang: Gang, gangs: Sequence[Gang], plan_of: PlanOf) -> Iterat
 class _Child:
     """A child of a CompositePodGroup: a gang, or another CompositePodGroup."""
 
-    name: str
+    name: str  # its name after "gang " or "composite "
     level: Level | None  # of the child; None for no such limit
-    is_gang: bool
+    is_gang: bool  # False for a CompositePodGroup
     min_groups: int  # of a CompositePodGroup: gangs that start together at least; 1 for a gang
 
 
 def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
     """Return the gangs below an ancestor as one gang, with a group for each of its children.
 
-    Its min is the sum of the smallest mins with which enough children start. gangs: at least one.
+    ancestor: states how many children must start; one if it states no number. The min of the result is the sum of the
+    smallest mins of so many children. gangs: at least one; the result has the key of the first. The terms that pods
+    state do not count.
     """
     members: dict[str, GangMember] = {}
     mins: dict[_Child, list[int]] = {}

@@ -59,8 +59,8 @@ def _needed_victims(
 ) -> set[str]:
     """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
 
-    by_gang: the pods that may leave, the most expensive gang first. leaving_uids: pods that leave in any case. ledger:
-    the room that the new pods need.
+    by_gang: the pods that may leave, the most expensive gang first. leaving_uids: pods that leave in any case, not in
+    the result. ledger: the room that the new pods need. All pods of `by_gang` if even these make too little room.
     """
     leaving = set(leaving_uids)
     victim_uids = {m.uid for members in by_gang.values() for m in members}

@@ -81,7 +81,7 @@ class Extender:
     # Requests.
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Keep the planned node only, and assume for a while that the pod goes there.
+        """Narrow the nodes of a pod as answer_filter() does, and assume for a while that it goes to the first of them.
 
         names: nodes that passed every earlier filter. A pod that cannot be read gets no opinion. A pod whose PodGroup
         is awaited, and a refusal from a view that may be old, get an answer after which the scheduler asks again.
@@ -180,7 +180,7 @@ class Extender:
     def describe(self) -> dict[str, Any]:
         """Return the state for a person, in JSON types: sizes, and the plans of at most GANGS_DESCRIBED gangs.
 
-        Plans first.
+        Calls plan_some() first, so that missing plans are in it.
         """
         self.plan_some()
         plans = self.plans.current_plans()
@@ -228,10 +228,10 @@ class Extender:
         return self.plans.plan_some(self.clock.monotonic())
 
     def clean_up(self) -> None:
-        """Forget what is too old, report newly placed gangs, plan, and set the gauges. Called every few seconds.
+        """Remove unconfirmed pods, deleted gangs and ended reservations, report newly placed gangs, plan, and set the
+        gauges. Called every CLEAN_UP_S seconds.
 
-        Pods that no watch has confirmed within UNCONFIRMED_S are removed, and reservations that have ended are
-        released.
+        Pods are unconfirmed if no watch has shown them within UNCONFIRMED_S.
         """
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed_until_s.items() if until_s <= now_s]:

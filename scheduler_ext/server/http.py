@@ -40,8 +40,8 @@ class _Refused(Exception):
 class _Load:
     """The present load of the server."""
 
-    waiting: int = 0
-    held_bytes: int = 0
+    waiting: int = 0  # requests that wait for a place
+    held_bytes: int = 0  # bytes of the bodies in memory
 
 
 class VerbHandler:
@@ -61,7 +61,7 @@ class VerbHandler:
         self._extender, self._metrics, self._limits, self._clock = extender, metrics, limits, clock
         self._paths = paths
         self._dispatcher = Dispatcher(extender, metrics, clock)
-        self._places = asyncio.Semaphore(limits.in_flight)
+        self._places = asyncio.Semaphore(limits.max_in_flight)
         self._load = _Load()
         self._durations = {verb: metrics.duration.labels(verb.value) for verb in Verb}
 
@@ -153,7 +153,7 @@ class VerbHandler:
 
     def _max_body_bytes(self, verb: Verb) -> int:
         """Return the bound on a body: only a scheduler's questions name every node of a cluster."""
-        return min(self._limits.body_bytes, MAX_BYTES) if verb is Verb.GATE else self._limits.body_bytes
+        return min(self._limits.max_body_bytes, MAX_BYTES) if verb is Verb.GATE else self._limits.max_body_bytes
 
     def _check_size(self, body_bytes: int, max_bytes: int) -> None:
         """Raise _Refused: 413 if this body is larger than `max_bytes`, 503 if all bodies in memory exceed the server's
@@ -164,18 +164,18 @@ class VerbHandler:
         if body_bytes > max_bytes:
             why = f"a body holds at most {max_bytes} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
-        if self._load.held_bytes > self._limits.all_bodies_bytes:
+        if self._load.held_bytes > self._limits.max_all_bodies_bytes:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))
 
     async def _take_place(self) -> None:
         """Wait up to `limits.wait_s` for a place among the requests in flight; the caller releases it.
 
-        Raises _Refused (503) after that time, and at once if `limits.waiting` requests wait already.
+        Raises _Refused (503) after that time, and at once if `limits.max_waiting` requests wait already.
         """
         if not self._places.locked():
             await self._places.acquire()
             return
-        if self._load.waiting >= self._limits.waiting:
+        if self._load.waiting >= self._limits.max_waiting:
             raise _Refused(refuse(503, "busy", Outcome.BUSY))
         self._load.waiting += 1
         try:
@@ -238,7 +238,7 @@ def is_local(peer: str, host: str) -> bool:
 
 
 def _is_loopback(text: str) -> bool:
-    """Return True for an IP address of this machine itself. Raises ValueError for other text."""
+    """Return True for a loopback address. Raises ValueError for text that is no IP address."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # an IPv4 caller on a socket for both protocols

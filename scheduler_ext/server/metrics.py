@@ -24,7 +24,7 @@ from turnout.jobs.gang import GangKey
 from turnout.jobs.reservation import PUBLISHED_REASONS
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
-from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.kube.server.probes import leading_gauge, register_build_info
 from turnout.scheduler_ext.gates.evictions import ReservationEnd
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.fabric_quality import EXCESS_CLASSES, gangs_by_excess
@@ -47,7 +47,7 @@ class Metrics:
         self._component = component
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry, component)
+        register_build_info(registry, component)
         self._requests(registry)
         self._map(registry)
         self.refused_answers = Counter(

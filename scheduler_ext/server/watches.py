@@ -215,8 +215,8 @@ class Watches(InformerFactory, WatchState):
 
     def missing(self) -> str | None:
         """Return what must still be shown before an answer can be trusted; None when nothing is missing."""
-        if missing := self.unsynced_kinds():
-            return f"no whole list yet of {', '.join(missing)}"
+        if missing := self.unsynced_watches():
+            return f"waiting for the first list of {', '.join(missing)}"
         return None if self.has_synced else "the map is being read"
 
     def may_be_old(self) -> bool:

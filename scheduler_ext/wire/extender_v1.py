@@ -67,9 +67,9 @@ class NodeArgs:
     """A decoded ExtenderArgs."""
 
     pod: Pod
-    names: Sequence[str]
+    names: Sequence[str]  # of the nodes
     raw_nodes: bytes  # the JSON of NodeNames or Nodes, as received
-    size_bytes: int
+    size_bytes: int  # of the request's body
     nodes: Sequence[msgspec.Raw] | None = None  # the JSON of each node, if Nodes came
 
 
@@ -78,8 +78,8 @@ class PreemptArgs:
     """A decoded ExtenderPreemptionArgs. Only the UIDs of the victims are read, in both forms of the request."""
 
     pod: Pod
-    victims: Mapping[str, Victims]
-    size_bytes: int
+    victims: Mapping[str, Victims]  # by node
+    size_bytes: int  # of the request's body
 
 
 class _Meta(msgspec.Struct):

@@ -92,10 +92,10 @@ def needs_gate(review: Review, rule: GateRule) -> bool:
     return pod.spec.scheduler_name in rule.schedulers and wants_gate(pod, rule.gpu_resources)
 
 
-def encode_review(review: Review, gate: bool) -> bytes:
-    """Encode the answer: allowed, with a patch that adds our gate if `gate` is True and the pod could be read."""
+def encode_review(review: Review, add_gate: bool) -> bytes:
+    """Encode the answer: allowed, with a patch that adds our gate if `add_gate` is True and the pod could be read."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
-    if gate and review.pod is not None:
+    if add_gate and review.pod is not None:
         patch = msgspec.json.encode([_gate_patch(bool(review.pod.spec.scheduling_gates))])
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
@@ -139,7 +139,7 @@ _FIELD = "metadata.name"  # the only field of node affinity; the scheduler then 
 def nomination_patch(nomination: Nominate) -> dict[str, Any]:
     """Return the merge patch of a pod's status that writes its nominated node, or clears it for node "".
 
-    It is valid for the pod's uid and, if known, its resourceVersion.
+    The API server rejects it if the pod has another uid or, if the version is known, another resourceVersion.
     """
     return {"metadata": _meta(nomination.pod), "status": {"nominatedNodeName": nomination.node or None}}
 
@@ -148,8 +148,8 @@ def lift_patch(lift: Lift) -> dict[str, Any]:
     """Return the merge patch that removes our gate and leaves the gates of others.
 
     With `only_this_node` and a node, the pod may run on that node only, besides the terms of its own affinity. The API
-    server allows a gated pod to be narrowed, never widened. The patch is valid for the pod's uid and, if known, its
-    resourceVersion.
+    server allows a gated pod to be narrowed, never widened. The API server rejects the patch if the pod has another
+    uid or, if the version is known, another resourceVersion.
     """
     left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.other_gates] or None
     spec: dict[str, Any] = {"schedulingGates": left}

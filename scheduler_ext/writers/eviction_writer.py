@@ -95,8 +95,8 @@ class _PreemptionState:
 
     since_s: float  # of the monotonic clock
     until_s: float  # when the reservation of its hosts ends, in seconds since 1970
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    refusal_detail: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> node of the members
+    refusal_detail: str = ""  # why the last eviction was refused or failed; "" if none was
 
 
 class Evictor:
@@ -132,7 +132,7 @@ class Evictor:
     def forget(self, key: GangKey) -> None:
         """Release the hosts that are reserved for a gang's preemption, and forget its pauses and its last refusal.
 
-        Called when the gang starts or is deleted. Does nothing for a gang without a preemption.
+        Called when the gang starts or is deleted. Does nothing for an unknown gang.
         """
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
@@ -184,8 +184,8 @@ class Evictor:
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
         """Evict pods one after the other, and report each to its owner. True if all are evicted or deleted already.
 
-        False if one is refused or fails, after which no other is evicted, if the Lease is lost, or if the reservation
-        of the hosts cannot be published: then no pod is evicted.
+        key: of the gang for which they leave. False if one is refused or fails, after which no other is evicted, if the
+        Lease is lost, or if the reservation of the hosts cannot be published: then no pod is evicted.
         """
         if not await self._reservations.publish(key):
             return False
@@ -342,7 +342,7 @@ class Repairer:
             self._reservations.release(key, ReservationReason.REPAIR)
 
     async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> int:
-        """Evict pods until one is refused or the Lease is lost, and report each.
+        """Evict pods until an eviction is refused or fails, or the Lease is lost; report each evicted pod to its owner.
 
         Returns how many are evicted or deleted already.
 

@@ -53,7 +53,7 @@ class _ReportedWait:
     """A gang that waits for one reason."""
 
     reason: EventReason
-    next_report_s: float
+    next_report_s: float  # when the owner is told next, by the monotonic clock
 
 
 class GateWriter:
@@ -214,7 +214,10 @@ class GateWriter:
             await self._clock.sleep(ROOM_INTERVAL_S)
 
     def _forget_old(self, now_s: float) -> None:
-        """Forget the waits and preemptions of deleted gangs, and failures of long ago."""
+        """Forget the waits and preemptions of deleted gangs, and failures of long ago.
+
+        now_s: by the monotonic clock.
+        """
         for key in [key for key in self._waiting if key not in self._view.gangs]:
             del self._waiting[key]
         if self._evictor is not None:

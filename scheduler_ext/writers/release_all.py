@@ -43,26 +43,27 @@ class PodCalls(Protocol):
         """Yield each page of a list."""
 
     async def get(self, path: str) -> bytes:
-        """Return a pod."""
+        """Return one object as JSON."""
 
     async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """Patch a pod and return the result."""
+        """Patch a pod, and return the patched pod as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """The pods whose gate was lifted, as namespace/name, and why others kept it."""
+    """The pods whose gate was lifted, and why others kept it."""
 
-    released_pods: tuple[str, ...]
-    failures: tuple[tuple[str, str], ...] = ()
+    released_pods: tuple[str, ...]  # each namespace/name
+    failures: tuple[tuple[str, str], ...] = ()  # (namespace/name, reason)
 
 
 async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> ReleaseResult:
     """Lift our gate from every waiting pod, and return which were lifted and why others were not.
 
-    namespace: "" for all. older_s: pods created less than so many seconds ago stay gated. wall_s: seconds since 1970.
-    A gate that cannot be lifted is in `failures`. Raises CallError if pods cannot be listed, and msgspec.DecodeError if
-    a list cannot be decoded; then no gate is lifted.
+    A pod that is deleted or lost its gate meanwhile counts as lifted. namespace: "" for all. older_s: pods created less
+    than so many seconds ago stay gated. wall_s: seconds since 1970. A gate that cannot be lifted is in `failures`.
+    Raises CallError if pods cannot be listed, and msgspec.DecodeError if a list cannot be decoded; then no gate is
+    lifted.
     """
     gated_pods = [gated async for _, gated in list_gated_pods(pods, namespace, older_s, wall_s)]
     room = asyncio.Semaphore(MAX_PATCHES)

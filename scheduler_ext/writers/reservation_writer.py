@@ -174,7 +174,7 @@ class ReservationWriter:
 def _report_failure(plans: Plans, notify: Callable[[Notice], None], reservation: Reservation) -> None:
     """Notify the owner of a gang that the gang did not get the room that was reserved for its move.
 
-    Does nothing if the gang or its pods do not exist any more.
+    notify: receives the notice. Does nothing if the gang or its pods do not exist any more.
     """
     gang = plans.view.gangs.get(reservation.holder)
     pod = None if gang is None else min(gang.living(), key=lambda m: (not m.is_waiting, m.name), default=None)

@@ -72,7 +72,7 @@ class SwitchPathWriter:
                     tasks.create_task(self._write(annotation, self._patch_slots))
 
     async def _tick(self) -> None:
-        """Check the paths of all present pods every TICK_S seconds, and forget deleted pods. Runs without end."""
+        """Check the paths of all present pods every TICK_S seconds, and forget deleted pods. Runs until cancelled."""
         while True:
             for uid in [uid for uid in self._current_paths if uid not in self._view.pods]:
                 self._forget(uid)

@@ -83,8 +83,8 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
                 made, Step(step.key, made.bounds.maximum, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
             )
             with_annotations(KINDS[kind].change(there, made.bounds.maximum, ("j-3",)), written)
-            if KINDS[kind].recreate is not None:
-                KINDS[kind].recreate(there)
+            if KINDS[kind].recreate_scale_plan is not None:
+                KINDS[kind].recreate_scale_plan(there)
 
 
 @settings(max_examples=scaled(300), deadline=None)
@@ -145,7 +145,8 @@ def broken(kind, **fields):
     """A kind of which something raises as no reader should."""
     own = KINDS[kind]
     told = {
-        each: getattr(own, each) for each in ("kind", "path", "read", "resize", "resize_with_names", "recreate", "pods")
+        each: getattr(own, each)
+        for each in ("kind", "path", "read", "resize", "resize_with_names", "recreate_scale_plan", "pods")
     }
     return {**KINDS, kind: JobKind(**{**told, **fields})}
 

@@ -433,6 +433,7 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
         (job({"command": []}), "spec.worker.command is missing"),
         (job({"command": ["train.sh"]}), "begins with 'train.sh'"),
         (job({"replicas": 0}), "spec.worker.replicas is 0: it must be a whole number from 1 to 10000"),
+        (job({"procPerWorker": 0}), "spec.worker.procPerWorker is 0: it must be a whole number of at least 1"),
         (job(launcher={"image": ""}), "spec.launcher.image is missing"),
         (
             job(scheduler={"t9kScheduler": {"priority": 101}}),

@@ -158,7 +158,7 @@ async def test_how_a_job_is_resumed_never_changes_once_it_is_set(api, mode):
     path = f"{COLOSSAL}/kept"
     await api.create(colossal("kept", runMode__pause__enabled=True))
     await api.patch(path, {"spec": {"runMode": {"pause": {"resumeSpecs": RESUMED}}}})
-    with pytest.raises(ApiError, match="never change once they are set") as refused:
+    with pytest.raises(ApiError, match="must not change once it is set") as refused:
         await api.patch(path, {"spec": {"runMode": mode}})
     assert refused.value.status == 422
     there = await api.patch(path, {"spec": {"runMode": {"pause": {"enabled": False}}}})

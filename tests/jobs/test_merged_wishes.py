@@ -11,7 +11,7 @@ from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
 from turnout.jobs.wishes.merge import wish_of_pod
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE, merge_terms
-from turnout.jobs.wishes.model import GroupRule, Layer, Mode, Wish
+from turnout.jobs.wishes.model import MAX_LAYERS, GroupRule, Layer, Mode, Wish, nested
 from turnout.kube import labels
 
 KOORDINATOR = '{"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]}'
@@ -129,3 +129,16 @@ def test_runs_of_ranks(first, other, expected, is_told):
     one, two = (tuple(Layer(*each) for each in layers) for layers in (first, other))
     merged = merge_terms(Wish("a", layers=one), Wish("b", layers=two))
     assert ([(each.level, each.size) for each in merged.layers], bool(merged.ignored)) == (expected, is_told)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        pytest.param([8, 6], "of 6 is not kept: it does not divide 8", id="sizes that do not divide"),
+        pytest.param([32, 16, 8, 4, 2], f"of 2 is not kept: at most {MAX_LAYERS} layers are kept", id="one too many"),
+    ],
+)
+def test_a_sentence_says_why_a_layer_is_ignored(sizes, reason):
+    ignored = []
+    assert [each.size for each in nested("source", [Layer(1, size) for size in sizes], ignored)] == sizes[:-1]
+    assert [sentence.partition(" 1 ")[2] for sentence in ignored] == [reason]

@@ -78,9 +78,9 @@ async def watching():
 async def test_what_is_not_listed_yet_is_named_and_waited_for():
     async with watching() as program:
         informers, waiting = program.informers, asyncio.create_task(program.informers.wait_for_sync())
-        assert informers.unsynced_kinds() == ["pods", "map"]
+        assert informers.unsynced_watches() == ["pods", "map"]
         program.server.open(MAPS, [A_MAP])
-        await until_async(lambda: informers.unsynced_kinds() == ["pods"])
+        await until_async(lambda: informers.unsynced_watches() == ["pods"])
         await program.clock.advance(1)
         assert not waiting.done()
         program.server.open(PODS, [pod("a")])
@@ -100,7 +100,7 @@ async def test_a_followed_configmap_must_be_taken_before_all_has_synced(items, t
     async with watching() as program:
         program.server.open(PODS)
         program.server.open(MAPS, items)
-        await until_async(lambda: not program.informers.unsynced_kinds())
+        await until_async(lambda: not program.informers.unsynced_watches())
         await until_async(lambda: program.informers.has_synced)
         assert program.taken == [taken]
         assert (MAPS, {"fieldSelector": "metadata.name=map"}) in program.server.asked
@@ -117,7 +117,7 @@ async def test_nothing_has_synced_while_the_configmap_is_being_read():
     async with running(program.informers.run()):
         program.server.open(PODS)
         program.server.open(MAPS, [A_MAP])
-        await until_async(lambda: not program.informers.unsynced_kinds())
+        await until_async(lambda: not program.informers.unsynced_watches())
         assert not program.informers.has_synced
         reads.set()
         await until_async(lambda: program.informers.has_synced)
@@ -152,7 +152,7 @@ async def test_a_fault_of_the_server_ends_none():
     async with watching() as program:
         program.server.open(PODS, fault=Unreachable("GET", PODS, 0, "refused"))
         program.server.open(MAPS)
-        await until_async(lambda: program.informers.unsynced_kinds() == ["pods"])
+        await until_async(lambda: program.informers.unsynced_watches() == ["pods"])
         program.server.open(PODS)
         await program.clock.advance(60)
         await until_async(lambda: program.informers.has_synced)

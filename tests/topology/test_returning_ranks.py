@@ -44,10 +44,10 @@ def test_the_largest_mesh_is_weighed():
     pytest.param((("dp", 1), ("pp", 2)), {(0, 1): 1.0}, id="an axis of one sends nothing"),
 ])  # fmt: skip
 def test_who_exchanges_how_much_in_a_step(mesh, pairs):
-    pulls = pod_traffic(mesh, 1)
-    assert (pulls == pulls.T).all()
-    count = len(pulls)
-    assert {(a, b): pulls[a, b] for a in range(count) for b in range(a + 1, count) if pulls[a, b]} == pairs
+    traffic = pod_traffic(mesh, 1)
+    assert (traffic == traffic.T).all()
+    count = len(traffic)
+    assert {(a, b): traffic[a, b] for a in range(count) for b in range(a + 1, count) if traffic[a, b]} == pairs
 
 
 GRID = (("dp", 2), ("tp", 4))  # ranks 0-3 and 4-7 are tensor groups; 0 and 4 are data neighbours

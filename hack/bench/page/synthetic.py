@@ -36,7 +36,7 @@ class SyntheticSource:
         self.state, self.changed, self.past = state, asyncio.Event(), PastSizes()
         self.has_synced = True
 
-    def unsynced_kinds(self) -> list[str]:
+    def unsynced_watches(self) -> list[str]:
         """Return nothing: everything is there."""
         return []
 

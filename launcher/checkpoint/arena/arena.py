@@ -102,7 +102,7 @@ class Arena:
         while True:
             before = self._word(generation, STATE), self._word(generation, EPOCH)
             page = bytes(self._bytes[offset : offset + PAGE_BYTES])
-            linux.fence()
+            linux.memory_barrier()
             if before == (self._word(generation, STATE), self._word(generation, EPOCH)):
                 return read_table(page)
 
@@ -207,7 +207,7 @@ class Arena:
         """
         before = self._word(generation, STATE)
         self._set_word(generation, STATE, SlotState.WRITING)
-        linux.fence()
+        linux.memory_barrier()
         if self._word(generation, PINS):
             self._set_word(generation, STATE, before)
             return False
@@ -223,13 +223,14 @@ class Arena:
         A process that is killed at any instruction leaves the generation either WRITING or complete: the state is the
         last store, of 8 aligned bytes. The caller has waited for all threads that copy. x86 shows stores to other cores
         in program order, including those of memmove(), which ends with a fence when it bypasses the cache. On other
-        machines fence() orders the state after all other stores. Raises ValueError if begin() did not choose it here.
+        machines memory_barrier() orders the state after all other stores. Raises ValueError if begin() did not choose
+        it here.
         """
         if generation not in self._filling:
             raise ValueError(f"generation {generation} was not begun here")
         record = replace(record, epoch=self._word(generation, EPOCH))
         self._write_record(generation, record_bytes(record))
-        linux.fence()
+        linux.memory_barrier()
         self._set_word(generation, STATE, SlotState.SEALED)
         self._filling.discard(generation)
         return record
@@ -249,7 +250,7 @@ class Arena:
         """
         with self._guard:
             self._set_word(generation, PINS, self._word(generation, PINS) + 1)
-        linux.fence()
+        linux.memory_barrier()
         slot = self._read_slot(generation)
         if slot.record is None or epoch not in (None, slot.epoch):
             self.unpin(generation)
@@ -293,7 +294,7 @@ class Arena:
             raise ValueError(f"{len(sums)} sums are not those of generation {generation}")
         self.map(generation, record.region_bytes)[record.sums_at : record.sums_at + len(data)] = data
         self._set_word(generation, SUMS_SUM, sum_of(data))
-        linux.fence()
+        linux.memory_barrier()
         self._set_word(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     ShardNote,
     complete,
     read_note,
-    rule,
+    retention_rule,
     write,
 )
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
@@ -379,7 +379,9 @@ class CommitCoordinator:
             self._log_event("checkpoint_committed", {"step": record.step, "store": store.name})
             if save.keep or save.every:
                 try:
-                    remove_old_steps(store, rule(save.keep, save.every), self._log_event, just_committed=record.step)
+                    remove_old_steps(
+                        store, retention_rule(save.keep, save.every), self._log_event, just_committed=record.step
+                    )
                 except StorageFailed as error:
                     self._log_event("step_not_swept", {"step": record.step, "store": store.name, "why": str(error)})
             return True

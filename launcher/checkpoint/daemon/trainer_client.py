@@ -131,10 +131,10 @@ def daemon_command(listener_fd: int, folder: Path, run: str, worker: str) -> lis
 class TrainerClient:
     """One training process's connection to its daemon.
 
-    hello: this process. environ: its environment; without DAEMON in it, a daemon of its own is started. folder: of the
-    arenas of that daemon. on_message: called on a thread with each result of a save: Hashed, Persisted or SaveFailed.
-    `arena`: path of the rank's arena, "" if it has none yet. Raises DaemonLost if the daemon cannot be reached or
-    refuses, and TimeoutError if it does not answer within ANSWER_S.
+    hello: the message that introduces this process to the daemon. environ: of this process; without DAEMON in it, a
+    daemon of its own is started. folder: of the arenas of that daemon. on_message: called on a thread with each result
+    of a save: Hashed, Persisted or SaveFailed. `arena`: path of the rank's arena, "" if it has none yet. Raises
+    DaemonLost if the daemon cannot be reached or refuses, and TimeoutError if it does not answer within ANSWER_S.
     """
 
     def __init__(
@@ -190,15 +190,15 @@ class TrainerClient:
     def announce_save(self, save: Save) -> None:
         """Tell the daemon that a save is sealed, without waiting for its answer.
 
-        A save that is not finished is announced again to a new daemon. Of saves that stay in memory only the newest is.
-
-        Raises DaemonLost if no daemon can be reached any more.
+        If the daemon ends, unfinished saves are announced again to the next daemon. A save that stays in memory is not,
+        if a later save was announced. Call `wait_pinned` before the next save is written into the arena. Raises
+        DaemonLost if no daemon can be reached any more.
         """
         with self._changed:
             if self._lost:
                 raise DaemonLost(self._lost)
             older = [epoch for epoch, each in self._saves.items() if not each.target or each.later]
-            for epoch in older:  # of saves that stay in memory the newest counts
+            for epoch in older:  # a newer save replaces those that stay in memory
                 del self._saves[epoch]
             self._saves[save.epoch] = save
             self._unpinned += 1

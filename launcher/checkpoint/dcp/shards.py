@@ -18,9 +18,9 @@ from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
 from turnout.launcher.checkpoint.dcp.metadata import Table
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ShardPosition
 from turnout.launcher.checkpoint.format import state_tree
-from turnout.launcher.checkpoint.format.manifest import Blocks, Manifest
+from turnout.launcher.checkpoint.format.manifest import BlockChecksums, Manifest
 from turnout.launcher.checkpoint.format.shard_file import KEY, Entry, read_head
-from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, blocks_of
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, block_checksums_of
 from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
@@ -177,7 +177,7 @@ class InStorage:
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store, self._manifest, self.step = store, manifest, manifest.step
         self._shards: dict[int, DcpShard] = {}  # shards whose headers were read
-        self._blocks: dict[int, Blocks | None] = {}
+        self._blocks: dict[int, BlockChecksums | None] = {}
 
     @contextmanager
     def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
@@ -190,7 +190,7 @@ class InStorage:
             raise BadCheckpoint(f"step {self.step} has no rank {rank}")
         shard = self._manifest.shards[rank]
         if rank not in self._blocks:
-            self._blocks[rank] = blocks_of(self._store, self.step, shard)
+            self._blocks[rank] = block_checksums_of(self._store, self.step, shard)
         blocks, name = self._blocks[rank], f"{shard.file} of step {self.step}"
         with self._store.opened(self.step, shard.file) as file:
             if blocks is None:

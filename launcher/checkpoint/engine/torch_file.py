@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import xxhash
 
-from turnout.launcher.checkpoint.format.manifest import Keep, rule, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import Keep, retention_rule, steps_to_remove
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
 
@@ -291,7 +291,7 @@ def apply_retention(folder: Path, keep: int, every: int, just_written: int) -> N
     just_written: the step of the newest file, which always stays. Files without a note stay, too.
     """
     with suppress(OSError):
-        remove_old_files(folder, rule(keep, every), just_written)
+        remove_old_files(folder, retention_rule(keep, every), just_written)
 
 
 def _copy_to_own_storage(value: object, copies: dict[int, object]) -> object:

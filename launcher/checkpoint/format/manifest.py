@@ -73,7 +73,7 @@ class StoredShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockChecksums:
     """Checksums of small blocks of a shard, for readers of a part of it."""
 
     block_bytes: int  # the last block may be shorter
@@ -84,7 +84,7 @@ class Blocks:
             raise BadCheckpoint(f"{len(self.packed)} bytes of sums are not those of blocks of {self.block_bytes} bytes")
 
     @classmethod
-    def of(cls, block_bytes: int, sums: Sequence[int]) -> Blocks:
+    def of(cls, block_bytes: int, sums: Sequence[int]) -> BlockChecksums:
         """Pack the checksums of the blocks, in order."""
         return cls(block_bytes, struct.pack(f"<{len(sums)}Q", *sums))
 
@@ -104,7 +104,7 @@ class ShardNote:
     world: int
     shard: StoredShard
     saved_s: float = 0.0  # when it was stored, in seconds since 1970
-    blocks: Blocks | None = None  # None in old notes, and for shards so large that their chunks are fine enough
+    blocks: BlockChecksums | None = None  # None in old notes, and for shards so large that their chunks are fine enough
 
     def __post_init__(self) -> None:
         _check(self.run, self.step, self.round, self.world, self.saved_s)
@@ -178,7 +178,7 @@ def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> M
 
 def write(manifest: Manifest) -> bytes:
     """Encode a manifest for storage. Raises BadCheckpoint if it would be too large to be read again."""
-    return _seal_text(b"manifest", msgspec.json.encode(manifest))
+    return _text_with_checksum(b"manifest", msgspec.json.encode(manifest))
 
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
@@ -186,7 +186,7 @@ def read(data: bytes | bytearray | memoryview) -> Manifest:
 
     Raises BadCheckpoint if any byte differs from what `write` wrote.
     """
-    return _unseal_text(b"manifest", data, _manifest)
+    return _read_text_with_checksum(b"manifest", data, _manifest)
 
 
 def write_note(note: ShardNote) -> bytes:
@@ -194,7 +194,7 @@ def write_note(note: ShardNote) -> bytes:
     plain = msgspec.json.encode(note)
     if note.blocks is None:  # written before blocks were introduced
         plain = plain.removesuffix(b',"blocks":null}') + b"}"
-    return _seal_text(b"note", plain)
+    return _text_with_checksum(b"note", plain)
 
 
 def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
@@ -202,7 +202,7 @@ def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
 
     Raises BadCheckpoint if any byte differs from what `write_note` wrote.
     """
-    return _unseal_text(b"note", data, _note)
+    return _read_text_with_checksum(b"note", data, _note)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
@@ -228,19 +228,23 @@ def _text(kind: bytes, plain: bytes, version: int = VERSION) -> bytes:
     return _SUM % (sum_of(b"%b %d %b" % (kind, version, plain)), version, kind, plain)
 
 
-def _seal_text(kind: bytes, plain: bytes) -> bytes:
-    """Return the text of a file with its checksum.
+def _text_with_checksum(kind: bytes, plain: bytes) -> bytes:
+    """Return the bytes of a file: one line with the checksum, the version, the kind and `plain`.
 
-    kind: of the file, such as b"note". plain: its content, JSON. Raises BadCheckpoint if the text is longer than
+    kind: of the file, such as b"note". plain: its content, JSON. Raises BadCheckpoint if the line is longer than
     MAX_BYTES.
     """
     text = _text(kind, plain)
     if len(text) > MAX_BYTES:
-        raise BadCheckpoint(f"a {kind.decode()} of {len(text)} bytes: at most {MAX_BYTES} are one")
+        raise BadCheckpoint(
+            f"a {kind.decode()} of {len(text)} bytes is too long: at most {MAX_BYTES} bytes are allowed"
+        )
     return text
 
 
-def _unseal_text(kind: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
+def _read_text_with_checksum(
+    kind: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]
+) -> _Noun:
     """Decode the text of a file. The text is encoded again and compared as a whole, so every difference is found.
 
     kind: of the file, as in `_text`. Raises NewerFormat for an intact text of a newer version, and BadCheckpoint for a
@@ -300,7 +304,7 @@ class Both:
 Keep: TypeAlias = Latest | Every | All | Both
 
 
-def rule(keep: int = 0, every: int = 0) -> Keep:
+def retention_rule(keep: int = 0, every: int = 0) -> Keep:
     """Return the retention rule for `keep` newest checkpoints and multiples of `every`; 0 for no such rule.
 
     All is kept if both are 0. Raises ValueError below 0.

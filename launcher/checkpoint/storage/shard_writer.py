@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from turnout.launcher.checkpoint.format.manifest import (
     MAX_BYTES,
-    Blocks,
+    BlockChecksums,
     ShardNote,
     StoredShard,
     read_note,
@@ -111,7 +111,7 @@ def _write_shard(
     sums: Sequence[int],
     rate_limiter: RateLimiter,
     about: str,
-) -> tuple[StoredShard, Blocks | None]:
+) -> tuple[StoredShard, BlockChecksums | None]:
     """Write the shard's file. Return its description, with the name that the store chose, and its blocks' checksums.
 
     The second is None if a block is a whole chunk. octets: header and data. sums: expected checksum of each chunk.
@@ -128,7 +128,7 @@ def _write_shard(
     finally:
         pieces.close()
     shard = StoredShard.of(name, shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
-    return shard, Blocks.of(block_bytes, blocks) if block_bytes < CHUNK_BYTES else None
+    return shard, BlockChecksums.of(block_bytes, blocks) if block_bytes < CHUNK_BYTES else None
 
 
 def _check(store: Store, shard_write: ShardWrite) -> None:

@@ -23,7 +23,7 @@ import xxhash
 
 from turnout.launcher.checkpoint.format.manifest import (
     MAX_BYTES,
-    Blocks,
+    BlockChecksums,
     Manifest,
     ShardNote,
     StoredShard,
@@ -338,7 +338,7 @@ def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
         return None
 
 
-def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
+def block_checksums_of(store: Store, step: int, shard: StoredShard) -> BlockChecksums | None:
     """Return the block checksums of a committed shard, from its note. Raises StorageFailed if storage fails.
 
     None if the note is missing or broken, if it is of a newer format or has no block checksums, or if it is about

@@ -67,8 +67,8 @@ class Store(Protocol):
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         """Write a file so that it appears complete and synced, or not at all; return its name.
 
-        round_number: the writer's round, for `sweep`. replace: replace a file of this name; if False, no file is
-        replaced, and the name may get an addition. If `pieces` raises, there is no file.
+        round_number: the writer's round, for `sweep`. replace: True to replace a file of this name; False to replace no
+        file: then the file may get a longer name, so use the returned name. If `pieces` raises, there is no file.
         """
 
     def read(self, step: int, name: str, max_bytes: int) -> bytes | None:

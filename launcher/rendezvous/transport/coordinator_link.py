@@ -194,8 +194,11 @@ class CoordinatorClient(FrameConnection):
         return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
 
     def _beat(self) -> None:
-        """Send a heartbeat and schedule the next one. If the coordinator was silent for too long, abort the connection
-        and report its loss. Time in which this process was suspended does not count as silence.
+        """Send a heartbeat and schedule the next one, or abort the connection and report its loss.
+
+        The connection is aborted if the coordinator was silent for more than silence_s, and if this process was
+        suspended for more than silence_s, because the others then count it as lost. After a suspension of more than
+        half of silence_s the silence counts from now.
         """
         now_s, limit_s = self._loop.time(), self.silence_s
         if self._abort_if_suspended():

@@ -59,8 +59,8 @@ from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_
 from turnout.launcher.rendezvous.transport.listener import MemberConnection
 
 RENEW_S = 5.0  # seconds between two renewals of the held round
-TOTALS_S = 300.0  # seconds between two lines of the log with the job's totals, while nothing ends
-LAST_TOTALS_S = 2.0  # the longest time that the end of a coordinator waits for the arbiter to store its totals
+LOG_TOTALS_PERIOD_S = 300.0  # seconds between two lines of the log with the job's totals, while nothing ends
+STORE_TOTALS_TIMEOUT_S = 2.0  # the longest time that the end of a coordinator waits for the arbiter to store its totals
 # Seconds without a renewal after which training stops: another member may take over after STRANGER_S (leadership.py).
 FENCE_S = 400.0
 
@@ -272,7 +272,8 @@ class Coordinator:
         self._beat_timer = self._loop.call_later(beat_s, self._beat)
 
     def _publish_totals(self, now_s: float) -> JobTime | None:
-        """Return the job's totals of time, and publish them as an event; every TOTALS_S also as a line of the log.
+        """Return the job's totals of time, and publish them as an event; every LOG_TOTALS_PERIOD_S also as a line of
+        the log.
 
         None if the time is not measured.
         """
@@ -280,7 +281,7 @@ class Coordinator:
             return None
         record = record_of(self.state.ledger)
         self._log_event("job_time_measured", {"record": record})
-        if now_s >= self._logged_s + TOTALS_S:
+        if now_s >= self._logged_s + LOG_TOTALS_PERIOD_S:
             self._logged_s = now_s
             self._log_event("goodput", {"round": self.state.round, **record.log_fields()})
         return record
@@ -363,8 +364,9 @@ class Coordinator:
         return replace(held_round, record=self._with_totals(replace(record, budget=self.state.budget)))
 
     async def _store_totals(self) -> None:
-        """Write the last totals to the arbiter, unless another coordinator leads. Wait at most LAST_TOTALS_S; a failure
-        is logged.
+        """Write the job's last totals of time (goodput) to the arbiter, unless another coordinator leads.
+
+        Wait at most STORE_TOTALS_TIMEOUT_S. A failure is logged.
         """
         held_round, me = self._held_round, self.state.job.member.id
         if self._arbiter is None or held_round is None or (record := held_round.record) is None:
@@ -373,10 +375,12 @@ class Coordinator:
         if has_moved or record.coordinator != me:
             return
         try:
-            async with asyncio.timeout(LAST_TOTALS_S):
+            async with asyncio.timeout(STORE_TOTALS_TIMEOUT_S):
                 await self._arbiter.renew(self._own_round(held_round, record))
         except (LockUnreachable, LockRefused, TimeoutError) as error:
-            self._log_event("totals_not_stored", {"detail": str(error) or f"no answer within {LAST_TOTALS_S:g} s"})
+            self._log_event(
+                "totals_not_stored", {"detail": str(error) or f"no answer within {STORE_TOTALS_TIMEOUT_S:g} s"}
+            )
 
     async def _check_lost_round(self) -> None:
         """Ask the arbiter for the holder after a renewal failed.

@@ -53,10 +53,10 @@ def test_its_size_is_what_we_asked_for_last():
 
 def test_a_plan_that_was_lost_is_written_again_under_its_name():
     raw = elastic()
-    assert KIND.recreate(raw) is None
+    assert KIND.recreate_scale_plan(raw) is None
     asked = merged(raw, KIND.change(raw, 6).body)
     asked["metadata"]["resourceVersion"] = "9"
-    assert KIND.recreate(asked) == KIND.change(raw, 6).then
+    assert KIND.recreate_scale_plan(asked) == KIND.change(raw, 6).then
 
 
 def followed(raw, workers):
@@ -81,7 +81,7 @@ def test_under_our_job_controller_a_plan_changes_the_size_alone(command, notes):
     minimum = KIND.read(raw).bounds.minimum
     job = KIND.read(followed(raw, 6))
     assert (job.replicas, job.bounds, job.wanted_workers, job.reapplied_size) == (6, Bounds(minimum, 8), None, None)
-    assert KIND.recreate(followed(raw, 6)) is None
+    assert KIND.recreate_scale_plan(followed(raw, 6)) is None
     back = KIND.read(followed(followed(raw, 6), 4))
     assert (back.replicas, back.bounds, back.wanted_workers) == (4, Bounds(minimum, 8), None)
 
@@ -104,7 +104,7 @@ def test_a_plan_that_is_not_carried_out_yet_is_still_our_word():
     raw = followed(elastic(), 6)
     asked = merged(raw, KIND.change(raw, 2).body)
     assert KIND.read(asked).replicas == 2
-    assert KIND.recreate(asked) == KIND.change(raw, 2).then
+    assert KIND.recreate_scale_plan(asked) == KIND.change(raw, 2).then
 
 
 def test_a_long_name_still_names_a_plan():
@@ -116,7 +116,7 @@ def test_a_long_name_still_names_a_plan():
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (elastic(notes={}), "does not say that its master reads ScalePlans"),
+        (elastic(notes={}), "is unknown if its master reads ScalePlans"),
         (elastic(distributionStrategy="ParameterServerStrategy"), "distributionStrategy is ParameterServerStrategy"),
         (elastic(distributionStrategy=None), "distributionStrategy is not set"),
         (elastic(optimizeMode="cluster"), "DLRover resizes it by itself"),
@@ -250,4 +250,4 @@ async def test_a_dry_run_writes_no_plan():
 
 
 def test_bounds_alone_make_no_plan():
-    assert KIND.recreate(elastic(notes=BOUNDS)) is None
+    assert KIND.recreate_scale_plan(elastic(notes=BOUNDS)) is None

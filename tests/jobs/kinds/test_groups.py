@@ -32,7 +32,7 @@ def test_without_annotations_it_is_rigid():
 
 def test_leaders_of_another_shape_are_no_workers():
     job = LWS.read(lws(notes={}, groups=2, size=3, each={"leaderTemplate": template(0)}))
-    assert "leaders ask for other room" in job.refused
+    assert "leaders request other resources" in job.refused
     assert (job.role, job.replicas, [count for _, count in job.other_roles]) == ("worker", 4, [2])
     alike = LWS.read(lws(each={"leaderTemplate": template()}))
     assert (alike.refused, alike.replicas) == ("", 4)
@@ -82,12 +82,15 @@ def test_its_launcher_is_part_of_its_least():
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (mpi(notes={}), "nothing says that its program reads discover_hosts.sh"),
+        (mpi(notes={}), "it is unknown if its program reads discover_hosts.sh"),
         (mpi(command="mpirun -np 4 python t.py"), "MPI's own starter"),
         (mpi(command="/usr/bin/mpiexec -n 4 python t.py"), "MPI's own starter"),
         (mpi(runLauncherAsWorker=True), "numbered from 1"),
         (mpi(runPolicy={"schedulingPolicy": {"queue": "q"}}), "minAvailable is not set"),
-        (mpi(runPolicy={"schedulingPolicy": {"minAvailable": 2}}), "minAvailable is 2 and its least pods are 3"),
+        (
+            mpi(runPolicy={"schedulingPolicy": {"minAvailable": 2}}),
+            "minAvailable is 2, and the job's min with all roles is 3 pods",
+        ),
         (mpi(runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}), "its pods are made elsewhere"),
     ],
 )

@@ -40,7 +40,9 @@ def test_a_parameter_server_stands_beside_its_workers():
             mindspore(runPolicy={"schedulingPolicy": {"queue": "q"}}), "minAvailable is not set", id="a gang of all"
         ),
         pytest.param(
-            mindspore(runPolicy={"schedulingPolicy": {"minAvailable": 5}}), "must agree", id="a gang above its min"
+            mindspore(runPolicy={"schedulingPolicy": {"minAvailable": 5}}),
+            "both must be equal",
+            id="a gang above its min",
         ),
         pytest.param(mindspore(runPolicy={"schedulingPolicy": {"minAvailable": 3}}), "", id="not one of just its min"),
     ],

@@ -91,17 +91,21 @@ def test_a_group_that_is_suspended_has_no_pods():
 
 def test_a_head_alone_counts_and_is_left_as_it_is():
     job = KIND.read(ray(notes={}, groups=[group(suspend=True)]))
-    assert (job.replicas, job.role, job.refused) == (1, "headgroup", "it has no group of workers at work")
+    assert (job.replicas, job.role, job.refused) == (
+        1,
+        "headgroup",
+        "all its worker groups are suspended, or it has none",
+    )
 
 
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
         (ray(enableInTreeAutoscaling=True), "Ray's own autoscaler resizes it"),
-        (ray(marks={"volcano.sh/queue-name": "q"}), "PodGroup needs all replicas"),
-        (ray(marks={"ray.io/scheduler-name": "volcano"}), "PodGroup needs all replicas"),
-        (ray(marks={"ray.io/gang-scheduling-enabled": "true"}), "PodGroup needs all replicas"),
-        (ray(marks={"ray.io/originated-from-crd": "RayJob"}), "its RayJob has made it"),
+        (ray(marks={"volcano.sh/queue-name": "q"}), "minMember of all replicas"),
+        (ray(marks={"ray.io/scheduler-name": "volcano"}), "minMember of all replicas"),
+        (ray(marks={"ray.io/gang-scheduling-enabled": "true"}), "minMember of all replicas"),
+        (ray(marks={"ray.io/originated-from-crd": "RayJob"}), "its RayJob created it"),
         (ray(marks={labels.KUEUE_QUEUE: "lq"}), "Kueue holds it"),
         (ray(groups=[group("a"), group("a")]), "two of its groups have one name"),
         (ray(managedBy="kueue.x-k8s.io/multikueue"), "its pods are made elsewhere"),
@@ -114,7 +118,7 @@ def test_each_hazard_is_a_refusal_that_says_why(raw, why):
 def test_pods_for_volcano_are_a_gang():
     raw = ray()
     raw["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulerName"] = "volcano"
-    assert "PodGroup needs all replicas" in KIND.read(raw).refused
+    assert "minMember of all replicas" in KIND.read(raw).refused
 
 
 def test_kueue_must_know_that_it_is_elastic():

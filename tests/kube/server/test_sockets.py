@@ -30,4 +30,4 @@ def test_a_process_takes_as_many_files_as_it_may(few_files):
     pytest.param(100, 1, id="one at least"),
 ])  # fmt: skip
 def test_connections_stay_within_the_files_of_the_process(files, connections):
-    assert limit_connections(ConnectionLimits(), files).connections == connections
+    assert limit_connections(ConnectionLimits(), files).max_connections == connections

@@ -5,7 +5,7 @@ import pytest
 from tests.kit import world
 from tests.kit.world import World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.ranks import mesh_pulls
+from turnout.scheduler_ext.planner.ranks import mesh_traffic
 from turnout.scheduler_ext.planner.request import PodBatch
 
 PART = "volcano.sh/partition-id"
@@ -138,5 +138,5 @@ def test_what_the_pods_of_a_mesh_exchange(mesh, pods):
     w = World(2).put(*made)
     members = tuple(w.member(each) for each in made)
     (gang,) = w.view.gangs.values()
-    pulls = mesh_pulls(gang, PodBatch(members[0].shape, members, 0, ranks_per_pod=8))
-    assert (None if pulls is None else len(pulls)) == pods
+    traffic = mesh_traffic(gang, PodBatch(members[0].shape, members, 0, ranks_per_pod=8))
+    assert (None if traffic is None else len(traffic)) == pods

@@ -392,8 +392,8 @@ def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
     victims = {"a0": Victims(("u",))}
     assert story.view.preempt(pod, victims) == victims
     assert story.view.unready() is None
-    story.view.watches.unseen = "no whole list yet of pods"
-    assert story.view.unready() == "no whole list yet of pods"
+    story.view.watches.unseen = "waiting for the first list of pods"
+    assert story.view.unready() == "waiting for the first list of pods"
 
 
 def test_the_account_of_the_world_says_who_waits_for_what():

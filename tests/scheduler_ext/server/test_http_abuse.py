@@ -37,7 +37,7 @@ async def still_answers(served):
 ])  # fmt: skip
 async def test_a_bad_body_is_refused_in_a_few_words(data, status, outcome):
     limit = 1 << 22 if data is DEEP else 2048
-    async with opened(body_bytes=limit) as served:
+    async with opened(max_body_bytes=limit) as served:
         got, answer = await served.post("filter", data)
         assert got == status
         assert list(answer) == ["Error"]
@@ -85,7 +85,7 @@ async def test_a_body_without_a_length_is_counted_as_it_comes():
         for _ in range(1000):
             yield b" " * 1000
 
-    async with opened(body_bytes=10_000) as served:
+    async with opened(max_body_bytes=10_000) as served:
         assert (await served.post("filter", endless()))[0] == 413
         assert await still_answers(served)
 
@@ -180,7 +180,7 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
 @pytest.mark.asyncio
 async def test_beyond_the_cap_the_longest_idle_ends_and_one_owed_an_answer_stays():
     async with (
-        opened(connections=3) as served,
+        opened(max_connections=3) as served,
         raw(served.listeners.port) as (busy, writer),
         raw(served.listeners.port) as (idle, _),
     ):
@@ -195,7 +195,7 @@ async def test_beyond_the_cap_the_longest_idle_ends_and_one_owed_an_answer_stays
 
 @pytest.mark.asyncio
 async def test_of_two_addresses_the_one_with_the_most_connections_loses_one():
-    async with opened(connections=3) as served, AsyncExitStack() as many:
+    async with opened(max_connections=3) as served, AsyncExitStack() as many:
         only, writer = await many.enter_async_context(raw(served.listeners.port, "127.0.0.2"))
         first, *_ = [(await many.enter_async_context(raw(served.listeners.port)))[0] for _ in range(3)]
         assert await rest(first) == b""
@@ -205,7 +205,7 @@ async def test_of_two_addresses_the_one_with_the_most_connections_loses_one():
 
 @pytest.mark.asyncio
 async def test_where_an_answer_is_owed_to_all_the_newest_connection_ends():
-    async with opened(connections=1) as served, raw(served.listeners.port) as (busy, writer):
+    async with opened(max_connections=1) as served, raw(served.listeners.port) as (busy, writer):
         writer.write(head(len(body())) + body()[:9])
         await _in_flight(served, 1)
         async with raw(served.listeners.port) as (late, _):
@@ -225,7 +225,7 @@ async def test_probes_are_answered_beside_idle_connections_on_the_plain_port():
 
 @pytest.mark.asyncio
 async def test_beyond_the_places_in_flight_the_next_is_busy():
-    async with opened(in_flight=2, waiting=0) as served:
+    async with opened(max_in_flight=2, max_waiting=0) as served:
         async with raw(served.listeners.port) as (one, first), raw(served.listeners.port) as (two, second):
             for writer in (first, second):
                 writer.write(head(len(body())) + body()[:9])
@@ -240,7 +240,7 @@ async def test_beyond_the_places_in_flight_the_next_is_busy():
 
 @pytest.mark.asyncio
 async def test_some_may_wait_for_a_place_a_moment():
-    async with opened(in_flight=1, waiting=1, wait_s=0.3) as served, raw(served.listeners.port) as (one, first):
+    async with opened(max_in_flight=1, max_waiting=1, wait_s=0.3) as served, raw(served.listeners.port) as (one, first):
         first.write(head(len(body())) + body()[:9])
         await _in_flight(served, 1)
         assert await served.post("filter", body()) == (503, {"Error": "busy"})
@@ -252,7 +252,7 @@ async def test_some_may_wait_for_a_place_a_moment():
 
 @pytest.mark.asyncio
 async def test_all_bodies_together_may_hold_only_so_much():
-    async with opened(all_bodies_bytes=100_000) as served, raw(served.listeners.port) as (reader, writer):
+    async with opened(max_all_bodies_bytes=100_000) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(90_001) + b" " * 90_000)
         await _in_flight(served, 1)
         status, answer = await served.post("filter", b" " * 50_000)

@@ -264,7 +264,9 @@ REVIEW = b'{"request": {"uid": "u-1", "namespace": "ml", "operation": "CREATE", 
 @pytest.mark.asyncio
 async def test_the_webhooks_port_answers_whom_its_client_ca_knows(authority, stranger, tmp_path):
     scripted = Scripted()
-    scripted.why_unready = "no whole list yet"  # which pods get the gate depends on nothing that is watched
+    scripted.why_unready = (
+        "waiting for the first list of pods"  # which pods get the gate depends on nothing that is watched
+    )
     tls = files(tmp_path, authority.sign("server"), authority)
     async with WebhookPort(scripted, Metrics(), "127.0.0.1", 0, tls) as webhook, aiohttp.ClientSession() as session:
         address = f"https://127.0.0.1:{webhook.port}"

@@ -122,7 +122,7 @@ ROWS = [
     pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=1, s1l0=3, s1l1=1), [], no_one, 0, "",
         id="Kueue: blocks hold four, but not as pairs"),
     pytest.param(job(8, notes=layers((BLOCK, 6), (RACK, 4))), only(s0l0=4, s0l1=4, s1l0=4), [],
-        lambda placed: len(placed) == 8, 8, "it divides no other", id="Kueue: layers that do not nest are told"),
+        lambda placed: len(placed) == 8, 8, "it does not divide 6", id="Kueue: layers that do not nest are told"),
     # Groups.
     pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2), [policy(6)], no_one, 0, "", id="Volcano: no leaf for one"),
     pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=1, s1l0=1), [policy(2, minSubGroups=2)], no_one, 0, "",

@@ -107,7 +107,7 @@ def test_a_tensor_among_the_extra_values_is_refused(checkpoints):
 
 @pytest.mark.parametrize(("options", "refusal", "says"), [
     pytest.param({"replica_count": 5}, ValueError, "0 to 4", id="more copies than there may be"),
-    pytest.param({"deletion_strategy": KeepLatestStepStrategy(1)}, NotImplementedError, "not yet", id="a strategy"),
+    pytest.param({"deletion_strategy": KeepLatestStepStrategy(1)}, NotImplementedError, "supported", id="a strategy"),
 ])  # fmt: skip
 def test_what_is_refused_when_it_is_made(tmp_path, options, refusal, says):
     with pytest.raises(refusal, match=says):

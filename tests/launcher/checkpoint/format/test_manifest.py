@@ -12,7 +12,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     MAX_COUNT,
     MAX_SHARD_BYTES,
     MAX_WORLD,
-    Blocks,
+    BlockChecksums,
     Manifest,
     ShardNote,
     StoredShard,
@@ -48,7 +48,9 @@ def notes(draw):
     each = draw(shards())
     size = draw(st.sampled_from([BLOCK_BYTES, 2 * BLOCK_BYTES]))
     count = -(-each.bytes // size)
-    blocks = draw(st.none() | st.lists(sums, min_size=count, max_size=count).map(lambda found: Blocks.of(size, found)))
+    blocks = draw(
+        st.none() | st.lists(sums, min_size=count, max_size=count).map(lambda found: BlockChecksums.of(size, found))
+    )
     return ShardNote(draw(words), draw(steps), draw(rounds), draw(st.integers(10, 99)), each, draw(times), blocks)
 
 
@@ -198,8 +200,8 @@ FILE = StoredShard.of("f", 0, 8, 8, [0])
         pytest.param(lambda: StoredShard.of("f", 0, CHUNK_BYTES + 1, 8, [1, 1]), id="a chunk and a byte"),
         pytest.param(lambda: StoredShard.of("f", 0, MAX_SHARD_BYTES, 8, [1] * (MAX_SHARD_BYTES // CHUNK_BYTES)),
                      id="as many bytes as there can be"),
-        pytest.param(lambda: Blocks.of(BLOCK_BYTES, [1]), id="the smallest blocks"),
-        pytest.param(lambda: Blocks.of(CHUNK_BYTES // 2, [1]), id="the largest blocks"),
+        pytest.param(lambda: BlockChecksums.of(BLOCK_BYTES, [1]), id="the smallest blocks"),
+        pytest.param(lambda: BlockChecksums.of(CHUNK_BYTES // 2, [1]), id="the largest blocks"),
         pytest.param(lambda: ShardNote("r", 0, 0, 1, FILE), id="the first of all notes"),
         pytest.param(lambda: ShardNote("r" * 253, MAX_COUNT, MAX_COUNT, MAX_WORLD, FILE, 0.5), id="the last of all"),
         pytest.param(lambda: ShardNote("r", 0, 0, 8, replace(FILE, rank=7)), id="the last rank of its world"),
@@ -238,16 +240,16 @@ def test_what_would_not_be_read_again_cannot_be_made(made):
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(lambda: Blocks.of(BLOCK_BYTES // 2, [1]), id="blocks too small"),
-        pytest.param(lambda: Blocks.of(CHUNK_BYTES, [1]), id="blocks that are chunks"),
-        pytest.param(lambda: Blocks.of(3 * BLOCK_BYTES, [1]), id="blocks of which chunks are not made"),
-        pytest.param(lambda: Blocks(BLOCK_BYTES, b"1234567"), id="a part of a sum"),
-        pytest.param(lambda: replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(19))), id="a block too few"),
-        pytest.param(lambda: replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(21))), id="a block too many"),
+        pytest.param(lambda: BlockChecksums.of(BLOCK_BYTES // 2, [1]), id="blocks too small"),
+        pytest.param(lambda: BlockChecksums.of(CHUNK_BYTES, [1]), id="blocks that are chunks"),
+        pytest.param(lambda: BlockChecksums.of(3 * BLOCK_BYTES, [1]), id="blocks of which chunks are not made"),
+        pytest.param(lambda: BlockChecksums(BLOCK_BYTES, b"1234567"), id="a part of a sum"),
+        pytest.param(lambda: replace(note(), blocks=BlockChecksums.of(BLOCK_BYTES, range(19))), id="a block too few"),
+        pytest.param(lambda: replace(note(), blocks=BlockChecksums.of(BLOCK_BYTES, range(21))), id="a block too many"),
     ],
 )
 def test_sums_of_blocks_are_those_of_all_blocks_of_the_shard(made):
-    assert replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(20))).blocks.sums == tuple(range(20))
+    assert replace(note(), blocks=BlockChecksums.of(BLOCK_BYTES, range(20))).blocks.sums == tuple(range(20))
     with pytest.raises(BadCheckpoint):
         made()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.manifest import All, Both, Every, Latest, rule, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import All, Both, Every, Latest, retention_rule, steps_to_remove
 
 counts = st.integers(1, 5)
 rules = st.one_of(
@@ -47,10 +47,12 @@ def test_what_a_rule_gives_up(there, keep, goes):
     ],
 )
 def test_the_rule_of_a_frame(keep, every, expected):
-    assert rule(keep, every) == expected
+    assert retention_rule(keep, every) == expected
 
 
-@pytest.mark.parametrize("made", [lambda: Latest(0), lambda: Every(0), lambda: Latest(-1), lambda: rule(-1, 5)])
+@pytest.mark.parametrize(
+    "made", [lambda: Latest(0), lambda: Every(0), lambda: Latest(-1), lambda: retention_rule(-1, 5)]
+)
 def test_a_rule_that_keeps_nothing_cannot_be_made(made):
     with pytest.raises(ValueError, match="at least 1"):
         made()

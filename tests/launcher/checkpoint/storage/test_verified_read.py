@@ -14,7 +14,7 @@ from tests.launcher.checkpoint.storage.world import save, save_all
 from turnout.launcher.checkpoint.format.manifest import write_note
 from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, blocks_of, load, note_of
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, block_checksums_of, load, note_of
 from turnout.launcher.errors import BadCheckpoint
 
 SHARD_BYTES = 3 * CHUNK_BYTES + 1_000
@@ -125,7 +125,7 @@ def path_of(store, name):
 
 def test_a_note_has_the_sums_of_what_the_file_holds(store):
     shard = save_all(store, 10, world=1, size_bytes=LARGE_BYTES).shards[0]
-    blocks = blocks_of(store, 10, shard)
+    blocks = block_checksums_of(store, 10, shard)
     assert blocks.block_bytes == BLOCK_BYTES
     assert list(blocks.sums) == sums_of(memoryview(path_of(store, shard.file).read_bytes()), BLOCK_BYTES)
 
@@ -149,9 +149,9 @@ def of_before_there_were_any(store):
 )
 def test_what_is_not_the_note_of_the_committed_shard_has_no_say(store, harm):
     shard = save_all(store, 10, world=1).shards[0]
-    assert blocks_of(store, 10, shard) is not None
+    assert block_checksums_of(store, 10, shard) is not None
     harm(store)
-    assert blocks_of(store, 10, shard) is None
+    assert block_checksums_of(store, 10, shard) is None
 
 
 def test_a_note_with_any_wrong_byte_has_no_say(store):
@@ -159,14 +159,14 @@ def test_a_note_with_any_wrong_byte_has_no_say(store):
     content = path.read_bytes()
     for at, byte in enumerate(content):
         path.write_bytes(content[:at] + bytes([byte ^ 1 << at % 8]) + content[at + 1 :])
-        assert blocks_of(store, 10, shard) is None, at
+        assert block_checksums_of(store, 10, shard) is None, at
 
 
 @pytest.mark.parametrize("left_bytes", [0, 4_095, CHUNK_BYTES, CHUNK_BYTES + 1, LARGE_BYTES])
 def test_a_file_that_gets_shorter_while_it_is_read_is_told(store, left_bytes):
     manifest = save_all(store, 10, world=1, size_bytes=LARGE_BYTES)
     shard = manifest.shards[0]
-    blocks, path = blocks_of(store, 10, shard), path_of(store, shard.file)
+    blocks, path = block_checksums_of(store, 10, shard), path_of(store, shard.file)
     with store.opened(10, shard.file) as file:
         verified = VerifiedReader(file, blocks.sums, "a shard", blocks.block_bytes)
         os.truncate(path, left_bytes)
