@@ -86,7 +86,7 @@ class PreprocessRun:
 class Totals(msgspec.Struct, frozen=True):
     """The counts of a finished run."""
 
-    documents: int  # documents in the datasets
+    documents: int  # documents in at least one of the datasets; a document without tokens is in none
     tokens: int  # tokens of all keys together
     # The number of documents that were left out, by the value of a FaultReason; `faults` in the record of a run.
     left_out: dict[str, int] = msgspec.field(name="faults")
@@ -315,7 +315,7 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
         for key, name in enumerate(settings.keys)
     ]
     totals = Totals(
-        documents=sum(record.documents for _, record in complete_shards),
+        documents=sum(record.written_documents for _, record in complete_shards),
         tokens=sum(totals.tokens for _, record in complete_shards for totals in record.keys),
         left_out=fault_counts(shards),
     )

@@ -154,11 +154,14 @@ class _HuggingFace:
     """The tokenizers library of Hugging Face."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        """Build the tokenizer without truncation and padding."""
+        """Build the tokenizer without truncation and padding. Raises BadOption if the library refuses the vocabulary."""
         os.environ.setdefault(_THREADS, "false")  # a worker is one process of several
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_buffer(settings.content)
+        try:
+            self._tokenizer = Tokenizer.from_buffer(settings.content)
+        except Exception as error:  # the library raises Exception itself
+            raise BadOption(f"Hugging Face tokenizers cannot read this vocabulary: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._may_cut = is_splittable(settings)

@@ -136,6 +136,22 @@ LONG = " ".join(corpus.texts(80, seed=3))
 
 
 @pytest.mark.parametrize("append_eod", [pytest.param(True, id="with its end"), pytest.param(False, id="without")])
+def test_only_documents_of_the_dataset_are_counted(append_eod, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpus.lines(["the fox", "", "a dog", ""]))
+    of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=10**6, append_eod=append_eod)
+    assert corpus.run(of).documents == check(f"{of.output_prefix}_text_document").documents == 2
+
+
+def test_a_document_counts_if_one_key_has_a_token(tmp_path):
+    documents = [("the fox", "a"), ("", "b"), ("a dog", ""), ("", "")]
+    raw = b"".join(json.dumps({"text": text, "title": title}).encode() + b"\n" for text, title in documents)
+    (tmp_path / "a.jsonl").write_bytes(raw)
+    of = corpus.options(tmp_path, "a.jsonl", keys=("text", "title"))
+    assert corpus.run(of).documents == 3
+    assert [check(f"{of.output_prefix}_{key}_document").documents for key in of.keys] == [2, 2]
+
+
+@pytest.mark.parametrize("append_eod", [pytest.param(True, id="with its end"), pytest.param(False, id="without")])
 def test_a_document_in_parts_is_one_document(append_eod, tmp_path):
     documents = [*DOCUMENTS[:5], LONG, *DOCUMENTS[5:9], LONG[::-1], LONG]
     (tmp_path / "a.jsonl").write_bytes(corpus.lines(documents))

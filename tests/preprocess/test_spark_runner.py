@@ -254,7 +254,7 @@ def test_a_task_that_spark_gives_up_is_reported_with_its_cause(folder, message, 
 
 
 def record(index, documents=1):
-    return ShardRecord(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
+    return ShardRecord(index, (), documents, documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
 
 
 def chunk(index):

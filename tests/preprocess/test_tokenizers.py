@@ -123,6 +123,14 @@ def test_a_wrong_vocabulary_is_named(kind, changes, message, files):
         loaded(files, kind, **changes)
 
 
+def test_bytes_that_are_no_vocabulary_are_a_wrong_option():
+    settings = EncoderSettings(Vocabulary.TOKENIZER_JSON, b"{}", SIZE)
+    with pytest.raises(BadOption, match="tokenizers cannot read this vocabulary"):
+        encoder(settings)
+    with pytest.raises(BadOption, match="tokenizers cannot read this vocabulary"):
+        choose_engine(settings, [])
+
+
 def test_bytes_are_tokens_of_the_char_level_tokenizer(files):
     (ids,) = encoder(loaded(files, TokenizerType.CHAR_LEVEL)).encode(["aß\0"])
     assert ids.tolist() == [97, 195, 159, 0]
