@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations, product
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -174,20 +174,31 @@ def place_mesh(
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
-    room: pods that each host id has room for, as for plan(). request: its layers come from another placement term and
-    are kept. ranks_per_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If
-    one host holds all pods, or not all pods find room, that placement or refusal is the result.
+    That is true if the ranks are assigned by cheapest_order(): the slots of the result are in the order of the ring.
+    room: pods that each host id has room for, as for plan(). request: without layers, because a gang with runs of ranks
+    has no mesh; its multiple is kept. mesh: is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one
+    pod. One candidate is the placement that the gang would get without a mesh. If one host holds all pods, or not all
+    pods find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, request)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:
         return plain  # one host holds all, or not all find room
     prices: dict[Placement, Price] = {}
     for multiple, layers in _layout_requests(mesh, ranks_per_pod, request.pods, int(room.max(initial=0)), fabric.tiers):
-        layout_request = replace(request, multiple=max(multiple, request.multiple), layers=layers or request.layers)
+        layout_request = replace(request, multiple=lcm(multiple, request.multiple), layers=layers)
         for placement in placements_in_layers(fabric, room, replace(layout_request, min_pods=layout_request.pods)):
-            if placement.pods == request.pods and placement not in prices:
+            is_usable = placement.pods == request.pods and _keeps_multiple(placement, request.multiple)
+            if is_usable and placement not in prices:
                 prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_per_pod)[0]
     return min(prices, key=lambda each: prices[each]) if prices else plain
+
+
+def _keeps_multiple(placement: Placement, multiple: int) -> bool:
+    """Return True if each host has a multiple of pods, or all but the one with the remainder of all pods.
+
+    A layout whose runs are no whole multiples may give a placement that does not keep it.
+    """
+    return sum(pods % multiple != 0 for _, pods in placement.slots) <= (placement.pods % multiple != 0)
 
 
 def hosts_of(placement: Placement) -> list[int]:
