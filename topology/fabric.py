@@ -173,7 +173,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     """Return the switches of a map as a tree of their paths, whose root is the empty path.
 
     Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
-    If there is no such fault and the switches make no tree, this is the fault.
+    If there is no such fault and the switches do not form a tree, this is the fault.
     """
     import networkx as nx  # its import takes a tenth of a second, which programs without a map need not spend
 
@@ -184,7 +184,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     for entry in entries:
         lines.setdefault(entry.host, []).append(entry.line)
         if not entry.path or "" in entry.path:
-            faults.append(MapFault(entry.line, f"host {entry.host} hangs from no switch"))
+            faults.append(MapFault(entry.line, f"host {entry.host} has no switch above it"))
             continue
         for depth in range(len(entry.path), 0, -1):
             path = entry.path[:depth]
@@ -200,7 +200,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     if faults:
         raise BadFabric(sorted(faults, key=lambda fault: (fault.line, fault.text)))
     if not nx.is_arborescence(tree):
-        raise BadFabric([MapFault(0, "the switches make no tree")])
+        raise BadFabric([MapFault(0, "the switches do not form a tree")])
     return tree
 
 

@@ -154,7 +154,7 @@ class _HuggingFace:
     """The tokenizers library of Hugging Face."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        """Build the tokenizer without truncation and padding. Raises BadOption if the library refuses the vocabulary."""
+        """Build the tokenizer without truncation and padding. Raises BadOption if the library refuses it."""
         os.environ.setdefault(_THREADS, "false")  # a worker is one process of several
         from tokenizers import Tokenizer
 
