@@ -82,19 +82,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"kinds of jobs to control, separated by commas: {', '.join(sorted(KINDS))}",
     )
     parser.add_argument("--namespace", default=default.namespace, help="watch only this namespace (default: all)")
-    parser.add_argument(
-        "--gang",
-        default=default.gang,
-        help="create PodGroups for this scheduler: none, volcano, scheduler-plugins (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--scheduler", default=default.scheduler, help="schedulerName of pods of a gang (default: that of --gang)"
-    )
-    parser.add_argument(
-        "--gate-pods",
-        action="store_true",
-        help="add our scheduling gate to pods of gangs with accelerators; needs turnout-nominator with --gates",
-    )
+    _add_pod_arguments(parser, default)
     parser.add_argument(
         "--lease", default=default.lease, metavar="NAMESPACE/NAME", help="namespace/name of the Lease (%(default)s)"
     )
@@ -111,14 +99,31 @@ def parser() -> argparse.ArgumentParser:
         help="where probes and metrics are served (%(default)s)",
     )
     parser.add_argument("--qps", type=float, default=default.qps, help="limit of API calls per second; 0: no limit")
+    add_log_and_docs_flags(parser)
+    return parser
+
+
+def _add_pod_arguments(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """Add the options that decide how pods and PodGroups are created. default: the settings without options."""
+    parser.add_argument(
+        "--gang",
+        default=default.gang,
+        help="create PodGroups for this scheduler: none, volcano, scheduler-plugins (%(default)s)",
+    )
+    parser.add_argument(
+        "--scheduler", default=default.scheduler, help="scheduler of the pods of a gang (default: that of --gang)"
+    )
+    parser.add_argument(
+        "--gate-pods",
+        action="store_true",
+        help="add our scheduling gate to pods of gangs with accelerators; needs turnout-nominator with --gates",
+    )
     parser.add_argument(
         "--master-image",
         default="",
         metavar="IMAGE",
         help="image of an ElasticJob's master if the job names none (default: the workers' image)",
     )
-    add_log_and_docs_flags(parser)
-    return parser
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from turnout.preprocess.model import (
 )
 from turnout.preprocess.options import OnError
 from turnout.preprocess.sequences import Sequences, assemble
-from turnout.preprocess.tokenizers.encoders import Encoder, encoder
+from turnout.preprocess.tokenizers.encoders import Encoder, get_encoder
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -96,7 +96,7 @@ def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
     Of the file with rejected lines only the existence is checked. After a power cut the files may be incomplete
     although the record exists. Raises OSError if storage fails.
     """
-    itemsize = dtype_for(settings.tokenizer.size).itemsize
+    itemsize = dtype_for(settings.tokenizer.vocabulary_size).itemsize
     for key_index, totals in enumerate(record.keys):
         path, size = (
             tokens_path(settings.folder, record.index, key_index),
@@ -167,9 +167,9 @@ class _Shard:
     def __init__(self, settings: ShardSettings, chunk: TextChunk) -> None:
         """Load the tokenizer; nothing is read or written yet."""
         self._settings, self._chunk = settings, chunk
-        self._encoder: Encoder = encoder(settings.tokenizer)
+        self._encoder: Encoder = get_encoder(settings.tokenizer)
         self._reader = LineReader(settings.keys, settings.max_document_bytes)
-        self._dtype = dtype_for(settings.tokenizer.size)
+        self._dtype = dtype_for(settings.tokenizer.vocabulary_size)
         self._digests: list[str] = []
         self._documents = self._written_documents = self._text_bytes = 0
         self._fault_counts: Counter[str] = Counter()
@@ -279,7 +279,7 @@ class _Shard:
         """
         if self._settings.ftfy:
             texts = clean.repair(texts)
-        sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.size, self._dtype, eod)
+        sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.vocabulary_size, self._dtype, eod)
         # The encoder has stored the UTF-8 of each text in its string, so encoding it again only copies it.
         self._text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         output.append(sequences.tokens, sequences.lengths)

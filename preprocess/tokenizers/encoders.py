@@ -46,11 +46,12 @@ class Encoder(Protocol):
 
 
 @lru_cache(maxsize=2)
-def encoder(settings: EncoderSettings) -> Encoder:
+def get_encoder(settings: EncoderSettings) -> Encoder:
     """Return the encoder for these settings.
 
     The two encoders that were used last are kept in this process, and equal settings get the same encoder. Raises
-    BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
+    BadOption if gigatoken or Hugging Face tokenizers refuses the vocabulary, or if a .tiktoken file is malformed;
+    ModuleNotFoundError if the library is not installed.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return _Utf8Bytes()
@@ -62,11 +63,10 @@ def encoder(settings: EncoderSettings) -> Encoder:
 
 
 @contextmanager
-def on_all_cores() -> Iterator[None]:
-    """Let the reference library use threads while the block runs, by its environment variable, which is restored
-    afterwards.
+def tokenizer_threads() -> Iterator[None]:
+    """Let Hugging Face tokenizers use threads in this process while the block runs (TOKENIZERS_PARALLELISM).
 
-    Use it before the workers of the run start.
+    No effect on tiktoken. Use it before the workers start, because they inherit the variable.
     """
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "true"
