@@ -63,7 +63,7 @@ def count_names(word: str) -> int:
     Raises BadRange if the word is malformed, or if its names are too long.
     """
     if len(_GROUP.sub("0", word)) > MAX_NAME:
-        raise BadRange(f"{quote_text(word)} stands for names longer than {MAX_NAME} characters")
+        raise BadRange(f"{quote_text(word)} expands to names longer than {MAX_NAME} characters")
     total = 1
     for group in _GROUP.findall(word):
         total *= sum(last - first + 1 for first, last, _ in _spans(word, group))

@@ -50,8 +50,7 @@ def get_encoder(settings: EncoderSettings) -> Encoder:
     """Return the encoder for these settings.
 
     The two encoders that were used last are kept in this process, and equal settings get the same encoder. Raises
-    BadOption if gigatoken or Hugging Face tokenizers refuses the vocabulary, or if a .tiktoken file is malformed;
-    ModuleNotFoundError if the library is not installed.
+    BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return _Utf8Bytes()
@@ -187,17 +186,21 @@ class _Tiktoken:
     """The tiktoken library."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        """Build the tokenizer."""
+        """Build the tokenizer. Raises BadOption if the vocabulary is malformed, or if the library refuses it."""
         import tiktoken
 
         assert settings.pattern is not None
         assert settings.eod is not None
-        self._encoding = tiktoken.Encoding(
-            "vocabulary",
-            pat_str=TIKTOKEN_PATTERNS[settings.pattern],
-            mergeable_ranks=tiktoken_ranks("the vocabulary", settings.content),
-            special_tokens={str(settings.eod_text): settings.eod},
-        )
+        ranks = tiktoken_ranks("the vocabulary", settings.content)
+        try:
+            self._encoding = tiktoken.Encoding(
+                "vocabulary",
+                pat_str=TIKTOKEN_PATTERNS[settings.pattern],
+                mergeable_ranks=ranks,
+                special_tokens={str(settings.eod_text): settings.eod},
+            )
+        except Exception as error:  # such as an OverflowError for a rank of more than 32 bits
+            raise BadOption(f"tiktoken cannot read this vocabulary: {error}") from error
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Return the token ids of each text, as uint32 arrays. A long text is cut into parts first."""

@@ -190,7 +190,7 @@ def _join_mesh(
 ) -> dict[int, int] | None:
     """Return rank -> host for members that join a mesh; None if a rank is outside of the mesh.
 
-    Ranks without a free slot under their leaf are absent.     free: host -> its unused slots. numbers: the ranks to
+    Ranks without a free slot under their leaf are absent. free: host -> its unused slots. numbers: the ranks to
     place. fixed: rank -> host of seated members. pulls: the traffic between the pods of the mesh.
     """
     if any(rank >= len(pulls) for rank in (*numbers, *fixed)):

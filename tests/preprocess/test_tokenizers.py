@@ -123,11 +123,21 @@ def test_a_wrong_vocabulary_is_named(kind, changes, message, files):
         loaded(files, kind, **changes)
 
 
-def test_bytes_that_are_no_vocabulary_are_a_wrong_option():
-    settings = EncoderSettings(Vocabulary.TOKENIZER_JSON, b"{}", SIZE)
-    with pytest.raises(BadOption, match="tokenizers cannot read this vocabulary"):
+@pytest.mark.parametrize(
+    ("settings", "library"),
+    [
+        pytest.param(EncoderSettings(Vocabulary.TOKENIZER_JSON, b"{}", SIZE), "Hugging Face tokenizers", id="no model"),
+        pytest.param(
+            EncoderSettings(Vocabulary.TIKTOKEN, BYTE_RANKS + b"dGg= %d\n" % 2**32, 2**32 + 2, eod=0, pattern="gpt2"),
+            "tiktoken",
+            id="a rank of more than 32 bits",
+        ),
+    ],
+)
+def test_a_vocabulary_that_its_library_refuses_is_a_wrong_option(settings, library):
+    with pytest.raises(BadOption, match=f"^{library} cannot read this vocabulary"):
         get_encoder(settings)
-    with pytest.raises(BadOption, match="tokenizers cannot read this vocabulary"):
+    with pytest.raises(BadOption, match=f"^{library} cannot read this vocabulary"):
         choose_engine(settings, [])
 
 
