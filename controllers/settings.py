@@ -23,18 +23,18 @@ from turnout.kube.version import add_version
 class Settings:
     """The settings of the job controllers."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
+    kubeconfig: str | None = None  # path of a file; None for the pod's ServiceAccount
+    context: str | None = None  # of the kubeconfig; None for its current context
     lease: str = "turnout-system/turnout-controller"  # namespace/name
-    lease_seconds: int = 15  # 4 to 3600
+    lease_seconds: int = 15  # seconds after which another replica may take the Lease, 4 to 3600
     metrics_bind: str = "127.0.0.1:9094"  # address:port
     kinds: tuple[str, ...] = ()  # to control; none by default, because another controller may control them
     namespace: str = ""  # the only namespace that is watched, "" for all
     gang: str = GangDialect.NONE.value  # the dialect of PodGroups
-    scheduler: str = ""  # of pods of a gang
+    scheduler: str = ""  # name of the scheduler of pods of a gang, "" for that of the dialect
     gate_pods: bool = False  # pods of a gang wait behind our scheduling gate
     qps: float = 0.0  # API calls a second, 0 for no limit
-    master_image: str = ""  # of an ElasticJob's master
+    master_image: str = ""  # image of an ElasticJob's master if the job names none, "" for the workers' image
     docs_base_url: str = ""  # of the docs site, "" without one
     log_level: str = "info"
 
