@@ -1,4 +1,4 @@
-"""Run the job controllers as a program: they always watch, and write only while this process leads (holds the Lease)."""
+"""Run the job controllers as a program: they always watch, and write only while this process holds the Lease."""
 
 from __future__ import annotations
 
