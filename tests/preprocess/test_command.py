@@ -106,7 +106,7 @@ def _options(*words: str) -> Options:
         pytest.param({"workers": 0}, "--workers is 0, must be from 1 to 1024", id="no worker"),
         pytest.param({"inputs": ("a.jsonl", "")}, "--input is empty, or has an empty name", id="an empty input"),
         pytest.param({"keys": ("text", "text")}, "each key must occur only once", id="a key twice"),
-        pytest.param({"keys": ("../x",)}, "usable in a file's name", id="a key that leads elsewhere"),
+        pytest.param({"keys": ("../x",)}, "usable in a file name", id="a key that leads elsewhere"),
         pytest.param({"dataset_impl": "cached"}, "TNTIDX", id="the old format"),
         pytest.param({"dataset_impl": "lazy"}, "TNTIDX", id="the other old format"),
         pytest.param(

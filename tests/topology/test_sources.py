@@ -217,8 +217,8 @@ def ring(switches):
         pytest.param(tree(15), [], id="as many tiers as fit"),
         pytest.param(listing(15), [], id="and in a list"),
         pytest.param(listing(16), [(17, "more than 15 tiers")], id="one tier too many in a list"),
-        pytest.param(ring(5), [(2, "cycle: 's0', 's1', 's2', 's3', 's4' stand")], id="a cycle of five, told whole"),
-        pytest.param(ring(6), [(2, "cycle: 's0', 's1', 's2', 's3', 's4', ... stand")], id="of six, the first five"),
+        pytest.param(ring(5), [(2, "cycle: 's0', 's1', 's2', 's3', 's4' are")], id="a cycle of five, told whole"),
+        pytest.param(ring(6), [(2, "cycle: 's0', 's1', 's2', 's3', 's4', ... are")], id="of six, the first five"),
         pytest.param(
             "fabric:\n" + "".join("  " * (at + 1) + f"s{at}:\n" for at in range(17)),
             [(17, "more than 15 tiers")],
@@ -230,7 +230,7 @@ def ring(switches):
             id="a cycle of three",
         ),
         pytest.param("switches:\n  a: {switches: a}", [(2, "cycle: 'a'")], id="a switch under itself"),
-        pytest.param(ring(2), [(2, "cycle: 's0', 's1' stand")], id="two under one another"),
+        pytest.param(ring(2), [(2, "cycle: 's0', 's1' are")], id="two under one another"),
         pytest.param(
             "switches:\n  a: {switches: c}\n  b: {switches: c}\n  c: {hosts: h}",
             [(4, "is under 2 switches: 'a', 'b'")],
