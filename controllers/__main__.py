@@ -1,4 +1,4 @@
-"""Run the job controllers as a program: they watch always, and write while they hold their Lease."""
+"""Run the job controllers as a program: they always watch, and write only while this process holds the Lease."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def serve(settings: Settings) -> None:
     """Watch always, and write while leading, until a signal to end. Raises the errors of `Client.open`."""
     clock, rng = RealClock(), random.Random()
-    kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
+    kinds, gang_settings = by_api(settings.kinds, settings.master_image), settings.gang_settings()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)
     async with await open_ as client:
         backoff = Backoff(first_s=0.05, max_s=60.0)
@@ -59,7 +59,7 @@ async def serve(settings: Settings) -> None:
                 queue.add(key)
 
         cache = ChildCache(changed, kinds)
-        informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
+        informers = ControllerInformers(cache, client, kinds, gang_settings, clock, rng, settings.namespace)
         elector, host = _elector(client, settings, clock, rng), socket.gethostname()
         events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=settings.docs_base_url)
         metrics = Metrics(queue.__len__, settings.kinds, lambda: cache.count_by_phase() if leading else None)
@@ -68,9 +68,9 @@ async def serve(settings: Settings) -> None:
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
         if has_scale_plans := "ElasticJob" in settings.kinds:
             informers.watch_plans(plans)
-        writer = ChildWriter(calls, cache, kinds, setup)
+        writer = ChildWriter(calls, cache, kinds, gang_settings)
         time = SteadyTime(clock, client.server_ahead_s)
-        controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics, time)
+        controller = JobController(cache, queue, writer, kinds, gang_settings, clock, events, metrics, time)
 
         async def term() -> None:
             """Run the controller and report that this process leads."""

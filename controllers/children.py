@@ -61,9 +61,14 @@ def owner_reference(job: ControlledJob) -> dict[str, Any]:
 
 
 def pod_body(
-    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, owned: OwnedObjects, setup: GangSettings
+    kind: ControlledKind,
+    job: ControlledJob,
+    role: Role,
+    replica: Replica,
+    owned: OwnedObjects,
+    gang_settings: GangSettings,
 ) -> Object:
-    """Return the body of one replica's pod, with labels, gang and, if the setup asks for it, our scheduling gate.
+    """Return the body of one replica's pod, with labels, gang and, if the settings ask for it, our scheduling gate.
 
     owned: what the job owns now.
     """
@@ -72,9 +77,9 @@ def pod_body(
     annotations = {**(template.get("annotations") or {}), **kind.pod_annotations(job, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
     spec = {**with_metrics_port(kind.pod_spec(job, role, replica, owned)), "restartPolicy": policy}
-    dialect = GangDialect.NONE if role.outside_gang else setup.dialect
+    dialect = GangDialect.NONE if role.outside_gang else gang_settings.dialect
     if dialect is not GangDialect.NONE:
-        spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
+        spec.setdefault("schedulerName", gang_settings.scheduler or SCHEDULERS[dialect])
     if dialect is GangDialect.VOLCANO:
         annotations |= {_GROUP_ANNOTATION: job.gang.name or job.name, _TASK_ANNOTATION: role.label}
     elif dialect is GangDialect.SCHEDULER_PLUGINS:
@@ -86,7 +91,7 @@ def pod_body(
         "metadata": {**meta, "annotations": annotations} if annotations else meta,
         "spec": spec,
     }
-    return _with_placement_gate(body) if setup.gate_pods else body
+    return _with_placement_gate(body) if gang_settings.gate_pods else body
 
 
 def _with_placement_gate(body: Object) -> Object:
@@ -127,13 +132,13 @@ def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Repl
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def pod_group(job: ControlledJob, setup: GangSettings) -> Object | None:
-    """Return the job's PodGroup in the dialect of the scheduler; None if the setup has no dialect."""
-    if setup.dialect is GangDialect.NONE:
+def pod_group(job: ControlledJob, gang_settings: GangSettings) -> Object | None:
+    """Return the job's PodGroup in the dialect of the scheduler; None without a dialect."""
+    if gang_settings.dialect is GangDialect.NONE:
         return None
     gang = job.gang
     spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or min_resources_of(job)}
-    if setup.dialect is GangDialect.VOLCANO:
+    if gang_settings.dialect is GangDialect.VOLCANO:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
             spec["priorityClassName"] = gang.priority_class
@@ -141,10 +146,10 @@ def pod_group(job: ControlledJob, setup: GangSettings) -> Object | None:
     elif gang.timeout_s is not None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
     meta = meta_of(job, job.name, {})
-    if setup.dialect is GangDialect.VOLCANO:
+    if gang_settings.dialect is GangDialect.VOLCANO:
         meta = meta_of(job, gang.name or job.name, gang.labels)
-        meta |= {"annotations": dict(gang.notes)} if gang.notes else {}
-    return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
+        meta |= {"annotations": dict(gang.annotations)} if gang.annotations else {}
+    return {"apiVersion": POD_GROUPS[gang_settings.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
 def min_resources_of(job: ControlledJob) -> Object:
@@ -314,13 +319,13 @@ def _last_first(child: ChildState) -> tuple[str, int]:
     return child.key.kind, -child.index
 
 
-def waits_for_admission(owned: OwnedObjects, setup: GangSettings) -> bool:
+def waits_for_admission(owned: OwnedObjects, gang_settings: GangSettings) -> bool:
     """Return True if pods must not be created yet: Volcano has not admitted the job's PodGroup, or it does not exist.
 
     Always False with another scheduler. Source: MS-46
     """
     groups = [each for each in owned.others.values() if each.key.kind == "PodGroup"]
-    return setup.dialect is GangDialect.VOLCANO and (
+    return gang_settings.dialect is GangDialect.VOLCANO and (
         not groups or any(each.phase in ("", "Pending") for each in groups)
     )
 
@@ -385,11 +390,11 @@ _PREFIXES = {
 }
 
 
-def path_prefixes(setup: GangSettings) -> Mapping[str, tuple[str, str]]:
-    """Return kind of child -> (path of its API group, its plural). PodGroups are included if the setup creates them."""
-    if setup.dialect not in POD_GROUPS:
+def path_prefixes(gang_settings: GangSettings) -> Mapping[str, tuple[str, str]]:
+    """Return kind of child -> (path of its API group, its plural). PodGroups are included if there is a dialect."""
+    if gang_settings.dialect not in POD_GROUPS:
         return _PREFIXES
-    return {**_PREFIXES, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}
+    return {**_PREFIXES, "PodGroup": (f"/apis/{POD_GROUPS[gang_settings.dialect]}", "podgroups")}
 
 
 def collection_path(prefix: tuple[str, str], namespace: str) -> str:

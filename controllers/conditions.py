@@ -35,7 +35,7 @@ def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
     """
     if kind.phase is not None:
         return kind.phase(status)
-    stored_conditions = valid_conditions(kind.vocabulary.read(status))
+    stored_conditions = valid_conditions(kind.translation.read(status))
     return next((phase for type_, phase in _PHASES.items() if is_true(stored_conditions, type_)), JobPhase.PENDING)
 
 
@@ -56,23 +56,24 @@ def with_condition(
     text: str,
     now_s: float,
     *,
-    why: Reason | None = None,
-    on: bool = True,
+    reason: Reason | None = None,
+    status: bool = True,
 ) -> list[Object]:
     """Return the conditions with one condition added, or updated if its status or reason changes.
 
-    A failed job keeps its conditions unchanged. type_: of the condition. kind: of the job, the first word of the
-    reason. why: the rest of the reason, None for the type. on: status of the condition. now_s: seconds since 1970.
+    A failed job keeps its conditions unchanged. type_: of the condition. kind: of the job. reason: the part of the
+    condition's reason after the kind, such as Failed in PyTorchJobFailed; None for the type. status: of the condition.
+    now_s: seconds since 1970.
     """
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
-    reason, status = f"{kind}{(why or type_).value}", "True" if on else "False"
+    reason_text, status_text = f"{kind}{(reason or type_).value}", "True" if status else "False"
     before = next((each for each in conditions if each.get("type") == type_.value), None)
-    if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
+    if before is not None and (before.get("status"), before.get("reason")) == (status_text, reason_text):
         return list(conditions)
     now = rfc3339(now_s)
-    changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status else now
-    fields = {"type": type_.value, "status": status, "reason": reason, "message": text}
+    changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status_text else now
+    fields = {"type": type_.value, "status": status_text, "reason": reason_text, "message": text}
     condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
     dropped = {type_.value, _EXCLUDES.get(type_.value)}
     others = [_after_end(each, type_) for each in conditions if each.get("type") not in dropped]

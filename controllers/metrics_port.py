@@ -34,9 +34,11 @@ def with_metrics_port(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def metrics_port(container: Object) -> int | None:
-    """Return the fixed port at which a container's launcher serves metrics, 1 to 65535; None without a valid one.
+    """Return the port in --metrics-port of the container's launcher, else in TURNOUT_METRICS_PORT; None if it is
+    missing, no number, or outside 1..65535.
 
-    The command line comes before the environment. Options behind the training script belong to the script.
+    An invalid option hides the variable. Options after the training script, or after --, are ignored. The variable
+    counts also if the command names no launcher, because the image may start it.
     """
     text = next(_option_values(container), None)
     if text is None:

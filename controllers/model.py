@@ -27,7 +27,7 @@ class Reason(Enum):
     TOO_LARGE = "TooLarge"  # its children would be too many bytes together
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
     ADVICE = "Advice"  # the job runs, and may surprise its owner
-    NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
+    NOT_OFFERED = "NoNodeOffers"  # no node offers a device that a role requests
     BACK_OFF = "BackOff"  # a pod that failed several times is recreated after a pause
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
     FAULT = "ControllerFault"  # a fault of ours keeps the job waiting
@@ -111,7 +111,7 @@ class Replica:
     index: int  # 0 to replicas - 1; the replacement of a pod gets the same index
     number: int  # in the pod's name; never used twice if the kind has `unique_pod_names`, else the index
     restarts: int = 0  # restarts of this index so far
-    memory_kills: int = 0  # restarts of this index after an OOM kill
+    oom_kills: int = 0  # restarts of this index after an OOM kill
     avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
@@ -138,7 +138,7 @@ class GangSpec:
     timeout_s: int | None = None  # time for the scheduler to place the gang, None for its default
     name: str = ""  # of the PodGroup, "" for the job's name
     labels: Object = field(default_factory=dict)
-    notes: Object = field(default_factory=dict)  # its annotations
+    annotations: Object = field(default_factory=dict)
     extra_fields: Object = field(default_factory=dict)  # further fields of its spec
 
 
@@ -338,7 +338,7 @@ class StatusContext(NamedTuple):
     now_s: float  # seconds since 1970
 
 
-class StatusVocabulary(NamedTuple):
+class StatusTranslation(NamedTuple):
     """The translation between a kind's own status and the status that `reconcile` uses, its core status.
 
     A core status has conditions, replicaStatuses, startTime and completionTime.
@@ -352,7 +352,7 @@ class StatusVocabulary(NamedTuple):
     )
 
 
-CORE_WORDS = StatusVocabulary()
+NO_TRANSLATION = StatusTranslation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,10 +381,10 @@ class ControlledKind:
     part_while_suspended: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
     # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
     should_recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
-    vocabulary: StatusVocabulary = CORE_WORDS
+    translation: StatusTranslation = NO_TRANSLATION
     creation_warnings: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
     # True for a pod that was created for another mode of the job.
-    is_outdated: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
+    is_of_other_mode: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
     reports_containers: bool = False  # its status has the containers' own statuses
     unique_pod_names: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.

@@ -59,22 +59,24 @@ class _StatusDraft:
     events: list[EventOnJob] = field(default_factory=list)  # to be recorded on the job
     job: ControlledJob | None = None  # None for an object that is refused
 
-    def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
-        """Add or update a condition. on: its status, True or False.
+    def add_condition(self, type_: Reason, text: str, *, reason: Reason | None = None, status: bool = True) -> None:
+        """Add or update a condition. status: of the condition.
 
-        why: the second half of the condition's reason, which is the job's kind and `why`, such as PyTorchJobFailed;
-        None for `type_`.
+        reason: the part of the condition's reason after the kind, such as Failed in PyTorchJobFailed; None for `type_`.
         """
         kind = self.kind.kind
-        self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
+        self.conditions = conditions.with_condition(
+            self.conditions, type_, kind, text, self.now_s, reason=reason, status=status
+        )
 
-    def end(self, condition: PodDerivedCondition, why: Reason | None = None) -> None:
+    def end(self, condition: PodDerivedCondition, reason: Reason | None = None) -> None:
         """Add the condition of the job's end, and the time of the end unless it is stored already.
 
-        why: the second half of the condition's reason, as in `add_condition`; None for the reason of `condition`.
+        reason: the part of the condition's reason after the kind, as in `add_condition`; None for the reason of
+        `condition`.
         """
         self.completion = self.completion or rfc3339(self.now_s)
-        self.add_condition(condition.reason, condition.text, why=why)
+        self.add_condition(condition.reason, condition.text, reason=reason)
 
     def patch(self) -> Object | None:
         """Return a merge patch of the status in the kind's own terms; None if nothing changes."""
@@ -82,14 +84,14 @@ class _StatusDraft:
         if self.replicas or "replicaStatuses" in self.before:
             core_status["replicaStatuses"] = self.replicas
         core_status |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
-        vocabulary = self.kind.vocabulary
-        status = vocabulary.write(core_status, self.job, self.owned, StatusContext(self.raw, self.now_s))
-        status_before = {name: self.raw[name] for name in vocabulary.fields if name in self.raw}
+        translation = self.kind.translation
+        status = translation.write(core_status, self.job, self.owned, StatusContext(self.raw, self.now_s))
+        status_before = {name: self.raw[name] for name in translation.fields if name in self.raw}
         return None if status == status_before else children.merge_patch(status_before, status)
 
 
 def reconcile(
-    kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, setup: GangSettings = NO_GANGS
+    kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, gang_settings: GangSettings = NO_GANGS
 ) -> ReconcileOutcome:
     """Return what has to be written for one job; nothing for a job that is being deleted, or that another controller
     has.
@@ -106,9 +108,9 @@ def reconcile(
     if job.other_controller:
         return NOTHING
     if kind.lifecycle is not None:
-        return NOTHING if owned.pods_unreadable else kind.lifecycle(kind, job, raw, owned, now_s, setup)
+        return NOTHING if owned.pods_unreadable else kind.lifecycle(kind, job, raw, owned, now_s, gang_settings)
     status.job = job
-    return _decide(ReconcileContext(kind, job, owned, setup, now_s), status)
+    return _decide(ReconcileContext(kind, job, owned, gang_settings, now_s), status)
 
 
 def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
@@ -127,7 +129,7 @@ def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome
         return _suspended_outcome(context, status)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
         text = f"{context.kind.kind} {job.name} is resumed."
-        _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
+        _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, value=False)
         status.start = rfc3339(context.now_s)
     if why := _reason_of_reached_limit(job, status):
         return _failed_outcome(status, why)
@@ -176,7 +178,7 @@ def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: 
     Invalid parts of the stored status are left out. raw: the job's object. now_s: seconds since 1970.
     """
     status = as_mapping(raw.get("status"))
-    before = kind.vocabulary.read(status)
+    before = kind.translation.read(status)
     roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
@@ -191,19 +193,19 @@ def _report_refusal(status: _StatusDraft, refused: RefusedJob) -> ReconcileOutco
     An Event states the fault in both cases.
     """
     if not status.conditions:
-        why = refused.reason if refused.reason is Reason.TOO_LARGE else None
-        status.end(PodDerivedCondition(Reason.FAILED, refused.why), why)
+        reason = refused.reason if refused.reason is Reason.TOO_LARGE else None
+        status.end(PodDerivedCondition(Reason.FAILED, refused.why), reason)
     status.events.append(EventOnJob(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
 
-def _add_condition_and_event(status: _StatusDraft, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
-    """Add a condition of type `type_` and an Event. Both get the reason `why` and the same text.
+def _add_condition_and_event(status: _StatusDraft, reason: Reason, text: str, *, type_: Reason, value: bool) -> None:
+    """Add a condition of type `type_` and an Event. Both get the same reason and text.
 
-    on: status of the condition.
+    value: the status of the condition.
     """
-    status.add_condition(type_, text, why=why, on=on)
-    status.events.append(EventOnJob(why, text))
+    status.add_condition(type_, text, reason=reason, status=value)
+    status.events.append(EventOnJob(reason, text))
 
 
 def _clean_up_ended(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> ReconcileOutcome:
@@ -256,9 +258,9 @@ def _suspended_outcome(context: ReconcileContext, status: _StatusDraft) -> Recon
     kind, job, owned = context.kind, context.job, context.owned
     text = f"{job.kind} {job.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
-        status.add_condition(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
+        status.add_condition(Reason.RUNNING, text, reason=Reason.SUSPENDED, status=False)
     if not conditions.is_true(status.conditions, Reason.SUSPENDED):
-        _add_condition_and_event(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
+        _add_condition_and_event(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, value=True)
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (kept_job := kind.part_while_suspended(job)) is None:
@@ -296,10 +298,10 @@ def _outcome_of_roles(
     """
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
     requeue_s = soonest(decisions.values(), *left_s, *context.create_budget.requeue_s())
-    restarted = any(decision.restarted for decision in decisions.values())
+    recreates_failed_pods = any(decision.recreates_failed_pods for decision in decisions.values())
     restarts = tuple(reason for decision in decisions.values() for reason in decision.restarts)
     outcome = _outcome(status, all_writes)
-    return replace(outcome, requeue_s=requeue_s, status_first=restarted, restarts=restarts)
+    return replace(outcome, requeue_s=requeue_s, status_first=recreates_failed_pods, restarts=restarts)
 
 
 def _failed_too_often(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects) -> bool:
@@ -350,13 +352,15 @@ def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> Reconci
     included.
     """
     job, owned = context.job, context.owned
-    group = children.pod_group(job, context.setup)
+    group = children.pod_group(job, context.gang_settings)
     other_children = [*([] if group is None else [group]), *context.kind.other_children(job, owned)]
     writes = [*children.other_writes(other_children, owned, context.create_budget)]
     decisions = _decide_roles(context, status)
     for role in job.roles:
         _note_role(context, status, role, decisions[role.name])
-    failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
+    failures = [
+        decision.failure for decision in decisions.values() if decision.failure and not decision.recreates_failed_pods
+    ]
     counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
     pod_conditions = (
@@ -379,7 +383,7 @@ def _limits_left_s(job: ControlledJob, status: _StatusDraft) -> list[float]:
 
 def _note_role(context: ReconcileContext, status: _StatusDraft, role: Role, decision: RoleDecision) -> None:
     """Store a role's part of the status, and add the condition Restarting if failed pods of the role are recreated."""
-    if decision.restarted:
+    if decision.recreates_failed_pods:
         status.add_condition(
             Reason.RESTARTING, f"job {context.job.name} is restarting because {role.name} replica(s) failed."
         )

@@ -1,10 +1,10 @@
 """Decide on the pods of one role: which are created, deleted and recreated, at once or after a back-off.
 
 Restarts, numbers and back-offs are kept in the role's part of the job's status, so another controller continues with
-them, and a controller that ends between counting a pod and deleting it counts it once. Numbers are given upwards and
-never twice, as in DLRover. The back-off is the kubelet's for containers: at once the first times, then after a pause
-that doubles. An owner who changes these fields only changes when the pods of that job are recreated. Source: DL-15,
-DL-94, MS-36
+them: if a controller ends after counting a failed pod and before deleting it, the next controller does not count it
+again. Numbers are given upwards and never twice, as in DLRover. The back-off is the kubelet's for containers: at once
+the first times, then after a pause that doubles. An owner who changes these fields only changes when the pods of that
+job are recreated. Source: DL-15, DL-94, MS-36
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RoleDecision:
 
     writes: Sequence[Write]
     counts: Counts
-    restarted: bool  # failed pods are recreated
+    recreates_failed_pods: bool
     failure: str  # why the job fails by these pods, "" if it does not
     status_fields: Object  # fields of the role's part of the status, for later decisions
     requeue_s: float | None = None  # until the first index in a back-off may have a pod; None without a back-off
@@ -68,7 +68,7 @@ class ReconcileContext:
     kind: ControlledKind
     job: ControlledJob
     owned: OwnedObjects
-    setup: GangSettings
+    gang_settings: GangSettings
     now_s: float
     create_budget: CreateBudget = field(default_factory=CreateBudget)  # the children that may still be created
 
@@ -77,10 +77,10 @@ class _RolePods(NamedTuple):
     """The pods of one role, by index."""
 
     all: list[PodState]
-    outdated: list[PodState]  # created for another mode of the job
+    of_other_mode: list[PodState]  # created for another mode of the job
     # Terminating pods of a numbered kind: each has its successor already, and was counted if we deleted it.
     replaced: list[PodState]
-    failed: list[PodState]  # neither outdated nor replaced
+    failed: list[PodState]  # neither of another mode nor replaced
 
 
 def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDecision:
@@ -96,7 +96,7 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
     history = history.with_counted(recreated)
     back_off = BackOff.read(before, context.now_s).with_failures(new_failures)
     pods_to_delete = [
-        pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.outdated) if not pod.deleting
+        pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.of_other_mode) if not pod.deleting
     ]
     waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.owned.jumped_s else 0.0)
     creations, history = _creations(context, role, history, pods, waiting_s)
@@ -116,10 +116,12 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
 def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
-    outdated = [pod for pod in role_pods if context.kind.is_outdated(context.job, pod)]
+    of_other_mode = [pod for pod in role_pods if context.kind.is_of_other_mode(context.job, pod)]
     replaced = [pod for pod in role_pods if context.kind.unique_pod_names and pod.deleting]
-    failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
-    return _RolePods(role_pods, outdated, replaced, failed)
+    failed = [
+        pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in of_other_mode and pod not in replaced
+    ]
+    return _RolePods(role_pods, of_other_mode, replaced, failed)
 
 
 def _creations(
@@ -131,7 +133,7 @@ def _creations(
     waiting_s: index -> seconds that it still waits.
     """
     creations: list[Write] = []
-    waits_for_admission = not role.outside_gang and children.waits_for_admission(context.owned, context.setup)
+    waits_for_admission = not role.outside_gang and children.waits_for_admission(context.owned, context.gang_settings)
     if waits_for_admission or role.name in context.kind.postponed_roles(context.job, context.owned):
         return creations, history
     for index in children.missing_indices(role, (pod for pod in pods.all if pod not in pods.replaced)):
@@ -140,7 +142,9 @@ def _creations(
         if context.create_budget.must_stop():
             break
         replica, history = history.give_number(index)
-        build_pod = partial(children.pod_body, context.kind, context.job, role, replica, context.owned, context.setup)
+        build_pod = partial(
+            children.pod_body, context.kind, context.job, role, replica, context.owned, context.gang_settings
+        )
         creations.append(context.create_budget.create(build_pod))
     return creations, history
 
@@ -248,7 +252,7 @@ class RoleHistory:
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next_number: int  # the first number that was never given
     faulty_node_exit_code: int | None = None  # as in ControlledKind
-    memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts after an OOM kill, by index
+    oom_kills: Mapping[int, int] = field(default_factory=dict)  # restarts after an OOM kill, by index
     faulty_nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
     first_unrecorded: int = 0  # `nextNumber` of the stored status: lower numbers were used before
     used_numbers: frozenset[int] = frozenset()  # of pods that exist or are created
@@ -311,7 +315,7 @@ class RoleHistory:
         new_failures = self.uncounted(pods)
         for pod in new_failures if self.role.max_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
-        killed, nodes = dict(self.memory_kills), list(self.faulty_nodes)
+        killed, nodes = dict(self.oom_kills), list(self.faulty_nodes)
         for pod in new_failures if self.faulty_node_exit_code is not None else ():
             if pod.reason == _OUT_OF_MEMORY:
                 killed[pod.index] = killed.get(pod.index, 0) + 1
@@ -319,7 +323,7 @@ class RoleHistory:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MAX_FAULTY_NODES:]
         uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(new_failures)
-        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=killed, faulty_nodes=tuple(nodes))
+        return replace(self, total=total, uids=uids, by_index=by_index, oom_kills=killed, faulty_nodes=tuple(nodes))
 
     def give_number(self, index: int) -> tuple[Replica, RoleHistory]:
         """Return the replica that fills an index, and the history with the replica's number marked as used.
@@ -328,7 +332,7 @@ class RoleHistory:
         an index has the index as its number, also when it is created late (a quota may have refused it) and higher
         numbers are used already; each later pod gets a number that no pod has had.
         """
-        counts = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
+        counts = self.by_index.get(index, 0), self.oom_kills.get(index, 0), self.faulty_nodes
         if not self.unique_pod_names:
             return Replica(index, index, *counts), self
         first = index >= self.first_unrecorded and index not in self.used_numbers
@@ -343,7 +347,7 @@ class RoleHistory:
         Empty ones are left out.
         """
         fields: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
-        for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.memory_kills)):
+        for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.oom_kills)):
             if counts:
                 fields[name] = {str(index): count for index, count in sorted(counts.items())}
         if self.faulty_nodes:

@@ -101,7 +101,9 @@ def _read_workers(spec: ObjectPart) -> tuple[int, str]:
         raise BadJob(f"{worker.at('replicas')} is missing")
     if (count := worker.count("replicas", 0)) > MAX_REPLICAS:
         raise BadJob(f"{worker.at('replicas')} is {count}: at most {MAX_REPLICAS} are made")
-    return count, "; what each of them gets is its template's" if worker.value.get("resource") else ""
+    return count, "; the resources of the plan are ignored, the pod template decides" if worker.value.get(
+        "resource"
+    ) else ""
 
 
 def _ended_status(phase: str, text: str, now_s: float) -> dict[str, Any]:

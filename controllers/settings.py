@@ -23,18 +23,18 @@ from turnout.kube.version import add_version
 class Settings:
     """The settings of the job controllers."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
+    kubeconfig: str | None = None  # path of a file; None for the pod's ServiceAccount
+    context: str | None = None  # of the kubeconfig; None for its current context
     lease: str = "turnout-system/turnout-controller"  # namespace/name
-    lease_seconds: int = 15  # 4 to 3600
+    lease_seconds: int = 15  # seconds after which another replica may take the Lease, 4 to 3600
     metrics_bind: str = "127.0.0.1:9094"  # address:port
-    kinds: tuple[str, ...] = ()  # that are controlled; none by default, since another controller may control them
-    namespace: str = ""  # the only one that is watched, "" for all
+    kinds: tuple[str, ...] = ()  # to control; none by default, because another controller may control them
+    namespace: str = ""  # the only namespace that is watched, "" for all
     gang: str = GangDialect.NONE.value  # the dialect of PodGroups
-    scheduler: str = ""  # of pods of a gang
+    scheduler: str = ""  # name of the scheduler of pods of a gang, "" for that of the dialect
     gate_pods: bool = False  # pods of a gang wait behind our scheduling gate
-    qps: float = 0.0  # calls a second, 0 for no bound
-    master_image: str = ""  # of an ElasticJob's master
+    qps: float = 0.0  # API calls a second, 0 for no limit
+    master_image: str = ""  # image of an ElasticJob's master if the job names none, "" for the workers' image
     docs_base_url: str = ""  # of the docs site, "" without one
     log_level: str = "info"
 
@@ -45,15 +45,16 @@ class Settings:
         if unknown := sorted(set(self.kinds) - KINDS.keys()):
             raise BadSetting(f"--kinds {','.join(unknown)}: one of {', '.join(sorted(KINDS))} is needed")
         if not self.kinds:
-            raise BadSetting(f"--kinds is missing: of {', '.join(sorted(KINDS))}, those that no other controller has")
+            known = ", ".join(sorted(KINDS))
+            raise BadSetting(f"--kinds is missing: name one or more of {known} that no other controller controls")
         if self.gang not in {each.value for each in GangDialect}:
             raise BadSetting(f"--gang {self.gang}: one of {', '.join(each.value for each in GangDialect)} is needed")
         if not 4 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds {self.lease_seconds}: 4 to 3600 are needed")
         if self.qps < 0:
-            raise BadSetting(f"--qps {self.qps:g}: 0 for no bound, or more")
+            raise BadSetting(f"--qps {self.qps:g}: must be 0 (no limit) or more")
 
-    def setup(self) -> GangSettings:
+    def gang_settings(self) -> GangSettings:
         """Return the settings on which decisions depend."""
         return GangSettings(GangDialect(self.gang), self.scheduler, self.gate_pods)
 
@@ -71,29 +72,58 @@ def parser() -> argparse.ArgumentParser:
     default = Settings(kinds=tuple(KINDS))
     parser = argparse.ArgumentParser(prog="turnout-controller", description="Run jobs of the kinds that are named.")
     add_version(parser)
-    parser.add_argument("--kubeconfig", help="its file; the pod's own account without it")
-    parser.add_argument("--context", help="of the kubeconfig")
-    parser.add_argument("--kinds", type=_names, default=(), metavar="KIND,…", help=f"of {', '.join(sorted(KINDS))}")
-    parser.add_argument("--namespace", default=default.namespace, help="watch this one only (all)")
-    parser.add_argument("--gang", default=default.gang, help="whose PodGroups: none, volcano, scheduler-plugins")
-    parser.add_argument("--scheduler", default=default.scheduler, help="of the pods of a gang (its dialect's own)")
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: the pod's ServiceAccount)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
+    parser.add_argument(
+        "--kinds",
+        type=_names,
+        default=(),
+        metavar="KIND,…",
+        help=f"kinds of jobs to control, separated by commas: {', '.join(sorted(KINDS))}",
+    )
+    parser.add_argument("--namespace", default=default.namespace, help="watch only this namespace (default: all)")
+    _add_pod_arguments(parser, default)
+    parser.add_argument(
+        "--lease", default=default.lease, metavar="NAMESPACE/NAME", help="namespace/name of the Lease (%(default)s)"
+    )
+    parser.add_argument(
+        "--lease-seconds",
+        type=int,
+        default=default.lease_seconds,
+        help="seconds after which another replica may take a Lease that is not renewed, at least 4 (%(default)s)",
+    )
+    parser.add_argument(
+        "--metrics-bind",
+        default=default.metrics_bind,
+        metavar="HOST:PORT",
+        help="where probes and metrics are served (%(default)s)",
+    )
+    parser.add_argument("--qps", type=float, default=default.qps, help="limit of API calls per second; 0: no limit")
+    add_log_and_docs_flags(parser)
+    return parser
+
+
+def _add_pod_arguments(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """Add the options that decide how pods and PodGroups are created. default: the settings without options."""
+    parser.add_argument(
+        "--gang",
+        default=default.gang,
+        help="create PodGroups for this scheduler: none, volcano, scheduler-plugins (%(default)s)",
+    )
+    parser.add_argument(
+        "--scheduler", default=default.scheduler, help="scheduler of the pods of a gang (default: that of --gang)"
+    )
     parser.add_argument(
         "--gate-pods",
         action="store_true",
-        help="pods of gangs with accelerators wait behind our gate: only where turnout-nominator runs with --gates",
+        help="add our scheduling gate to pods of gangs with accelerators; needs turnout-nominator with --gates",
     )
-    parser.add_argument("--lease", default=default.lease, metavar="NAMESPACE/NAME", help="(%(default)s)")
-    parser.add_argument("--lease-seconds", type=int, default=default.lease_seconds, help="(%(default)s)")
-    parser.add_argument("--metrics-bind", default=default.metrics_bind, metavar="HOST:PORT", help="(%(default)s)")
-    parser.add_argument("--qps", type=float, default=default.qps, help="calls a second, 0 for as many as it bears")
     parser.add_argument(
         "--master-image",
         default="",
         metavar="IMAGE",
-        help="of an ElasticJob's master, where the job names none (its workers')",
+        help="image of an ElasticJob's master if the job names none (default: the workers' image)",
     )
-    add_log_and_docs_flags(parser)
-    return parser
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The command line: make a dataset, or check one. Exit status: 0 done, 1 failed or not good, 2 for a wrong command."""
+"""The command line: make a dataset, or check one. Exit status: 0 done, 1 failed or not valid, 2 for a wrong command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DESCRIPTION = "Turn text into Megatron's indexed datasets, <prefix>_<key>_docume
 CHECK_EPILOG = """examples:
   turnout preprocess check data/corpus_text_document  # the path without .bin and .idx
 
-exit codes: 0 good, 1 not good, 2 wrong command"""
-EPILOG = "A run that was ended goes on from its finished shards when the same command is given again."
+exit codes: 0 valid, 1 not valid, 2 wrong command"""
+EPILOG = "If a run was stopped, the same command continues it from its finished shards."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) ->
     except (PreprocessError, OSError) as error:
         return _report_failure(program, str(error), 1)
     except KeyboardInterrupt:
-        return _report_failure(program, "ended; the same command goes on from the finished shards", 130)
+        return _report_failure(program, "stopped; run the same command again to continue from the finished shards", 130)
     print(_summary(run_options, totals))
     return 0
 
@@ -105,7 +105,7 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
     if totals is None:
         share = f"share {run_options.share_index} of {run_options.share_count}"
         return f"{share} is done; the last share to end merges the dataset"
-    left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.left_out.items())
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.fault_counts.items())
     datasets = ", ".join(f"{run_options.output_prefix}_{key}_document" for key in run_options.keys)
     summary = f"{totals.documents:,} documents, {totals.tokens:,} tokens in {datasets}"
     return f"{summary}; left out: {left_out}" if left_out else summary
@@ -120,7 +120,7 @@ def _check(prefix: str, output_format: str, program: str) -> int:
     from turnout.preprocess import dataset
 
     try:
-        summary = dataset.check(prefix)
+        summary = dataset.check_dataset(prefix)
     except (BrokenDataset, OSError) as error:
         return _report_failure(program, str(error), 1)
     print(summary.text() if output_format == "text" else json.dumps(dataclasses.asdict(summary)))

@@ -94,10 +94,10 @@ class DatasetSummary:
         mean = self.tokens / self.sequences if self.sequences else 0.0
         return "\n".join(
             [
-                f"{self.prefix}: good",
+                f"{self.prefix}: valid",
                 f"  documents   {self.documents:,} in {self.sequences:,} sequences",
                 f"  tokens      {self.tokens:,} of {self.dtype}, highest id {self.highest_id:,}",
-                f"  lengths     {self.shortest:,} to {self.longest:,} tokens, {mean:,.1f} in the mean",
+                f"  lengths     {self.shortest:,} to {self.longest:,} tokens, {mean:,.1f} on average",
                 f"  last ids    {' '.join(map(str, self.last_document)) or 'none'}",
             ]
         )
@@ -106,7 +106,7 @@ class DatasetSummary:
 LAST_IDS = 8  # token ids that a summary shows
 
 
-def check(prefix: str) -> DatasetSummary:
+def check_dataset(prefix: str) -> DatasetSummary:
     """Read and verify a whole dataset, and return its summary.
 
     prefix: the path of `.bin` and `.idx` without these suffixes. Raises BrokenDataset with the first fault, OSError if
@@ -153,7 +153,7 @@ def _check_documents(dataset: Dataset) -> None:
         if not position and int(entries[0]) != 0:
             raise BrokenDataset(f"{dataset.idx_path}: the first document begins at sequence {int(entries[0])}, not 0")
         if int(np.diff(entries, prepend=previous_entry).min()) < 0:
-            raise BrokenDataset(f"{dataset.idx_path}: the documents' entries go back")
+            raise BrokenDataset(f"{dataset.idx_path}: the document entries decrease")
         previous_entry = int(entries[-1])
     if previous_entry != dataset.header.sequences:
         raise BrokenDataset(

@@ -15,10 +15,10 @@ from concurrent.futures.process import BrokenProcessPool
 from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.model import ShardRecord, TextChunk
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import ProgressLine
-from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
+from turnout.preprocess.progress import RunProgress
+from turnout.preprocess.run import PreprocessRun, Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import ShardSettings, make_shard
-from turnout.preprocess.tokenizers.encoders import encoder
+from turnout.preprocess.tokenizers.encoders import get_encoder
 
 log = logging.getLogger("turnout.preprocess")
 
@@ -31,23 +31,23 @@ def run_local(options: Options) -> Totals | None:
     """Make the dataset that the options describe in processes of this machine, and return its totals.
 
     None if other processes of the same run have not finished their shards. Raises the errors of prepare_run() and
-    work().
+    make_shards().
     """
     with prepare_run(options) as run:
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": options.output_prefix})
             return run
-        return finish(run, work(run, _show))
+        return merge_if_complete(run, make_shards(run, _show))
 
 
-def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]:
+def make_shards(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]:
     """Turn the pending chunks of a run into shards in worker processes, and return their records.
 
     report: receives lines of progress. Chunks that were in progress when a worker process ended early are processed
     again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, and the errors of
     make_shard().
     """
-    progress = ProgressLine(
+    progress = RunProgress(
         total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
         log_interval=run.options.log_interval,
         started_s=time.monotonic(),
@@ -56,31 +56,35 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]
     )
     records: list[ShardRecord] = []
 
-    def take(chunk: TextChunk, record: ShardRecord) -> None:
+    def count_finished(chunk: TextChunk, record: ShardRecord) -> None:
         """Record a finished shard, and report progress when a line is due."""
         records.append(record)
         progress.add(chunk, record)
-        if (line := progress.line(time.monotonic())) is not None:
+        if (line := progress.line_if_due(time.monotonic())) is not None:
             report(line)
 
     waiting: Sequence[TextChunk] = run.pending
     while waiting:
-        suspects, waiting = _run_in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, take)
+        suspects, waiting = _run_in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, count_finished)
         for chunk in suspects:  # one at a time, so that the chunk that ends its worker is known
-            if _run_in_pool(run.settings, 1, [chunk], take)[0]:
+            if _run_in_pool(run.settings, 1, [chunk], count_finished)[0]:
                 raise LostWorker(_lost_text(run.settings, chunk))
     if records:
-        report(progress.text(time.monotonic()))
+        report(progress.line(time.monotonic()))
     return records
 
 
 def _run_in_pool(
-    settings: ShardSettings, workers: int, chunks: Sequence[TextChunk], take: Callable[[TextChunk, ShardRecord], None]
+    settings: ShardSettings,
+    workers: int,
+    chunks: Sequence[TextChunk],
+    count_finished: Callable[[TextChunk, ShardRecord], None],
 ) -> tuple[list[TextChunk], list[TextChunk]]:
     """Process chunks in a pool of `workers` processes until all are finished or a worker process ends.
 
-    take: receives each finished chunk and its record. Return (chunks in progress when a worker ended, chunks that had
-    not begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have ended.
+    count_finished: receives each finished chunk and its record. Return (chunks in progress when a worker ended, chunks
+    that had not begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have
+    ended.
     """
     queue = deque(chunks)
     running: dict[Future[ShardRecord], TextChunk] = {}
@@ -93,26 +97,27 @@ def _run_in_pool(
                     running[pool.submit(_process, chunk)] = chunk
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     record = future.result()
-                    take(running.pop(future), record)
+                    count_finished(running.pop(future), record)
         except BrokenProcessPool:
             log.warning("worker_lost", extra={"chunks": len(running)})
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return _take_finished(running, take), list(queue)
+    return _pass_on_finished(running, count_finished), list(queue)
 
 
-def _take_finished(
-    running: dict[Future[ShardRecord], TextChunk], take: Callable[[TextChunk, ShardRecord], None]
+def _pass_on_finished(
+    running: dict[Future[ShardRecord], TextChunk], count_finished: Callable[[TextChunk, ShardRecord], None]
 ) -> list[TextChunk]:
     """Pass on the records of chunks that were finished before a worker process ended, and return the other chunks.
 
-    running: the submitted chunks. take: receives each finished chunk and its record. The result is sorted by index.
+    running: the submitted chunks. count_finished: receives each finished chunk and its record. The result is sorted by
+    index.
     """
     unfinished = []
     for future, chunk in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:
-            take(chunk, future.result())
+            count_finished(chunk, future.result())
         else:
             unfinished.append(chunk)
     return sorted(unfinished, key=lambda chunk: chunk.index)
@@ -123,7 +128,7 @@ def _prepare_worker(settings: ShardSettings) -> None:
     global _settings
     _settings = settings
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the run ends its workers
-    encoder(settings.tokenizer)
+    get_encoder(settings.tokenizer)
 
 
 def _process(chunk: TextChunk) -> ShardRecord:
@@ -139,8 +144,8 @@ def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     return (
-        f"{path}, bytes {piece.start} to {chunk.pieces[-1].end}: the worker ended each time, often for want of memory;"
-        " try a smaller --chunk-bytes or --max-document-bytes"
+        f"{path}, bytes {piece.start} to {chunk.pieces[-1].end}: a worker process ended twice at this chunk,"
+        " often because of too little memory; try a smaller --chunk-bytes or --max-document-bytes"
     )
 
 

@@ -43,7 +43,9 @@ def merge_key(
         for _, record in shards:
             totals = record.keys[key_index]
             if totals.tokens:
-                storage.copy_start(tokens_path(folder, record.index, key_index), totals.tokens * dtype.itemsize, file)
+                storage.append_first_bytes(
+                    tokens_path(folder, record.index, key_index), totals.tokens * dtype.itemsize, file
+                )
     sequences = sum(_sequences_of(chunk, record, key_index) for chunk, record in shards)
     header = Header(dtype, sequences, sequences)
     with storage.atomic_file(dataset_path(prefix, name, "idx"), durable=True, staging=folder) as file:

@@ -121,7 +121,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
 
     index: int  # the index of the chunk
     input_xxh3: tuple[str, ...]  # the XXH3-128 of the bytes of each piece, 32 hexadecimal digits each
-    documents: int  # documents that were tokenized, empty ones included, >= 0
+    documents: int  # documents without a fault, also those without tokens, >= 0; for the progress of the run
+    written_documents: int  # documents that have tokens of at least one key in the shard, >= 0
     text_bytes: int  # bytes of UTF-8 that were tokenized, all keys together, >= 0
     lines: tuple[int, ...]  # for each piece the number of lines, or of documents if the format has no lines
     keys: tuple[KeyTotals, ...]  # in the order of the run's keys

@@ -84,12 +84,12 @@ class Options:
             if not minimum <= value <= maximum:
                 raise BadOption(f"--{name} is {value}, must be from {minimum} to {maximum}")
         if not self.inputs or not all(self.inputs):
-            raise BadOption("--input names no file between two commas, or none at all")
+            raise BadOption("--input is empty, or has an empty name between commas")
         if not self.output_prefix:
             raise BadOption("--output-prefix is empty")
         if len(set(self.keys)) != len(self.keys) or not all(_is_file_name(key) for key in self.keys):
             raise BadOption(
-                f"--jsonl-keys {' '.join(self.keys)!r}: each key must be there once and must be usable in a file's name"
+                f"--jsonl-keys {' '.join(self.keys)!r}: each key must occur only once and be usable in a file name"
             )
         if self.dataset_impl != "mmap":
             raise BadOption(

@@ -34,7 +34,7 @@ WINDOW_BYTES = 1 << 16  # bytes that are searched at once for the border of a li
 MAX_SOURCES = 10_000_000  # input files of a run
 
 
-def find_sources(options: Options) -> tuple[InputFile, ...]:
+def find_input_files(options: Options) -> tuple[InputFile, ...]:
     """Return the input files that --input names, each with its format and size, in the order of the output.
 
     That is the order of --input, and inside a folder or glob the order of the names. A file that is named twice occurs
@@ -76,7 +76,7 @@ def _input_file(path: str) -> InputFile:
     """
     if (form := _format_of(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
-        raise BadOption(f"--input {path}: unknown suffix, there are {known}")
+        raise BadOption(f"--input {path}: unknown suffix; known are {known}")
     try:
         return InputFile(path, form, storage.size_of(path))
     except OSError as error:
@@ -90,7 +90,7 @@ def _format_of(path: str) -> InputFormat | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class ChunkingRules:
     """The rules by which inputs are divided."""
 
     chunk_bytes: int  # the approximate size of a chunk, >= 1
@@ -99,7 +99,7 @@ class Division:
     keys: tuple[str, ...]  # fields that are read
 
 
-def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk, ...]:
+def make_chunks(sources: Sequence[InputFile], rules: ChunkingRules) -> tuple[TextChunk, ...]:
     """Return the chunks of the inputs in their order. Small files share a chunk; a large file has many chunks.
 
     Each part of a long line that may be cut is a chunk of its own.
@@ -117,9 +117,9 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
         estimated_bytes = 0
 
     for source_index, source in enumerate(sources):
-        for piece, parts in _pieces(source_index, source, division):
+        for piece, parts in _pieces(source_index, source, rules):
             size = (piece.end - piece.start) * (1 if source.input_format.is_splittable else ARCHIVE_EXPANSION)
-            if parts or estimated_bytes + size > division.chunk_bytes:
+            if parts or estimated_bytes + size > rules.chunk_bytes:
                 close_chunk()
             for piece_of_part, part in parts:
                 result.append(TextChunk(len(result), (piece_of_part,), part))
@@ -133,24 +133,24 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
 Parts = Sequence[tuple[Piece, TextPart]]  # the parts of one long line with their bytes
 
 
-def _pieces(source_index: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
+def _pieces(source_index: int, source: InputFile, rules: ChunkingRules) -> Iterator[tuple[Piece, Parts]]:
     """Yield (piece, parts) for an input file. Pieces are cut at ends of lines. An empty file yields nothing.
 
     source_index: the index of the file. The parts are () unless the piece is one very long line that is cut.
     """
     if not source.size_bytes:
         return
-    if not source.input_format.is_splittable or source.size_bytes <= division.chunk_bytes:
+    if not source.input_format.is_splittable or source.size_bytes <= rules.chunk_bytes:
         yield Piece(source_index, 0, source.size_bytes), ()
         return
     start = 0
     while start < source.size_bytes:
-        end = _line_end(source, start + division.chunk_bytes)
-        if end - start > (LONG_LINE_CHUNKS + 1) * division.chunk_bytes:
-            line_start = _line_start(source, start + division.chunk_bytes, start)
+        end = _line_end(source, start + rules.chunk_bytes)
+        if end - start > (LONG_LINE_CHUNKS + 1) * rules.chunk_bytes:
+            line_start = _line_start(source, start + rules.chunk_bytes, start)
             if line_start > start:
                 yield Piece(source_index, start, line_start), ()
-            yield Piece(source_index, line_start, end), _parts(source_index, source, line_start, end, division)
+            yield Piece(source_index, line_start, end), _parts(source_index, source, line_start, end, rules)
         else:
             yield Piece(source_index, start, end), ()
         start = end
@@ -188,24 +188,24 @@ def _line_start(source: InputFile, offset: int, lowest: int) -> int:
     return lowest
 
 
-def _parts(source_index: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
+def _parts(source_index: int, source: InputFile, start: int, end: int, rules: ChunkingRules) -> Parts:
     """Return the parts of one long line, each with its bytes. Raises OSError.
 
-    () if `division` forbids cuts, if the line is longer than division.max_document_bytes (it will be rejected), or if
+    () if `rules` forbid cuts, if the line is longer than rules.max_document_bytes (it will be rejected), or if
     no text in it can be cut. source_index: the index of the file. start: the offset of the line in the file. end: the
-    offset after it. division: the size of a part (chunk_bytes) and the keys of the text.
+    offset after it. rules: the size of a part (chunk_bytes) and the keys of the text.
     """
-    if not division.may_cut or end - start > division.max_document_bytes:
+    if not rules.may_cut or end - start > rules.max_document_bytes:
         return ()
 
     def read(first: int, last: int) -> bytes:
         """Return the bytes of the file from offset `first` to before offset `last`."""
         return storage.read_range(source.path, first, last)
 
-    text_range = text_parts.text_range(read, start, end, LineReader(division.keys, division.max_document_bytes))
+    text_range = text_parts.text_range(read, start, end, LineReader(rules.keys, rules.max_document_bytes))
     if text_range is None:
         return ()
-    offsets = text_parts.cut_offsets(read, *text_range, division.chunk_bytes)
+    offsets = text_parts.cut_offsets(read, *text_range, rules.chunk_bytes)
     if not offsets:
         return ()
     borders = [start, *offsets, end]

@@ -10,7 +10,7 @@ MIN_INTERVAL_S = 1.0  # seconds between two lines at least, also with a small --
 
 
 @dataclass(slots=True)
-class ProgressLine:
+class RunProgress:
     """The counts of a run in progress. Chunks that an earlier run finished count for the share, not for the rates."""
 
     total_bytes: int  # input of all chunks, >= 0
@@ -31,7 +31,7 @@ class ProgressLine:
         self.documents += record.documents
         self.fault_count += sum(record.fault_counts.values())
 
-    def line(self, now_s: float) -> str | None:
+    def line_if_due(self, now_s: float) -> str | None:
         """Return a line of progress if one is due, and note that it was reported; else None.
 
         now_s: seconds on a monotonic clock. A line is due after log_interval documents, but not within MIN_INTERVAL_S.
@@ -39,9 +39,9 @@ class ProgressLine:
         if self.documents - self._reported_documents < self.log_interval or now_s - self._reported_s < MIN_INTERVAL_S:
             return None
         self._reported_documents, self._reported_s = self.documents, now_s
-        return self.text(now_s)
+        return self.line(now_s)
 
-    def text(self, now_s: float) -> str:
+    def line(self, now_s: float) -> str:
         """Return a line about the progress. now_s: seconds on a monotonic clock."""
         seconds = max(now_s - self.started_s, 1e-9)
         rate = self._read_bytes / seconds

@@ -22,7 +22,7 @@ from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, Ru
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
 from turnout.preprocess.model import InputFile, ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Engine, OnError, Options
-from turnout.preprocess.plan import Division, chunks, find_sources
+from turnout.preprocess.plan import ChunkingRules, find_input_files, make_chunks
 from turnout.preprocess.run_lock import run_lock
 from turnout.preprocess.run_record import (
     PADDING_MULTIPLE,
@@ -43,8 +43,8 @@ from turnout.preprocess.shards import (
     record_path,
     shard_path,
 )
-from turnout.preprocess.tokenizers.engine_choice import SAMPLE_DOCUMENTS, Choice, choose_engine
-from turnout.preprocess.tokenizers.load import load
+from turnout.preprocess.tokenizers.engine_choice import SAMPLE_DOCUMENTS, EngineChoice, choose_engine
+from turnout.preprocess.tokenizers.load import load_tokenizer
 from turnout.preprocess.tokenizers.settings import EncoderSettings, is_splittable
 
 log = logging.getLogger("turnout.preprocess")
@@ -86,10 +86,10 @@ class PreprocessRun:
 class Totals(msgspec.Struct, frozen=True):
     """The counts of a finished run."""
 
-    documents: int  # documents in the datasets
+    documents: int  # documents in at least one of the datasets; a document without tokens is in none
     tokens: int  # tokens of all keys together
     # The number of documents that were left out, by the value of a FaultReason; `faults` in the record of a run.
-    left_out: dict[str, int] = msgspec.field(name="faults")
+    fault_counts: dict[str, int] = msgspec.field(name="faults")
 
 
 def shards_folder(prefix: str) -> str:
@@ -110,8 +110,8 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     BadOption for wrong inputs or a wrong vocabulary, RunInProgress if another process holds the lock, ResumeRefused if
     finished shards belong to another run, and OutputExists if the output was made from something else.
     """
-    sources = find_sources(options)
-    tokenizer = load(options, storage.read_bytes, storage.is_folder)
+    sources = find_input_files(options)
+    tokenizer = load_tokenizer(options, storage.read_bytes, storage.is_folder)
     if options.append_eod and tokenizer.eod is None:
         raise BadOption(f"--append-eod: the vocabulary {options.vocab_file} has no end-of-document token")
     identity = identity_of(options, sources, tokenizer)
@@ -143,7 +143,8 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
         if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
-                f"{path}: the dataset exists and is another one: {change}; remove it or choose another prefix"
+                f"{path}: the dataset exists and was made from other inputs or options: {change};"
+                " remove it or choose another prefix"
             )
         return totals
     if not storage.exists(_plan_path(options)):
@@ -151,7 +152,7 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             for suffix in ("idx", "bin"):
                 if storage.exists(dataset := dataset_path(options.output_prefix, key, suffix)):
                     raise OutputExists(
-                        f"{dataset}: exists, and no run of ours made it; remove it or choose another prefix"
+                        f"{dataset}: exists, but was not made by turnout preprocess; remove it or choose another prefix"
                     )
     return None
 
@@ -177,7 +178,8 @@ def _resume_or_plan(
             raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
         if (change := first_difference(plan.identity, identity)) is not None:
             raise ResumeRefused(
-                f"{path}: an earlier run was another one: {change}; remove the folder, or choose another prefix"
+                f"{path}: an earlier run had other inputs or options: {change};"
+                " remove the folder, or choose another prefix"
             )
     else:
         plan = _new_plan(options, sources, tokenizer, identity)
@@ -215,9 +217,9 @@ def _new_plan(
     reference engine.
     """
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
-    division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
-    all_chunks = chunks(sources, division)
-    choice = Choice(options.engine, "asked for")
+    rules = ChunkingRules(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
+    all_chunks = make_chunks(sources, rules)
+    choice = EngineChoice(options.engine, "asked for")
     if options.engine is Engine.AUTO:
         reader = LineReader(options.keys, options.max_document_bytes)
         choice = choose_engine(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
@@ -263,11 +265,12 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord |
     return record if is_usable and is_shard_intact(settings, record) else None
 
 
-def finish(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
+def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
     """Merge all shards into the output, remove them, and return the totals.
 
-    records: of the shards that this process has made now. None if shards of other processes are missing, or if another
-    process merges now. Raises ResumeRefused if an input has changed its size during the run.
+    Call it in the block of prepare_run(), after all of `run.pending` are made. records: of these shards. None if shards
+    of other processes are missing, or if another process merges now. A damaged shard of another process is made again
+    here. Raises ResumeRefused if an input has changed its size during the run, and the errors of make_shard().
     """
     by_index = run.finished | {record.index: record for record in records}
     if run.options.share_count > 1:
@@ -311,13 +314,15 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
     shards = [(chunk, by_index[chunk.index]) for chunk in run.plan.chunks]
     complete_shards = complete_documents(shards)
     headers = [
-        merge_key(options.output_prefix, settings.folder, key, name, settings.tokenizer.size, complete_shards)
+        merge_key(
+            options.output_prefix, settings.folder, key, name, settings.tokenizer.vocabulary_size, complete_shards
+        )
         for key, name in enumerate(settings.keys)
     ]
     totals = Totals(
-        documents=sum(record.documents for _, record in complete_shards),
+        documents=sum(record.written_documents for _, record in complete_shards),
         tokens=sum(totals.tokens for _, record in complete_shards for totals in record.keys),
-        left_out=fault_counts(shards),
+        fault_counts=fault_counts(shards),
     )
     _write_left_out(run, shards)
     sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}
@@ -338,7 +343,7 @@ def _run_record(
     dataset, by key.
     """
     tokenizer = run.settings.tokenizer
-    padded = -(-tokenizer.size // PADDING_MULTIPLE) * PADDING_MULTIPLE
+    padded = -(-tokenizer.vocabulary_size // PADDING_MULTIPLE) * PADDING_MULTIPLE
     return {
         "identity": run.plan.identity,
         "totals": totals,
@@ -348,7 +353,7 @@ def _run_record(
             "type": run.options.tokenizer_type.value,
             "engine": tokenizer.engine.value,
             "engine_reason": run.plan.engine_reason,
-            "vocabulary": tokenizer.size,
+            "vocabulary": tokenizer.vocabulary_size,
             "padded_vocabulary": padded,
             "eod": tokenizer.eod,
             "eod_text": tokenizer.eod_text,
@@ -374,4 +379,4 @@ def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardR
             for _, record in shards:
                 if record.has_rejected_lines:
                     path = shard_path(settings.folder, record.index, "rejected")
-                    storage.copy_start(path, storage.size_of(path), file)
+                    storage.append_first_bytes(path, storage.size_of(path), file)

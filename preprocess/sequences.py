@@ -20,6 +20,7 @@ class Sequences:
     lengths: NDArray[np.int32]  # tokens of each document, >= 1
     out_of_range: tuple[int, ...]  # positions of documents that were left out: an id is not below the vocabulary size
     too_long: tuple[int, ...]  # positions of documents that were left out: MAX_SEQUENCE_TOKENS tokens or more
+    empty: tuple[int, ...]  # positions of documents that were left out: no tokens
 
 
 def assemble(
@@ -29,10 +30,10 @@ def assemble(
 
     ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: a token that is
     appended to each document and counted in its length; None for no such token. A document with an invalid id, or of
-    MAX_SEQUENCE_TOKENS tokens or more, is left out and listed in the result; documents without tokens are only left
-    out. Source: DL-74, DL-78
+    MAX_SEQUENCE_TOKENS tokens or more, or without tokens, is left out and listed in the result. Source: DL-74, DL-78
     """
     flat = _joined(ids)
+    empty = tuple(position for position, tokens in enumerate(ids) if not tokens.size)
     out_of_range: tuple[int, ...] = ()
     too_long = tuple(position for position, tokens in enumerate(ids) if len(tokens) >= MAX_SEQUENCE_TOKENS)
     if flat.size and int(flat.max()) >= vocabulary_size:
@@ -44,8 +45,8 @@ def assemble(
     ids = [tokens for tokens in ids if tokens.size]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     if eod is None:
-        return Sequences(flat.astype(dtype), lengths.astype("<i4"), out_of_range, too_long)
-    return Sequences(_with_ends(ids, dtype, eod), (lengths + 1).astype("<i4"), out_of_range, too_long)
+        return Sequences(flat.astype(dtype), lengths.astype("<i4"), out_of_range, too_long, empty)
+    return Sequences(_with_ends(ids, dtype, eod), (lengths + 1).astype("<i4"), out_of_range, too_long, empty)
 
 
 def _joined(ids: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:

@@ -33,8 +33,8 @@ from turnout.preprocess.model import (
     TextPart,
 )
 from turnout.preprocess.options import OnError
-from turnout.preprocess.sequences import assemble
-from turnout.preprocess.tokenizers.encoders import Encoder, encoder
+from turnout.preprocess.sequences import Sequences, assemble
+from turnout.preprocess.tokenizers.encoders import Encoder, get_encoder
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -96,7 +96,7 @@ def is_shard_intact(settings: ShardSettings, record: ShardRecord) -> bool:
     Of the file with rejected lines only the existence is checked. After a power cut the files may be incomplete
     although the record exists. Raises OSError if storage fails.
     """
-    itemsize = dtype_for(settings.tokenizer.size).itemsize
+    itemsize = dtype_for(settings.tokenizer.vocabulary_size).itemsize
     for key_index, totals in enumerate(record.keys):
         path, size = (
             tokens_path(settings.folder, record.index, key_index),
@@ -167,11 +167,11 @@ class _Shard:
     def __init__(self, settings: ShardSettings, chunk: TextChunk) -> None:
         """Load the tokenizer; nothing is read or written yet."""
         self._settings, self._chunk = settings, chunk
-        self._encoder: Encoder = encoder(settings.tokenizer)
+        self._encoder: Encoder = get_encoder(settings.tokenizer)
         self._reader = LineReader(settings.keys, settings.max_document_bytes)
-        self._dtype = dtype_for(settings.tokenizer.size)
+        self._dtype = dtype_for(settings.tokenizer.vocabulary_size)
         self._digests: list[str] = []
-        self._documents = self._text_bytes = 0
+        self._documents = self._written_documents = self._text_bytes = 0
         self._fault_counts: Counter[str] = Counter()
         self._faults: list[DocumentFault] = []
         self._rejected: list[bytes] = []
@@ -196,6 +196,7 @@ class _Shard:
             index=chunk.index,
             input_xxh3=tuple(self._digests),
             documents=self._documents,
+            written_documents=self._written_documents,
             text_bytes=self._text_bytes,
             lines=lines,
             keys=totals,
@@ -259,27 +260,30 @@ class _Shard:
         """
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None
-        left_out: dict[int, FaultReason] = {}
+        count = len(documents.texts[0])
+        faults: dict[int, FaultReason] = {}
+        unwritten = set(range(count))  # positions of documents of which no key has tokens
         for output, texts in zip(self._outputs, documents.texts, strict=True):
-            left_out |= self._append(output, texts, eod)
-        self._documents += len(documents.texts[0]) - len(left_out)
-        for position, reason in sorted(left_out.items()):
+            sequences = self._append(output, texts, eod)
+            faults |= _faults_of(sequences)
+            unwritten &= {*sequences.empty, *sequences.out_of_range, *sequences.too_long}
+        self._documents += count - len(faults)
+        self._written_documents += count - len(unwritten)
+        for position, reason in sorted(faults.items()):
             self._reject([FaultyDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
 
-    def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> dict[int, FaultReason]:
-        """Repair, tokenize and write texts. Return position -> reason for the texts that were left out.
+    def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> Sequences:
+        """Repair, tokenize and write texts, and return the sequences that were written.
 
         output: the file of one key. eod: the token that ends each text, None for none.
         """
         if self._settings.ftfy:
             texts = clean.repair(texts)
-        sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.size, self._dtype, eod)
+        sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.vocabulary_size, self._dtype, eod)
         # The encoder has stored the UTF-8 of each text in its string, so encoding it again only copies it.
         self._text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         output.append(sequences.tokens, sequences.lengths)
-        return dict.fromkeys(sequences.too_long, FaultReason.DOCUMENT_TOO_LONG) | dict.fromkeys(
-            sequences.out_of_range, FaultReason.TOKEN_OUT_OF_RANGE
-        )
+        return sequences
 
     def _append_part(self, raw: bytes, piece: Piece, part: TextPart) -> None:
         """Tokenize and write one part of a long document. Only its last part gets the end-of-document token.
@@ -294,9 +298,10 @@ class _Shard:
         except msgspec.MsgspecError as error:
             return self._reject([FaultyDocument(DocumentFault(FaultReason.BAD_JSON, 0, 1, str(error)[:200]), raw)])
         eod = self._settings.tokenizer.eod if self._settings.append_eod and part.is_last else None
-        for reason in self._append(self._outputs[0], [value], eod).values():
+        for reason in _faults_of(self._append(self._outputs[0], [value], eod)).values():
             self._reject([FaultyDocument(DocumentFault(reason, 0, 1), raw)])
         self._documents += part.is_last
+        self._written_documents += part.is_last  # the merge leaves the document out if a part has a fault
         return None
 
     def _reject(self, rejected: Sequence[FaultyDocument]) -> None:
@@ -312,6 +317,13 @@ class _Shard:
                 self._faults.append(fault)
             if self._settings.on_error is OnError.QUARANTINE and raw:
                 self._rejected.append(raw if raw.endswith(b"\n") else raw + b"\n")
+
+
+def _faults_of(sequences: Sequences) -> dict[int, FaultReason]:
+    """Return position -> reason of the documents that cannot be tokenized."""
+    return dict.fromkeys(sequences.too_long, FaultReason.DOCUMENT_TOO_LONG) | dict.fromkeys(
+        sequences.out_of_range, FaultReason.TOKEN_OUT_OF_RANGE
+    )
 
 
 def _blocks(raw: bytes) -> Iterator[bytes]:

@@ -28,8 +28,8 @@ from turnout.preprocess import command, options, storage
 from turnout.preprocess.errors import LostWorker, PreprocessError
 from turnout.preprocess.model import ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import ProgressLine
-from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
+from turnout.preprocess.progress import RunProgress
+from turnout.preprocess.run import PreprocessRun, Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import ShardSettings, make_shard, record_path
 
 log = logging.getLogger("turnout.preprocess")
@@ -94,11 +94,11 @@ class SparkTask:
         """
         yield from process_chunks(self.settings.value, chain.from_iterable(partition), self.results.add)
         if os.environ.get("SPARK_REUSE_WORKER"):
-            skip_spark_overhead()
+            speed_up_later_tasks()
 
 
 @cache
-def skip_spark_overhead() -> None:
+def speed_up_later_tasks() -> None:
     """Make later tasks in this Python worker start faster. Only the first call in a process has an effect.
 
     Before each task Spark clears the import caches, so that Python reads the index of Spark's zip archive 16 times (0.2
@@ -160,7 +160,7 @@ class SparkReport:
         """Start without results. started_s: on the monotonic clock."""
         self._chunks = {chunk.index: chunk for chunk in run.pending}
         self._counted_results = 0  # results of the accumulator that were counted
-        self.progress = ProgressLine(
+        self.progress = RunProgress(
             total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
             log_interval=run.options.log_interval,
             started_s=started_s,
@@ -168,7 +168,7 @@ class SparkReport:
             done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
         )
 
-    def take(self, results: Sequence[Result]) -> bool:
+    def count_new_results(self, results: Sequence[Result]) -> bool:
         """Count the results that arrived since the last call, and return True if one of them is a failure.
 
         results: all results so far, in the order of their arrival. A chunk that Spark processed twice counts once.
@@ -181,7 +181,7 @@ class SparkReport:
         return first_failure(new_results) is not None
 
 
-def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[ShardRecord]:
+def make_shards(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[ShardRecord]:
     """Turn the pending chunks of a run into shards on Spark, and return their records.
 
     run: with at least one pending chunk. context: a SparkContext. show: receives lines of progress. Raises the error of
@@ -205,8 +205,8 @@ def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[
         broadcast.destroy()
     if (failure := first_failure(results)) is not None:
         raise failure.error
-    report.take(accumulator.value)
-    show(report.progress.text(time.monotonic()))
+    report.count_new_results(accumulator.value)
+    show(report.progress.line(time.monotonic()))
     return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardRecord)]
 
 
@@ -257,10 +257,10 @@ def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Ca
     def watch() -> None:
         """Show progress until the block ends. Cancel all tasks, and stop, when the report finds a failure."""
         while not ended.wait(REPORT_S):
-            if report.take(accumulator.value):
+            if report.count_new_results(accumulator.value):
                 context.cancelAllJobs()
                 return
-            if (line := report.progress.line(time.monotonic())) is not None:
+            if (line := report.progress.line_if_due(time.monotonic())) is not None:
                 show(line)
 
     thread = threading.Thread(target=watch, name="preprocess-progress", daemon=True)
@@ -302,7 +302,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
 
     None if other processes of the same run have not finished their shards. open_session: starts a Spark session, which
     is open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
-    errors of prepare_run() and work(). Source: DL-67, DL-79
+    errors of prepare_run() and make_shards(). Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):
@@ -313,8 +313,8 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
             with open_session() as spark:
                 context = spark.sparkContext
                 log.info("spark_started", extra={"master": context.master, "chunks": chunks})
-                records = work(run, context, _show)
-        return finish(run, records)
+                records = make_shards(run, context, _show)
+        return merge_if_complete(run, records)
 
 
 def _show(line: str) -> None:

@@ -173,7 +173,7 @@ def remove_folder(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
+def append_first_bytes(path: str, size_bytes: int, target: IO[bytes]) -> None:
     """Append the first `size_bytes` bytes of a file to an open file. Raises OSError if the file is shorter.
 
     path: of the file to read, a path or a URL. target: written at its position. Between local files the kernel copies,

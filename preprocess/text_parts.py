@@ -23,8 +23,9 @@ ReadRange = Callable[[int, int], bytes]  # returns the bytes of a file from one 
 def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tuple[int, int] | None:
     """Return the offsets (start, end) of the text of a JSON line, without its quotes.
 
-    start, end: offsets of the line. None if the longest string of the line is not the field that the reader reads, or
-    if the line has to be read as a whole: another field is long, or the line has a fault.
+    read: returns the bytes between two offsets. start, end: offsets of the line. reader: for the one key. None if the
+    longest string is not the value of that key, is less than half of the line, has more than WINDOW_BYTES around it, or
+    if the line has a fault.
     """
     longest = max(_strings(read, start, end), key=lambda place: place[1] - place[0], default=(start, start))
     first, last = longest

@@ -24,7 +24,7 @@ from turnout.kube.reasons import WORDS
 from turnout.simulator.cluster import kubelet
 from turnout.topology import names
 from turnout.topology.map_formats import read_map
-from turnout.topology.names import CONFIRM
+from turnout.topology.names import CONFIRMED_MAP_ANNOTATION
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -263,7 +263,7 @@ def test_every_told_metric_is_there(paper):
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_told_annotation_is_ours(paper):
-    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRM} | OF_PODS
+    ours = {value for value in vars(labels).values() if isinstance(value, str)} | {CONFIRMED_MAP_ANNOTATION} | OF_PODS
     assert set(re.findall(ANNOTATION, paper.read_text())) - ours == set()
 
 

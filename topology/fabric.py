@@ -38,7 +38,7 @@ class Fabric:
     hosts: tuple[str, ...]  # names by host id; hosts that the map does not know come last
     mapped: npt.NDArray[np.bool_]  # by host id: True if the map knows the host; the first `mapped_count` are True
     mapped_count: int  # the number of hosts that the map knows
-    index: Mapping[str, int]  # host ids by name
+    id_of_host: Mapping[str, int]  # host ids by name
     tiers: int  # T; the only switch of tier T holds every host
     # Shape (T+1, H): row t has the number of each host's switch of tier t, ascending; row 0 has the host ids.
     switch_of: Ids
@@ -85,7 +85,7 @@ def with_unmapped_hosts(fabric: Fabric, names: Iterable[str]) -> Fabric:
     Each of them has a branch of its own up to a new top. So its distance from every host exceeds the distance of any
     two mapped hosts. Names that the fabric has already are ignored. Without a new name `fabric` itself is returned.
     """
-    new_names = sorted({name for name in names if name not in fabric.index}, key=natural_key)
+    new_names = sorted({name for name in names if name not in fabric.id_of_host}, key=natural_key)
     if not new_names:
         return fabric
     old, count = len(fabric.hosts), len(new_names)
@@ -100,8 +100,8 @@ def with_unmapped_hosts(fabric: Fabric, names: Iterable[str]) -> Fabric:
     starts.append(np.zeros(1, np.int32))
     names_of.append(((),))
     hosts = fabric.hosts + tuple(new_names)
-    index = {**fabric.index, **{name: old + position for position, name in enumerate(new_names)}}
-    return _fabric_of_tables(hosts, fabric.mapped_count, index, rows, starts, names_of, fabric.paths)
+    id_of_host = {**fabric.id_of_host, **{name: old + position for position, name in enumerate(new_names)}}
+    return _fabric_of_tables(hosts, fabric.mapped_count, id_of_host, rows, starts, names_of, fabric.paths)
 
 
 def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
@@ -113,7 +113,7 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
     return _fabric_of_tables(
         fabric.hosts,
         fabric.mapped_count,
-        fabric.index,
+        fabric.id_of_host,
         [fabric.switch_of[tier] for tier in selected_tiers],
         [fabric.starts[tier] for tier in selected_tiers],
         [fabric.names[tier] for tier in selected_tiers],
@@ -146,7 +146,7 @@ def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
     """Return the fabric under one switch. Host ids count from the switch's first host.
 
     tier, switch: the tier and the number of the switch. The result has the tiers 0..`tier` and the names in
-    `hosts`; `names`, `index` and `paths` are empty.
+    `hosts`; `names`, `id_of_host` and `paths` are empty.
     """
     first, end = fabric.span(tier, switch)
     rows = fabric.switch_of[: tier + 1, first:end]
@@ -173,7 +173,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     """Return the switches of a map as a tree of their paths, whose root is the empty path.
 
     Raises BadFabric with every fault of the entries: a host without a switch, and a host that is named several times.
-    If there is no such fault and the switches make no tree, this is the fault.
+    If there is no such fault and the switches do not form a tree, this is the fault.
     """
     import networkx as nx  # its import takes a tenth of a second, which programs without a map need not spend
 
@@ -184,7 +184,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     for entry in entries:
         lines.setdefault(entry.host, []).append(entry.line)
         if not entry.path or "" in entry.path:
-            faults.append(MapFault(entry.line, f"host {entry.host} hangs from no switch"))
+            faults.append(MapFault(entry.line, f"host {entry.host} has no switch above it"))
             continue
         for depth in range(len(entry.path), 0, -1):
             path = entry.path[:depth]
@@ -200,7 +200,7 @@ def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:
     if faults:
         raise BadFabric(sorted(faults, key=lambda fault: (fault.line, fault.text)))
     if not nx.is_arborescence(tree):
-        raise BadFabric([MapFault(0, "the switches make no tree")])
+        raise BadFabric([MapFault(0, "the switches do not form a tree")])
     return tree
 
 
@@ -230,14 +230,14 @@ def _fabric_of_rows(
         starts.append(np.array(first, np.int32))
         names.append(tuple(column[position] for position in first))
         switch_of.append(np.repeat(np.arange(len(first), dtype=np.int32), np.diff([*first, count])))
-    index = {host: position for position, host in enumerate(hosts)}
-    return _fabric_of_tables(tuple(hosts), mapped_count, index, switch_of, starts, names, paths)
+    id_of_host = {host: position for position, host in enumerate(hosts)}
+    return _fabric_of_tables(tuple(hosts), mapped_count, id_of_host, switch_of, starts, names, paths)
 
 
 def _fabric_of_tables(
     hosts: tuple[str, ...],
     mapped_count: int,
-    index: Mapping[str, int],
+    id_of_host: Mapping[str, int],
     rows: Sequence[Ids],
     starts: Sequence[Ids],
     names: Sequence[tuple[Path, ...]],
@@ -257,7 +257,7 @@ def _fabric_of_tables(
         hosts=hosts,
         mapped=mapped,
         mapped_count=mapped_count,
-        index=index,
+        id_of_host=id_of_host,
         tiers=len(rows) - 1,
         switch_of=switch_of,
         starts=tuple(starts),

@@ -111,10 +111,10 @@ def _place_whole_runs_under(
 def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
     """For switches whose pods are not whole runs, reduce the room to the whole runs that they have now.
 
-    The switch with the largest rest is left out if one run of the gang may be short, or if there are several such
-    switches: the pods removed from the others may complete its run. Return True if any room was reduced. room_left: the
-    room of each host of the domain, which is changed. counts: pods of each host in the last attempt. layers: (tier,
-    size of a run). pods: of the gang; if they are no multiple of the size, one run may be short.
+    One switch, that with the most pods in its incomplete run, keeps its room: if the gang's last run may be short, or
+    if another switch gives up pods that may complete this run. Return True if any room was reduced. room_left: the room
+    of each host of the domain, which is changed. counts: pods of each host in the last attempt. layers: (tier, size of
+    a run). pods: of the gang; if they are no multiple of the size, one run may be short.
     """
     is_changed = False
     for tier, size in layers:
@@ -184,10 +184,11 @@ def place_in_layers(fabric: Fabric, room: Room, request: PlacementRequest) -> Pl
     """Place a gang so that each run of each of its layers is under one switch.
 
     Place all pods, else exactly `request.min_pods` of them, else return a Refusal. `request.min_pods`, at least 1, is
-    rounded up to a whole multiple of pods on a host, but not above `request.pods`. room: as for plan(). A layer of tier
-    0, or of a tier that is not below the widest tier allowed, has no effect; without any other layer the gang is placed
-    by place_in_multiples(). Runs that members have begun are completed first. Several ways are tried; of their
-    placements the one in the lowest domain is returned, then the one with the cheapest ring.
+    rounded up to a multiple of `request.multiple`, but not above `request.pods`. The last run may be shorter if the
+    pods do not fill it. room: as for plan(). A layer of tier 0, or of a tier that is not below the widest tier allowed,
+    has no effect; without any other layer the gang is placed by place_in_multiples(). Runs that members have begun are
+    completed first. Several ways are tried; of their placements the one in the lowest domain is returned, then the one
+    with the cheapest ring.
     """
     request = _with_effective_layers(fabric, request)
     if not request.layers:

@@ -54,36 +54,36 @@ MAX_DEPTH = 24  # nested lists and mappings of a text
 
 
 @dataclass(slots=True)
-class Scalar:
+class YamlScalar:
     """A YAML scalar, always as text."""
 
     line: int  # of the text, >= 1
     text: str
-    plain: bool  # True if it is written without quotes
+    is_unquoted: bool  # True if it is written without quotes
 
 
 @dataclass(slots=True)
-class Items:
+class YamlList:
     """A YAML list."""
 
     line: int  # of the text, >= 1
-    items: list[Scalar | Items | Pairs] = field(default_factory=list)
+    items: list[YamlScalar | YamlList | YamlMapping] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Pairs:
+class YamlMapping:
     """A YAML mapping. Its keys are in the order of the text, repeated keys included."""
 
     line: int  # of the text, >= 1
-    pairs: list[tuple[Scalar, Scalar | Items | Pairs]] = field(default_factory=list)  # (key, value)
-    key: Scalar | None = None  # the key whose value has not been read yet
+    pairs: list[tuple[YamlScalar, YamlScalar | YamlList | YamlMapping]] = field(default_factory=list)  # (key, value)
+    key: YamlScalar | None = None  # the key whose value has not been read yet
 
 
-Node: TypeAlias = Scalar | Items | Pairs
+Node: TypeAlias = YamlScalar | YamlList | YamlMapping
 
 
 class BadYaml(ValueError):
-    """A text that is no YAML, or uses a feature that a map may not use."""
+    """A text that is invalid YAML, or uses a feature that a map may not use."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
@@ -93,10 +93,11 @@ class BadYaml(ValueError):
 def parse_yaml(text: str) -> Node | None:
     """Return the root node of the only document of a YAML text; None for a text without a document.
 
-    Raises BadYaml if it is no YAML, uses a forbidden feature, has a second document or is nested deeper than MAX_DEPTH.
+    Raises BadYaml if it is invalid YAML, uses a forbidden feature, has a second document or is nested deeper than
+    MAX_DEPTH.
     """
     root: list[Node] = []
-    stack: list[Items | Pairs] = []
+    stack: list[YamlList | YamlMapping] = []
     for event in _events(text):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.CollectionEndEvent):
@@ -108,10 +109,10 @@ def parse_yaml(text: str) -> Node | None:
         if stack:
             _put(stack[-1], node)
         elif root:
-            raise BadYaml(line, "a second YAML document; a map is one")
+            raise BadYaml(line, "a second YAML document; a map must be one document")
         else:
             root.append(node)
-        if not isinstance(node, Scalar):
+        if not isinstance(node, YamlScalar):
             stack.append(node)
             if len(stack) > MAX_DEPTH:
                 raise BadYaml(line, f"nested deeper than {MAX_DEPTH} levels")
@@ -128,9 +129,9 @@ def _events(text: str) -> Iterator[yaml.Event]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(part for part in (error.context, error.problem) if part)
-        raise BadYaml(mark.line + 1 if mark else 0, f"no YAML: {problem}") from error
+        raise BadYaml(mark.line + 1 if mark else 0, f"invalid YAML: {problem}") from error
     except (yaml.YAMLError, UnicodeError) as error:
-        raise BadYaml(0, f"no YAML: {' '.join(str(error).split())[:150]}") from error
+        raise BadYaml(0, f"invalid YAML: {' '.join(str(error).split())[:150]}") from error
 
 
 def _node(event: yaml.Event, line: int) -> Node | None:
@@ -147,21 +148,21 @@ def _node(event: yaml.Event, line: int) -> Node | None:
     if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
         raise BadYaml(line, f"tag {event.tag}; a map is written without tags")
     if isinstance(event, yaml.ScalarEvent):
-        return Scalar(line, event.value, event.implicit[0])
-    return Items(line) if isinstance(event, yaml.SequenceStartEvent) else Pairs(line)
+        return YamlScalar(line, event.value, event.implicit[0])
+    return YamlList(line) if isinstance(event, yaml.SequenceStartEvent) else YamlMapping(line)
 
 
-def _put(parent: Items | Pairs, node: Node) -> None:
+def _put(parent: YamlList | YamlMapping, node: Node) -> None:
     """Append a node to a list or a mapping. In a mapping nodes are a key, its value, the next key and so on.
 
     Raises BadYaml for a key that is a list or mapping, and for a merge key.
     """
-    if isinstance(parent, Items):
+    if isinstance(parent, YamlList):
         parent.items.append(node)
     elif parent.key is not None:
         parent.pairs.append((parent.key, node))
         parent.key = None
-    elif not isinstance(node, Scalar):
+    elif not isinstance(node, YamlScalar):
         raise BadYaml(node.line, "a name was expected here, not a list or a mapping")
     elif node.text == "<<":
         raise BadYaml(node.line, "merge key <<; a map is written without merges")
@@ -232,11 +233,13 @@ def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[
         names = sorted(ring, key=lambda name: lines[name])
         if len(ring) > 1 or graph.has_edge(names[0], names[0]):
             listing = ", ".join(map(quote_text, names[:5])) + (", ..." if len(names) > 5 else "")
-            yield MapFault(lines[names[0]], f"cycle: {listing} stand under themselves")
+            yield MapFault(
+                lines[names[0]], f"cycle: {listing} {'is below itself' if len(ring) == 1 else 'are below one another'}"
+            )
     for name, parents in graph.in_degree():
         if parents > 1:
             parent_names = ", ".join(sorted(map(quote_text, graph.predecessors(name))))
-            yield MapFault(lines[name], f"switch {quote_text(name)} stands under {parents} switches: {parent_names}")
+            yield MapFault(lines[name], f"switch {quote_text(name)} is under {parents} switches: {parent_names}")
 
 
 _FORMS = ("fabric", "switches")  # the keys of the two forms of YAML
@@ -271,7 +274,7 @@ class _Reader:
 
     def read_document(self, root: Node) -> None:
         """Read a map from its root node: `fabric` as a tree, or `switches` as a list. Adds entries and faults."""
-        if not isinstance(root, Pairs):
+        if not isinstance(root, YamlMapping):
             self._add_fault(root.line, "a map starts with `fabric:` or `switches:`")
             return
         forms: list[str] = []
@@ -288,12 +291,12 @@ class _Reader:
 
     def _read_tree(self, value: Node) -> None:
         """Read the switches under `fabric:`. A null is no switches; any other value that is no mapping is a fault."""
-        if isinstance(value, Pairs):
+        if isinstance(value, YamlMapping):
             self._read_switches(value, ())
         elif not _is_null(value):
-            self._add_fault(value.line, "under `fabric:` stand switches, each with what hangs below it")
+            self._add_fault(value.line, "expected switches under `fabric:`, each with its switches or hosts")
 
-    def _read_switches(self, node: Pairs, parent_path: tuple[str, ...]) -> None:
+    def _read_switches(self, node: YamlMapping, parent_path: tuple[str, ...]) -> None:
         """Read the switches below a switch, down to their hosts. Adds entries and faults.
 
         node: the mapping of the switches. parent_path: the names of the switches from the root down to it, () at the
@@ -304,7 +307,7 @@ class _Reader:
             return
         for name, child_node in self._valid_pairs(node, "switch"):
             path = (*parent_path, name.text)
-            if isinstance(child_node, Pairs):
+            if isinstance(child_node, YamlMapping):
                 self._read_switches(child_node, path)
             else:
                 for line, hosts in self._words(child_node):
@@ -315,9 +318,9 @@ class _Reader:
 
         If the list is no tree, no host is added.
         """
-        if not isinstance(value, Pairs):
+        if not isinstance(value, YamlMapping):
             if not _is_null(value):
-                self._add_fault(value.line, "under `switches:` stand switches, each with its `switches` or `hosts`")
+                self._add_fault(value.line, "expected switches under `switches:`, each with its `switches` or `hosts`")
             return
         listed = [self._read_listed_switch(name, child_node) for name, child_node in self._valid_pairs(value, "switch")]
         paths, faults = paths_of_switches(listed)
@@ -327,27 +330,27 @@ class _Reader:
                 for line, word in switch.hosts:
                     self._add_hosts(line, word, paths[switch.name])
 
-    def _read_listed_switch(self, name: Scalar, child_node: Node) -> ListedSwitch:
+    def _read_listed_switch(self, name: YamlScalar, child_node: Node) -> ListedSwitch:
         """Return one switch of the list under `switches:`. Mistakes become faults, and wrong parts are left out.
 
         name: of the switch. child_node: the value of this name.
         """
         parts: dict[str, list[tuple[int, str]]] = {"switches": [], "hosts": []}
-        if not isinstance(child_node, Pairs):
+        if not isinstance(child_node, YamlMapping):
             if not _is_null(child_node):
                 self._add_fault(child_node.line, f"switch {quote_text(name.text)} needs `switches:` or `hosts:`")
             return ListedSwitch(name.text, name.line)
         for key, value in self._valid_pairs(child_node, "key"):
             if key.text not in parts:
                 self._add_fault(key.line, f"unknown key {quote_text(key.text)}; a switch has `switches` and `hosts`")
-            elif isinstance(value, Pairs):
+            elif isinstance(value, YamlMapping):
                 self._add_fault(value.line, f"{key.text} of {quote_text(name.text)} are names, not a mapping")
             else:
                 parts[key.text] = self._words(value)
         children = [(line, child) for line, word in parts["switches"] for child in self._expand_word(line, word)]
         return ListedSwitch(name.text, name.line, tuple(children), tuple(parts["hosts"]))
 
-    def _valid_pairs(self, node: Pairs, kind: str) -> list[tuple[Scalar, Node]]:
+    def _valid_pairs(self, node: YamlMapping, kind: str) -> list[tuple[YamlScalar, Node]]:
         """Return the (key, value) pairs whose key is a valid name.
 
         Each other key, and each repeated key, becomes a fault. kind: what the keys name, such as "switch", for the
@@ -358,7 +361,7 @@ class _Reader:
         for key, value in node.pairs:
             fault = switch_fault(key.text)
             if key.text in first_lines:
-                fault = f"{kind} {quote_text(key.text)} stands twice here, first on line {first_lines[key.text]}"
+                fault = f"{kind} {quote_text(key.text)} occurs twice here, first on line {first_lines[key.text]}"
             if fault:
                 self._add_fault(key.line, fault)
                 continue
@@ -366,17 +369,17 @@ class _Reader:
             valid_pairs.append((key, value))
         return valid_pairs
 
-    def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
+    def _words(self, node: YamlScalar | YamlList) -> list[tuple[int, str]]:
         """Return (line, name or range) for each word of a scalar or list; [] for a null.
 
         Other items of a list become faults.
         """
         if _is_null(node):
             return []
-        scalars = [node] if isinstance(node, Scalar) else node.items
+        scalars = [node] if isinstance(node, YamlScalar) else node.items
         words_by_line: list[tuple[int, str]] = []
         for scalar in scalars:
-            if isinstance(scalar, Scalar):
+            if isinstance(scalar, YamlScalar):
                 words_by_line += [(scalar.line, word) for word in split_words(scalar.text)]
             else:
                 self._add_fault(scalar.line, "a name or a range was expected here, not a list or a mapping")
@@ -420,7 +423,7 @@ class _Reader:
 
 def _is_null(node: Node) -> bool:
     """Return True for a null: an unquoted scalar that is empty, `~` or `null`."""
-    return isinstance(node, Scalar) and node.plain and node.text in ("", "~", "null")
+    return isinstance(node, YamlScalar) and node.is_unquoted and node.text in ("", "~", "null")
 
 
 def read_map(data: Mapping[str, str]) -> ParsedMap:

@@ -15,7 +15,7 @@ from enum import Enum
 from turnout.topology.fabric import Fabric, build, moved_share
 from turnout.topology.map_formats import read_map
 from turnout.topology.model import BadFabric, MapFault
-from turnout.topology.names import CONFIRM, TEXT_KEY, YAML_KEY
+from turnout.topology.names import CONFIRMED_MAP_ANNOTATION, TEXT_KEY, YAML_KEY
 
 LARGE_SHARE = 0.3  # a change that moves a larger share of the mapped hosts is large
 MAX_FAULTS_SHOWN = 5  # in one Event; the metric has the number of all faults
@@ -67,7 +67,7 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
         return MapDraft(None, error.faults, digest)
 
 
-def decide(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
+def decide_on_map(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
     """Decide whether a new text of the map is applied.
 
     old: the fabric in use, None before the first. draft: of the new text. confirmed: the digest that the admin
@@ -89,7 +89,7 @@ def decide(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool
         return MapDecision(draft.fabric, MapOutcome.APPLIED, size)
     share_text = f"{moved:.0%} of the mapped hosts move; {size}"
     if hold_large and confirmed != draft.digest:
-        instruction = f"to apply it, annotate the ConfigMap with {CONFIRM}={draft.digest}"
+        instruction = f"to apply it, annotate the ConfigMap with {CONFIRMED_MAP_ANNOTATION}={draft.digest}"
         return MapDecision(None, MapOutcome.HELD, f"{share_text}; {instruction}")
     return MapDecision(draft.fabric, MapOutcome.CHANGED_MUCH, share_text)
 
@@ -103,19 +103,20 @@ class MapInUse:
         self._fabric: Fabric | None = None
         self._last_input: tuple[str, str] | None = None
 
-    def take(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> MapDecision | None:
-        """Decide on the ConfigMap as it is now, and keep the map of the decision.
+    def update(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> MapDecision | None:
+        """Decide on the ConfigMap as it is now, and use the map of the decision from now on.
 
-        draft: None if there is no ConfigMap, which is always reported; the map in use stays. annotations: of the
-        ConfigMap. Return None if neither its text nor the confirmed digest has changed since the last call.
+        draft: of the ConfigMap as it is now; None if it does not exist: the decision is then always MISSING, and the
+        map in use stays. annotations: of the ConfigMap. Return None if neither the text nor the annotation
+        CONFIRMED_MAP_ANNOTATION has changed since the last call.
         """
         if draft is None:
             self._last_input = None
             return MapDecision(None, MapOutcome.MISSING, "the topology ConfigMap is gone; the last good map stays")
-        confirmed = annotations.get(CONFIRM, "")
+        confirmed = annotations.get(CONFIRMED_MAP_ANNOTATION, "")
         if (draft.digest, confirmed) == self._last_input:
             return None  # only a label changed, or the watch listed the ConfigMap again
         self._last_input = draft.digest, confirmed
-        decision = decide(self._fabric, draft, confirmed, self._hold_large)
+        decision = decide_on_map(self._fabric, draft, confirmed, self._hold_large)
         self._fabric = decision.fabric or self._fabric
         return decision

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations, product
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -54,17 +54,17 @@ def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:
 def layouts(
     mesh: Mesh, ranks_per_pod: int, pods: int, max_pods_on_host: int, tiers: int
 ) -> Iterator[tuple[int, Layers]]:
-    """Yield ways to place a mesh: (multiple of pods on a host, layers), at most _MAX_LAYOUTS and the way (1, ()).
+    """Yield the layouts of a mesh: (multiple of pods on a host, layers), at most _MAX_LAYOUTS and the layout (1, ()).
 
     (1, ()) sets no condition. ranks_per_pod: ranks of one pod. pods: of the gang. max_pods_on_host: the most pods that
     a host takes. tiers: of the fabric. A run is the pods of consecutive ranks that differ in inner axes only. Each run
-    is tried under a host, a leaf and higher switches, and a run inside another one never under a higher switch. Axes
-    inside one pod need no condition.
+    is tried on one host, under one leaf and under one spine; an inner run is never given a higher tier than the run
+    around it. Axes inside one pod need no condition.
     """
     sizes = [prod(size for _, size in mesh[axis:]) for axis in range(1, len(mesh))]
     runs = [size // ranks_per_pod for size in sizes if size % ranks_per_pod == 0]
     runs = list(dict.fromkeys(run for run in runs if 1 < run < pods))
-    ways: dict[tuple[int, Layers], None] = {}
+    result: dict[tuple[int, Layers], None] = {}
     for chosen_tiers in product(*[[*range(run > max_pods_on_host, min(tiers, 3)), None] for run in runs]):
         tier_runs = [(tier, run) for tier, run in zip(chosen_tiers, runs, strict=True) if tier is not None]
         if any(inner[0] > outer[0] for outer, inner in pairwise(tier_runs)):
@@ -74,8 +74,8 @@ def layouts(
         for tier, run in tier_runs:
             if tier > 0 and (not layers or tier < layers[-1][0]):
                 layers.append((tier, run))
-        ways[multiple, tuple(layers)] = None
-    first_layouts = list(ways)[:_MAX_LAYOUTS]
+        result[multiple, tuple(layers)] = None
+    first_layouts = list(result)[:_MAX_LAYOUTS]
     yield from first_layouts
     if (1, ()) not in first_layouts:
         yield 1, ()
@@ -86,12 +86,12 @@ def is_complete(mesh: Mesh, pods: int, ranks_per_pod: int) -> bool:
     return prod(size for _, size in mesh) == pods * ranks_per_pod
 
 
-def switches_of_ranks(row: npt.NDArray[np.int32], hosts: Sequence[int], ranks_per_pod: int) -> list[int]:
+def switches_of_ranks(switch_of_host: npt.NDArray[np.int32], hosts: Sequence[int], ranks_per_pod: int) -> list[int]:
     """Return the switch of each rank, in rank order.
 
-    row: the switch of each host id. hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod.
+    switch_of_host: by host id. hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod.
     """
-    by_rank: list[int] = np.repeat(row[list(hosts)], ranks_per_pod).tolist()
+    by_rank: list[int] = np.repeat(switch_of_host[list(hosts)], ranks_per_pod).tolist()
     return by_rank
 
 
@@ -142,8 +142,8 @@ def mesh_price(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: 
     hosts: the host id of each pod, in rank order. ranks_per_pod: ranks of one pod. The smaller tuple is better, as
     Python compares tuples.
     """
-    rows = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
-    return tuple(crossing_gb(mesh, switches_of_ranks(row, hosts, ranks_per_pod)) for row in rows)
+    tables = (fabric.switch_of[tier] for tier in (*range(1, fabric.tiers), 0))
+    return tuple(crossing_gb(mesh, switches_of_ranks(table, hosts, ranks_per_pod)) for table in tables)
 
 
 def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> tuple[Price, list[int]]:
@@ -154,15 +154,16 @@ def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_p
     """
     candidates = (
         (mesh_price(fabric, mesh, reordered_hosts, ranks_per_pod), reordered_hosts)
-        for reordered_hosts in _axis_orders(mesh, hosts, ranks_per_pod)
+        for reordered_hosts in _hosts_of_axis_orders(mesh, hosts, ranks_per_pod)
     )
     return min(candidates, key=lambda each: each[0])
 
 
-def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> Iterator[list[int]]:
-    """Yield the host id of each pod by rank for each order of the outer axes; first for the order of the mesh itself.
+def _hosts_of_axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) -> Iterator[list[int]]:
+    """Yield the host id of each pod, by rank, once for each order of the outer axes, which only connect different pods.
 
-    hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod.
+    The order of the mesh itself comes first. hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one
+    pod.
     """
     outer_axes = count_outer_axes(mesh, ranks_per_pod)
     for order in permutations(range(outer_axes)):
@@ -174,20 +175,33 @@ def place_mesh(
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
 
-    room: pods that each host id has room for, as for plan(). request: its layers come from another placement term and
-    are kept. ranks_per_pod: ranks of one pod. One candidate is the placement that the gang would get without a mesh. If
-    one host holds all pods, or not all pods find room, that placement or refusal is the result.
+    That is true if the ranks are assigned by cheapest_order(): the slots of the result are in the order of the ring.
+    room: pods that each host id has room for, as for plan(). request: without layers, because a gang with runs of ranks
+    has no mesh; its multiple is kept. mesh: is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one
+    pod. One candidate is the placement that the gang would get without a mesh. If one host holds all pods, or not all
+    pods find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, request)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:
         return plain  # one host holds all, or not all find room
     prices: dict[Placement, Price] = {}
-    for multiple, layers in _layout_requests(mesh, ranks_per_pod, request.pods, int(room.max(initial=0)), fabric.tiers):
-        layout_request = replace(request, multiple=max(multiple, request.multiple), layers=layers or request.layers)
+    for multiple, layers in _layouts_of_axis_orders(
+        mesh, ranks_per_pod, request.pods, int(room.max(initial=0)), fabric.tiers
+    ):
+        layout_request = replace(request, multiple=lcm(multiple, request.multiple), layers=layers)
         for placement in placements_in_layers(fabric, room, replace(layout_request, min_pods=layout_request.pods)):
-            if placement.pods == request.pods and placement not in prices:
+            is_usable = placement.pods == request.pods and _keeps_multiple(placement, request.multiple)
+            if is_usable and placement not in prices:
                 prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_per_pod)[0]
     return min(prices, key=lambda each: prices[each]) if prices else plain
+
+
+def _keeps_multiple(placement: Placement, multiple: int) -> bool:
+    """Return True if each host has a multiple of pods, or all but the one with the remainder of all pods.
+
+    A layout whose runs are no whole multiples may give a placement that does not keep it.
+    """
+    return sum(pods % multiple != 0 for _, pods in placement.slots) <= (placement.pods % multiple != 0)
 
 
 def hosts_of(placement: Placement) -> list[int]:
@@ -195,7 +209,7 @@ def hosts_of(placement: Placement) -> list[int]:
     return [host for host, pods in placement.slots for _ in range(pods)]
 
 
-def _layout_requests(
+def _layouts_of_axis_orders(
     mesh: Mesh, ranks_per_pod: int, pods: int, max_pods_on_host: int, tiers: int
 ) -> Iterator[tuple[int, Layers]]:
     """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, without duplicates.
@@ -204,7 +218,7 @@ def _layout_requests(
     """
     orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_per_pod)))
     each = (layouts([mesh[axis] for axis in order], ranks_per_pod, pods, max_pods_on_host, tiers) for order in orders)
-    yield from dict.fromkeys(way for ways in each for way in ways)
+    yield from dict.fromkeys(layout for layouts_of_order in each for layout in layouts_of_order)
 
 
 MOST_PODS = 256  # of a mesh whose traffic between each two pods is computed

@@ -86,7 +86,10 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The hosts of a gang's pods, in rank order, each host once."""
+    """The hosts of a gang's pods, each host once: along the ring, which is the rank order of a gang without a mesh.
+
+    place_in_smallest_holes() gives them by host id.
+    """
 
     slots: tuple[tuple[int, int], ...]  # (host id, pods)
     tier: int  # the tier of the lowest switch that holds all members, anchors included; 0 if one host holds them

@@ -13,7 +13,9 @@ from itertools import product
 # Keys of the topology ConfigMap.
 TEXT_KEY = "topology_config"  # the lines of the DLRover guide; DLRover's chart renders this key, empty by default
 YAML_KEY = "topology.yaml"  # the key of our own YAML form
-CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that an admin has confirmed
+CONFIRMED_MAP_ANNOTATION = (
+    "turnout.dev/confirmed-map"  # annotation: the digest of a large change that an admin has confirmed
+)
 
 
 MAX_TEXT_BYTES = 1 << 20  # of a map text, as of a whole ConfigMap
@@ -32,14 +34,14 @@ class BadRange(ValueError):
 
 
 def host_fault(name: str) -> str:
-    """Return a sentence why a host cannot have this name, "" if it can."""
+    """Return why a host cannot have this name, as a sentence; "" if it can."""
     if len(name) > MAX_NAME:
         return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
     return "" if _HOST.match(name) else f"{quote_text(name)} is neither a node name nor an IP"
 
 
 def switch_fault(name: str) -> str:
-    """Return a sentence why a switch cannot have this name, "" if it can."""
+    """Return why a switch cannot have this name, as a sentence; "" if it can."""
     if not name or len(name) > MAX_NAME:
         return f"switch name of {len(name)} characters, 1 to {MAX_NAME} are allowed"
     return "" if name.isprintable() else f"switch name {quote_text(name)} holds characters that cannot be printed"
@@ -61,7 +63,7 @@ def count_names(word: str) -> int:
     Raises BadRange if the word is malformed, or if its names are too long.
     """
     if len(_GROUP.sub("0", word)) > MAX_NAME:
-        raise BadRange(f"{quote_text(word)} stands for names longer than {MAX_NAME} characters")
+        raise BadRange(f"{quote_text(word)} expands to names longer than {MAX_NAME} characters")
     total = 1
     for group in _GROUP.findall(word):
         total *= sum(last - first + 1 for first, last, _ in _spans(word, group))

@@ -27,7 +27,7 @@ Counts = npt.NDArray[np.signedinteger]  # whole numbers: amounts of pods or host
 class RoomByTier:
     """The free room of every host and switch, in pods of one shape. The room of a tier is summed on first use."""
 
-    __slots__ = ("_has_deep_hosts", "_preferences", "_tiers", "fabric")
+    __slots__ = ("_has_hosts_for_two_pods", "_preferences", "_tiers", "fabric")
 
     def __init__(self, fabric: Fabric, room: Counts, preferences: Iterable[Counts] = ()) -> None:
         """Take the free room of each host id, in pods, and the preferences of a PlacementRequest, which decide among
@@ -38,7 +38,7 @@ class RoomByTier:
             [np.where(room > 0, preference, 0)] for preference in preferences
         ]  # by table and tier
         self._tiers: list[Counts] = [room]
-        self._has_deep_hosts: bool | None = None
+        self._has_hosts_for_two_pods: bool | None = None
 
     def at_tier(self, tier: int) -> Counts:
         """Return the room of every switch of a tier, in pods, by switch number. Tier 0 are the hosts."""
@@ -61,11 +61,11 @@ class RoomByTier:
         return [sums[tier] for sums in self._preferences]
 
     @property
-    def has_deep_hosts(self) -> bool:
+    def has_hosts_for_two_pods(self) -> bool:
         """True if some host has room for two pods or more: then equal plans may differ in the number of hosts."""
-        if self._has_deep_hosts is None:
-            self._has_deep_hosts = bool(self._tiers[0].max(initial=0) > 1)
-        return self._has_deep_hosts
+        if self._has_hosts_for_two_pods is None:
+            self._has_hosts_for_two_pods = bool(self._tiers[0].max(initial=0) > 1)
+        return self._has_hosts_for_two_pods
 
     def children(self, tier: int, switch: int) -> tuple[int, int]:
         """Return (first child, last child + 1) of a switch, given by its tier, >= 1, and its number.
@@ -96,13 +96,18 @@ class RoomByTier:
         return higher_switches
 
     def tightest_domain(self, tier: int, domains: Counts, need: int, max_pods: int) -> int:
-        """Return the best of some switches of a tier, each of which holds a gang of `need` pods at the same price.
+        """Return the best fit of some switches of a tier, each of which holds a gang of `need` pods at the same price.
 
         domains: numbers of switches, at least one; for tier 0 host ids. need: pods of the gang. max_pods: pods that it
-        may grow to. The criteria, each among the domains that are equal by those before: 1. The domain, or else the
-        lowest switch above it for which this is true of any domain, has room for `max_pods` pods. 2. The least room. 3.
-        For leaves: `need` pods use the fewest hosts. 4. The greatest preferences. 5. The parent switch has the least
-        room, then the grandparent, and so on. 6. The first one.
+        may grow to. The criteria, each among the domains that are equal by those before:
+
+        1. Room for `max_pods` pods in the domain; if no domain has it, in its parent switch; if none has it there, one
+           tier higher, and so on.
+        2. The least room.
+        3. For leaves: `need` pods use the fewest hosts.
+        4. The greatest preferences.
+        5. The parent switch has the least room, then the grandparent, and so on.
+        6. The first one.
         """
         for higher_tier in range(tier, self.fabric.tiers + 1):
             growable = domains[self.at_tier(higher_tier)[self.ancestors(tier, domains, higher_tier)] >= max_pods]
@@ -111,7 +116,7 @@ class RoomByTier:
                 break
         room = self.at_tier(tier)[domains]
         domains = domains[room == room.min()]
-        if tier == 1 and len(domains) > 1 and self.has_deep_hosts:
+        if tier == 1 and len(domains) > 1 and self.has_hosts_for_two_pods:
             domains = self._leaves_with_fewest_hosts(domains, need)
         for preference in self.preferences(tier) if len(domains) > 1 else ():
             domains = domains[preference[domains] == preference[domains].max()]
@@ -310,8 +315,8 @@ class DomainPacker:
         tier, switch: the tier, 2 or more, and the number of the switch, which has room for the pods. Switches that hold
         anchors do not count.
         """
-        reach = self._most_pods_by_price(tier, switch, _max_switches(self._room, tier, switch, need))
-        return int(np.searchsorted(reach, need))
+        most_pods_by_price = self._most_pods_by_price(tier, switch, _max_switches(self._room, tier, switch, need))
+        return int(np.searchsorted(most_pods_by_price, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
         """Return (host id, pods) for `need` pods in a domain that has room for them, in any order; [] for no pods.
@@ -345,7 +350,7 @@ class DomainPacker:
             else []
         )
         other_children = [position for position in order if position not in anchored] if anchored else order
-        holes, counts_hosts = room.tolist(), tier == 2 and self._room.has_deep_hosts
+        holes, counts_hosts = room.tolist(), tier == 2 and self._room.has_hosts_for_two_pods
         shares: list[tuple[int, int]] = []
         for children in (anchored, other_children):
             pods = min(need, sum(holes[position] for position in children))
@@ -364,7 +369,7 @@ class DomainPacker:
         their order.
         """
         preferences = [preference[first:end] for preference in self._room.preferences(tier - 1)]
-        if tier == 2 and self._room.has_deep_hosts:
+        if tier == 2 and self._room.has_hosts_for_two_pods:
             host_counts = (self._room.rooms_of_hosts(np.arange(first, end)) > 0).sum(axis=1)
             preferences = [-host_counts, *preferences]
         if not preferences:
@@ -381,13 +386,14 @@ class DomainPacker:
     def _use_fewer_hosts(
         self, first: int, holes: Sequence[int], children: Sequence[int], shares: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return shares that use fewer hosts: another leaf is the partly used one.
+        """Return shares that use fewer hosts: the free room of the partly used leaf is moved to another leaf, if that
+        saves hosts.
 
-        The sizes of the holes that stay free are the same as before. first: the first leaf under the spine. holes: the
-        room of each leaf. children: the leaves that may be used, as positions after `first`; of equal leaves the one
-        with the fewest hosts comes first. shares: (position, pods); only the last is less than its leaf's room. They
-        are returned unchanged if all leaves are full or no other leaf saves a host. Any used leaf, or an unused leaf of
-        the same room, may become the partly used leaf: the one that saves most hosts is chosen.
+        The same amounts of room stay free. first: the first leaf under the spine. holes: the room of each leaf.
+        children: the leaves that may be used, as positions after `first`; of equal leaves the one with the fewest hosts
+        comes first. shares: (position, pods); only the last is less than its leaf's room. They are returned unchanged
+        if all leaves are full or no other leaf saves a host. Any used leaf, or an unused leaf of the same room, may
+        become the partly used leaf: the one that saves most hosts is chosen.
         """
         free_rest = holes[shares[-1][0]] - shares[-1][1] if shares else 0
         if not free_rest:
@@ -484,11 +490,11 @@ class DomainPacker:
         base = int(holes[anchored_leaves].sum()) if anchored_leaves else 0
         if anchored_leaves:
             holes = np.delete(holes, anchored_leaves)
-        reach = np.full(budget + 1, base, np.int64)
+        most_pods_by_price = np.full(budget + 1, base, np.int64)
         largest = -np.sort(-holes)[:budget]
-        reach[1 : len(largest) + 1] += np.cumsum(largest)
-        reach[len(largest) + 1 :] = reach[len(largest)]
-        return reach
+        most_pods_by_price[1 : len(largest) + 1] += np.cumsum(largest)
+        most_pods_by_price[len(largest) + 1 :] = most_pods_by_price[len(largest)]
+        return most_pods_by_price
 
     def _most_pods_of_child(self, tier: int, switch: int, budget: int) -> Counts:
         """Return the most pods that a switch holds for a price of 0, 1, ..., budget, its own price of 1 included.

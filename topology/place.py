@@ -9,10 +9,10 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to `PlacementRequest.max_pods`;
 6. the domain with the least room;
 7. the fewest hosts;
-8. the hosts with the greatest `PlacementRequest.host_preferences`: the scheduler extender prefers hosts that pods
-   prefer, then hosts with the least room besides whole pods;
+8. the hosts with the greatest `PlacementRequest.host_preferences`. The scheduler extender sets them: first the
+   preferred node affinity of the pods and PreferNoSchedule taints, then the least free resources (tightest fit);
 9. the least room of the switches above the domain;
-10. fabric order.
+10. fabric order, so the result is deterministic.
 
 rank_order.py assigns the ranks. Pods that need not be near each other fill the smallest holes of all hosts.
 A unit is `PlacementRequest.multiple` pods on one host. The rest of a gang is its pods that do not fill a whole unit.
@@ -432,7 +432,8 @@ def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Pla
 def _on_fewest_hosts(fabric: Fabric, room: Room, request: PlacementRequest, placement: Placement) -> Placement:
     """Return a placement with the same number of pods under each leaf, on as few hosts as possible.
 
-    room: as for plan(). Under a leaf whose number of pods is no multiple of request.multiple, nothing changes.
+    room: as for plan(), with the pods of `placement` not subtracted. Under a leaf whose number of pods is no multiple
+    of `request.multiple`, nothing changes.
     """
     pods_under = Counter[int]()
     for host, pods in placement.slots:

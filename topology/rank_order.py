@@ -5,8 +5,9 @@ smallest parts come last. Controllers delete the highest index first, so a shrin
 its main domain. Lost ranks (of members that return) are the free ranks here: fill_gaps() puts them near their
 neighbours, whose ranks and places are fixed.
 
-A place is a host or another unit under a leaf. Its row has one number for each of its switches. The tables of a fabric
-are not needed, so a launcher, which knows only paths of switches, numbers its ranks by the same rule.
+A place is a host or another unit under a leaf. Its row has the number of its switch in each tier; in fill_gaps() and
+its helpers the number of its host comes first. The tables of a fabric are not needed, so a launcher, which knows only
+paths of switches, numbers its ranks by the same rule.
 """
 
 from __future__ import annotations
@@ -24,40 +25,41 @@ Slots = tuple[tuple[int, int], ...]  # (host id, pods)
 _MAX_SWAP_RANKS = 24  # with more free ranks no pairs are swapped: 24 ranks have 276 pairs in each pass
 
 
-def in_rank_order(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[tuple[int, int]] = ()) -> Slots:
-    """Return the slots (host id, pods) of `counts` in rank order.
+def in_rank_order(fabric: Fabric, slots: Iterable[tuple[int, int]], anchors: Iterable[tuple[int, int]] = ()) -> Slots:
+    """Return slots in rank order.
 
-    counts: (host id, pods), with different hosts. anchors: (host id, pods) of members that are placed already; they
+    slots: (host id, pods), with different hosts. anchors: (host id, pods) of members that are placed already; they
     decide which domain comes first and are not returned. Source: docs/design.md 3
     """
-    counts = tuple(counts)
-    if len(counts) < 2:
-        return counts
+    slots = tuple(slots)
+    if len(slots) < 2:
+        return slots
     anchors = tuple(anchors)
-    all_pods = (*counts, *anchors)
-    rows = fabric.switch_of[1:, [host for host, _ in all_pods]].T.tolist()
-    keys = rank_order_keys(rows, [pods for _, pods in all_pods])
+    all_slots = (*slots, *anchors)
+    switch_rows = fabric.switch_of[1:, [host for host, _ in all_slots]].T.tolist()
+    keys = rank_order_keys(switch_rows, [pods for _, pods in all_slots])
     anchored_pods = Counter[int]()
     for host, pods in anchors:
         anchored_pods[host] += pods
-    keyed = [(key, -pods - anchored_pods[host], host, pods) for key, (host, pods) in zip(keys, counts, strict=False)]
+    keyed = [(key, -pods - anchored_pods[host], host, pods) for key, (host, pods) in zip(keys, slots, strict=False)]
     return tuple((host, pods) for _, _, host, pods in sorted(keyed))
 
 
-def rank_order_keys(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
+def rank_order_keys(switch_rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
     """Return a sort key for each place: places sorted by it are in rank order. Places under one leaf have equal keys.
 
-    rows: for each place the numbers of its switches of tier 1, 2, ..., T. pods: the number of pods in each place.
+    switch_rows: for each place the numbers of its switches of tier 1, 2, ..., T, without its host. pods: the number of
+    pods in each place.
     """
-    pods_under = [Counter[int]() for _ in rows[0]] if rows else []
-    for row, count in zip(rows, pods, strict=True):
+    pods_under = [Counter[int]() for _ in switch_rows[0]] if switch_rows else []
+    for row, count in zip(switch_rows, pods, strict=True):
         for tier, switch in enumerate(row):
             pods_under[tier][switch] += count
     keys: dict[tuple[int, ...], tuple[int, ...]] = {}  # the key of each leaf, by its row
-    for row in {tuple(row) for row in rows}:
+    for row in {tuple(row) for row in switch_rows}:
         downwards = range(len(row) - 1, -1, -1)
         keys[row] = tuple(part for tier in downwards for part in (-pods_under[tier][row[tier]], row[tier]))
-    return [keys[tuple(row)] for row in rows]
+    return [keys[tuple(row)] for row in switch_rows]
 
 
 def assign_ranks(
@@ -72,22 +74,22 @@ def assign_ranks(
     ranks_to_place = sorted(set(free_ranks) - set(fixed_places))
     ordered = in_rank_order(fabric, free_slots, [(host, 1) for _, host in sorted(fixed_places.items())])
     pool = [host for host, pods in ordered for _ in range(pods)][: len(ranks_to_place)]
-    rows = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *fixed_places.values()}}
-    return fill_gaps(rows, pool, ranks_to_place, fixed_places)
+    host_and_switches = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *fixed_places.values()}}
+    return fill_gaps(host_and_switches, pool, ranks_to_place, fixed_places)
 
 
 def fill_gaps(
-    rows: Mapping[int, tuple[int, ...]],
+    host_and_switches: Mapping[int, tuple[int, ...]],
     pool: Sequence[int],
     ranks_to_place: Sequence[int],
     fixed_places: Mapping[int, int],
 ) -> dict[int, int]:
     """Assign free ranks, such as the old ranks of returning members, to the places of a pool: rank -> place.
 
-    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. pool: the free places in rank
-    order; a place occurs once for each of its pods. ranks_to_place: the free ranks, ascending. If they are more than
-    the places, the highest ranks get no place. fixed_places: rank -> place of the members that cannot move; if there is
-    none, or only one free place, the ranks get the places in the order of the pool.
+    host_and_switches: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. pool: the free places
+    in rank order; a place occurs once for each of its pods. ranks_to_place: the free ranks, ascending. If they are more
+    than the places, the highest ranks get no place. fixed_places: rank -> place of the members that cannot move; if
+    there is none, or only one free place, the ranks get the places in the order of the pool.
 
     Each gap between placed ranks is filled from its ends with the nearest places, tier by tier. Gaps that one switch
     can fill completely come first, of these the gaps between members of one leaf, and short gaps before long ones. Then
@@ -98,19 +100,19 @@ def fill_gaps(
     ranks_to_place, free_places = ranks_to_place[: len(pool)], list(pool)
     place_of = dict(fixed_places)
     gaps = _gaps(ranks_to_place, fixed_places)
-    for tier in range(len(rows[free_places[0]])):
+    for tier in range(len(host_and_switches[free_places[0]])):
         places_under: dict[int, deque[int]] = {}
         for place in free_places:
-            places_under.setdefault(rows[place][tier], deque()).append(place)
+            places_under.setdefault(host_and_switches[place][tier], deque()).append(place)
         for completely in (True, False):
-            for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, max(tier, 1), rows, place_of)):
-                _fill(gap, tier, completely, places_under, rows, place_of)
+            for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, max(tier, 1), host_and_switches, place_of)):
+                _fill(gap, tier, completely, places_under, host_and_switches, place_of)
         free_places = [place for switch in places_under.values() for place in switch]
         gaps = [gap for gap in gaps if gap.free]
         if not gaps:
             break
     if len(ranks_to_place) <= _MAX_SWAP_RANKS:
-        _swap_pairs(ranks_to_place, rows, place_of)
+        _swap_pairs(ranks_to_place, host_and_switches, place_of)
     return {rank: place_of[rank] for rank in ranks_to_place}
 
 
@@ -124,14 +126,14 @@ def leaves_of_neighbours(
     -> free pods. A rank for which neither neighbour's leaf has room is left out. Between members of two leaves, the
     leaf with more members takes ranks first; of two equal leaves, the leaf with less room.
     """
-    rows = {leaf: (leaf, leaf) for leaf in {*fixed_places.values(), *room}}
+    host_and_switches = {leaf: (leaf, leaf) for leaf in {*fixed_places.values(), *room}}
     places_under = {leaf: deque([leaf] * min(pods, len(free))) for leaf, pods in sorted(room.items())}
     members, place_of = Counter(fixed_places.values()), dict(fixed_places)
     gaps = _gaps(free, fixed_places)
     for completely in (True, False):
-        for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, rows, place_of)):
+        for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, host_and_switches, place_of)):
             left, right = ((-members[leaf], room.get(leaf, 0)) for leaf in (place_of[gap.left], place_of[gap.right]))
-            _fill(gap, 1, completely, places_under, rows, place_of, left_first=left <= right)
+            _fill(gap, 1, completely, places_under, host_and_switches, place_of, left_first=left <= right)
     return {rank: place_of[rank] for rank in free if rank in place_of}
 
 
@@ -164,14 +166,15 @@ def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> lis
 
 
 def _gap_sort_key(
-    gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], place_of: Mapping[int, int]
+    gap: _Gap, tier: int, host_and_switches: Mapping[int, tuple[int, ...]], place_of: Mapping[int, int]
 ) -> tuple[bool, int, tuple[int, ...]]:
     """Return the sort key of a gap: gaps whose two ends are under one switch of the tier come first, then short gaps
     before long ones, then the gap with the lowest first rank.
 
-    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. place_of: rank -> place.
+    host_and_switches: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. place_of: rank ->
+    place.
     """
-    left_row, right_row = rows[place_of[gap.left]], rows[place_of[gap.right]]
+    left_row, right_row = host_and_switches[place_of[gap.left]], host_and_switches[place_of[gap.right]]
     return left_row[tier] != right_row[tier], len(gap.free), tuple(islice(gap.free, 1))
 
 
@@ -180,7 +183,7 @@ def _fill(
     tier: int,
     completely: bool,
     places_under: Mapping[int, deque[int]],
-    rows: Mapping[int, tuple[int, ...]],
+    host_and_switches: Mapping[int, tuple[int, ...]],
     place_of: dict[int, int],
     left_first: bool = True,
 ) -> None:
@@ -188,13 +191,15 @@ def _fill(
 
     A place is near an end if it is under the same switch of `tier` as the member at that end. completely: fill the gap
     only if one of its ends has places for all of it. places_under: switch of `tier` -> its unused places, which are
-    taken from it. rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added.
-    left_first: begin at the left end.
+    taken from it. host_and_switches: place -> the numbers of its host and of its switches of tier 1, 2, ..., T.
+    place_of: rank -> place, to which the ranks are added. left_first: begin at the left end.
     """
     for from_left in (left_first, not left_first):
         if not gap.free:
             return
-        nearest = places_under.get(rows[place_of[gap.left if from_left else gap.right]][tier], deque[int]())
+        nearest = places_under.get(
+            host_and_switches[place_of[gap.left if from_left else gap.right]][tier], deque[int]()
+        )
         if completely and len(nearest) < len(gap.free):
             continue
         while nearest and gap.free:
@@ -206,10 +211,14 @@ def _fill(
                 gap.right = rank
 
 
-def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], place_of: dict[int, int]) -> None:
-    """Swap the places of pairs of free ranks while a swap makes the ring cheaper. Changes `place_of`, rank -> place.
+def _swap_pairs(
+    ranks_to_place: Sequence[int], host_and_switches: Mapping[int, tuple[int, ...]], place_of: dict[int, int]
+) -> None:
+    """Swap the places of pairs of free ranks while a swap makes the ring cheaper.
 
-    Every swap saves a crossing, so the loop ends.
+    ranks_to_place: the free ranks. host_and_switches: place -> the numbers of its host and of its switches of tier 1,
+    2, ..., T. place_of: rank -> place of all ranks that have a place, the fixed ones included; it is changed. Every
+    swap saves a crossing, so the loop ends.
     """
     ring = sorted(place_of)
     position_of = {rank: position for position, rank in enumerate(ring)}
@@ -218,7 +227,9 @@ def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...
         """Return how many switches the edges of the ring at these ranks leave, over all tiers."""
         edges = {(position_of[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
         return sum(
-            _crossings(rows[place_of[ring[edge]]], rows[place_of[ring[(edge + 1) % len(ring)]]])
+            _crossings(
+                host_and_switches[place_of[ring[edge]]], host_and_switches[place_of[ring[(edge + 1) % len(ring)]]]
+            )
             for edge in sorted(edges)
         )
 
@@ -237,5 +248,8 @@ def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...
 
 
 def _crossings(row: tuple[int, ...], other_row: tuple[int, ...]) -> int:
-    """Return how many switches of tier 1 and above an edge between two places leaves. row, other_row: their rows."""
+    """Return how many switches of tier 1 and above an edge between two places leaves.
+
+    row, other_row: the numbers of the host and of the switches of tier 1, 2, ..., T of each place.
+    """
     return sum(a != b for a, b in zip(row[1:], other_row[1:], strict=True))

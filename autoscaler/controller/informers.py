@@ -240,7 +240,7 @@ class AutoscalerInformers(InformerFactory):
 
         draft: the map that was read; None if the ConfigMap is deleted. annotations: of the ConfigMap.
         """
-        verdict = self._map.take(draft, annotations)
+        verdict = self._map.update(draft, annotations)
         if verdict is None:
             return
         if verdict.fabric is not None:

@@ -210,7 +210,7 @@ def _host(fabric: Fabric, node: Node) -> int:
     NOT_ON_MAP if the map has none of them.
     """
     for name in (*(a.address for a in node.status.addresses or () if a.type == "InternalIP"), node.metadata.name):
-        host = fabric.index.get(name)
+        host = fabric.id_of_host.get(name)
         if host is not None and fabric.mapped[host]:
             return host
     return NOT_ON_MAP

@@ -270,7 +270,7 @@ def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str])
     if len(nodes) < gang.pods:
         return None
     ips = {place.name: place.ip for place in play.places}
-    spent = ring_cost(fabric, [fabric.index[ips[nodes[index]]] for index in range(gang.pods)])
+    spent = ring_cost(fabric, [fabric.id_of_host[ips[nodes[index]]] for index in range(gang.pods)])
     return Score(leaves=spent.switches[0], crossings=spent.total)
 
 

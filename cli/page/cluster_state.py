@@ -159,7 +159,7 @@ def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostSta
 def _host_id(node: Node, fabric: Fabric) -> int | None:
     """Return the ID of the node's host in the map, found by its name or an address; None if it is not on the map."""
     for key in (node.metadata.name, *(each.address for each in node.status.addresses or ())):
-        host = fabric.index.get(key)
+        host = fabric.id_of_host.get(key)
         if host is not None and host < fabric.mapped_count:
             return host
     return None

@@ -22,7 +22,7 @@ def add(commands: Verbs) -> None:
             ),
             ("preprocess check data/corpus_text_document", "sizes, offsets, counts and the last document"),
         ),
-        "A run that was ended goes on from its finished shards when the same command is given again.",
+        "If a run was stopped, the same command continues it from its finished shards.",
         allow_abbrev=False,
     )
     command.add_arguments(parser)

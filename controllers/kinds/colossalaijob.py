@@ -14,7 +14,7 @@ from typing import Any
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
-from turnout.controllers.kinds.colossalaijob_status import VOCABULARY
+from turnout.controllers.kinds.colossalaijob_status import TRANSLATION
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
@@ -201,7 +201,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     return {LABELS.job: job.name, LABELS.role: role.label}
 
 
-def is_outdated(job: ControlledJob, pod: PodState) -> bool:
+def is_of_other_mode(job: ControlledJob, pod: PodState) -> bool:
     """Return True for a pod of the other mode: created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUG_MODE) != (job.spec["debug"] is not None)
 
@@ -216,7 +216,7 @@ def postponed_roles(job: ControlledJob, owned: OwnedObjects) -> Collection[str]:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in job.roles if role.name == WORKER)
     running = sum(
-        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not is_outdated(job, pod)
+        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not is_of_other_mode(job, pod)
         for pod in owned.pods
     )
     return () if running >= workers or job.spec["debug"] is not None else (LAUNCHER,)
@@ -476,8 +476,8 @@ COLOSSALAIJOB = ControlledKind(
     name=name,
     postponed_roles=postponed_roles,
     should_recreate=_no_recreation,
-    vocabulary=VOCABULARY,
+    translation=TRANSLATION,
     creation_warnings=creation_warnings,
-    is_outdated=is_outdated,
+    is_of_other_mode=is_of_other_mode,
     reports_containers=True,
 )

@@ -17,7 +17,7 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     StatusContext,
-    StatusVocabulary,
+    StatusTranslation,
 )
 from turnout.jobs.kinds.colossalaijob import LAUNCHER, WORKER
 from turnout.kube.times import rfc3339
@@ -206,7 +206,11 @@ def _replica(pod: PodState) -> Object:
 
 
 def _aggregate(job: ControlledJob | None, pods: Sequence[PodState]) -> Object:
-    """Return phase -> number of pods, with all phases. Pods that are being deleted count as deleted. job: not used."""
+    """Return the field `aggregate`: creating, pending, running, succeeded, failed, deleted, unknown -> number of pods,
+    zeros included.
+
+    A pending pod with a node counts as creating, a terminating pod as deleted. job: not used.
+    """
     counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     for pod in pods:
         if pod.deleting:
@@ -218,6 +222,6 @@ def _aggregate(job: ControlledJob | None, pods: Sequence[PodState]) -> Object:
     return counts
 
 
-VOCABULARY = StatusVocabulary(
+TRANSLATION = StatusTranslation(
     ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _to_core_status, _to_t9k_status
 )

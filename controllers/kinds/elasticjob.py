@@ -35,7 +35,7 @@ from turnout.controllers.model import (
     Role,
     RunPolicy,
     StatusContext,
-    StatusVocabulary,
+    StatusTranslation,
     as_mapping,
 )
 from turnout.jobs.fields import ObjectPart
@@ -340,7 +340,7 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: C
     names = {each["name"] for each in env}
     own_variables = [each for each in container.get("env") or () if each.get("name") not in names]
     changed = {**container, "env": [*env, *own_variables]}
-    steps = min(replica.memory_kills, MAX_MEMORY_STEPS) if job.spec["more_memory"] else 0
+    steps = min(replica.oom_kills, MAX_MEMORY_STEPS) if job.spec["more_memory"] else 0
     if not steps or not isinstance(resources := container.get("resources"), Mapping):
         return changed
     return {**changed, "resources": {key: _raise_memory(each, steps) for key, each in resources.items()}}
@@ -417,7 +417,7 @@ ELASTICJOB = ControlledKind(
     name=name,
     part_while_suspended=part_while_suspended,
     should_recreate=should_recreate,
-    vocabulary=StatusVocabulary(_FIELDS, _to_core_status, _to_dlrover_status),
+    translation=StatusTranslation(_FIELDS, _to_core_status, _to_dlrover_status),
     unique_pod_names=True,
     faulty_node_exit_code=FAULTY,
 )

@@ -213,7 +213,8 @@ def _failure_hint(owned: OwnedObjects) -> str:
 def creation_warnings(job: ControlledJob) -> Sequence[str]:
     """Return texts about a new job that its owner should read; [] if there are none.
 
-    They are about files that stay in the container, and logs of several pods with one name. Source: MS-39, MS-40, MS-42
+    They are about relative paths, whose files are lost with the container, and about redirects of several pods to the
+    same file of a shared volume. Source: MS-39, MS-40, MS-42
     """
     return [text for role in job.roles for text in _creation_warnings(role)]
 
@@ -228,7 +229,10 @@ def _creation_warnings(role: Role) -> Iterator[str]:
         where = f"spec.msReplicaSpecs.{role.name}, container {container.get('name')}"
         if mounts and not container.get("workingDir"):
             path = mounts[0].get("mountPath")
-            yield f"{where}: files written without a path stay in the container; workingDir {path} keeps them"
+            yield (
+                f"{where}: files written to a relative path are lost with the container;"
+                f" set workingDir to {path} to keep them"
+            )
         for target in _overwritten_files(container, [str(each.get("mountPath")) for each in mounts]):
             if role.replicas > 1:
                 yield f"{where}: all {role.replicas} pods write to {target}; $MS_NODE_ID in its name keeps them apart"

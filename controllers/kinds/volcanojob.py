@@ -28,7 +28,7 @@ from turnout.controllers.model import (
     Replica,
     Role,
     RunPolicy,
-    StatusVocabulary,
+    StatusTranslation,
     replica_name,
 )
 from turnout.jobs.fields import ObjectPart
@@ -135,7 +135,7 @@ def _own_fields(
         "min_by_task": min_by_task,
         "max_retry": spec.max_retry or DEFAULT_RETRIES,
         "labels": {name: labels[name] for name in _COPIED_LABELS if name in labels},
-        "notes": {name: annotations[name] for name in _COPIED_ANNOTATIONS if name in annotations},
+        "annotations": {name: annotations[name] for name in _COPIED_ANNOTATIONS if name in annotations},
         "version": _count_in_status(raw, "version"),
         "retry_count": _count_in_status(raw, "retryCount"),
     }
@@ -220,7 +220,7 @@ def _gang(
         resources_of(_pods_for_min_available(roles, min_by_task, min_available)),
         name=f"{meta['name']}-{meta['uid']}",
         labels=ObjectPart(meta, "metadata").text_map("labels"),
-        notes={name: text for name, text in annotations.items() if not name.startswith("kubectl.kubernetes.io/")},
+        annotations={name: text for name, text in annotations.items() if not name.startswith("kubectl.kubernetes.io/")},
         extra_fields=extra_fields,
     )
 
@@ -284,7 +284,7 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the annotations of one replica's pod: those of Volcano, and of the job's those in _COPIED_ANNOTATIONS."""
     return {
-        **job.spec["notes"],
+        **job.spec["annotations"],
         LABELS.job: job.name,
         LABELS.role: role.label,
         LABELS.index: str(replica.index),
@@ -380,7 +380,10 @@ def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[Object]:
 
 
 def _with_plugins(job: ControlledJob, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod's spec with what the job's plugins add to it."""
+    """Return a copy of a pod's spec with what the job's plugins svc and env add.
+
+    replica: its index becomes VC_TASK_INDEX and VK_TASK_INDEX. spec: not changed.
+    """
     plugins: Plugins = job.spec["plugins"]
     changed = dict(spec)
     if "svc" in plugins:
@@ -460,7 +463,7 @@ VOLCANOJOB = ControlledKind(
     _no_conditions,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
-    vocabulary=StatusVocabulary(life.FIELDS, life.to_core_status, life.to_volcano_status),
+    translation=StatusTranslation(life.FIELDS, life.to_core_status, life.to_volcano_status),
     pod_annotations=pod_annotations,
     title=volcanojob.KIND,
     lifecycle=life.lifecycle,

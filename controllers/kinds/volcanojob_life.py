@@ -210,7 +210,7 @@ class _PhaseContext:
     before: Object  # the stored status
     owned: OwnedObjects
     now_s: float  # seconds since 1970
-    setup: GangSettings
+    gang_settings: GangSettings
 
     @property
     def phase(self) -> str:
@@ -230,13 +230,18 @@ class _PhaseContext:
 
 
 def lifecycle(
-    kind: ControlledKind, job: ControlledJob, raw: Object, owned: OwnedObjects, now_s: float, setup: GangSettings
+    kind: ControlledKind,
+    job: ControlledJob,
+    raw: Object,
+    owned: OwnedObjects,
+    now_s: float,
+    gang_settings: GangSettings,
 ) -> ReconcileOutcome:
     """Return the next phase of a job with the writes that lead there.
 
     raw: the job's object. now_s: seconds since 1970.
     """
-    context = _PhaseContext(kind, job, as_mapping(raw.get("status")), owned, now_s, setup)
+    context = _PhaseContext(kind, job, as_mapping(raw.get("status")), owned, now_s, gang_settings)
     if (
         context.phase in (ABORTING, ABORTED)
         and _state_text(context.before, "reason") == _SUSPENDED
@@ -330,13 +335,13 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
     Pods are created only once Volcano has admitted the PodGroup, and within one reconciliation's budget.
     """
     kind, job, owned = context.kind, context.job, context.owned
-    group = children.pod_group(job, context.setup)
+    group = children.pod_group(job, context.gang_settings)
     budget, pods = CreateBudget(), children.by_role(owned.pods)
     writes = [
         *children.other_writes([*([] if group is None else [group]), *kind.other_children(job, owned)], owned, budget)
     ]
     tasks = {role.label for role in job.roles}
-    waits_for_admission = children.waits_for_admission(owned, context.setup)
+    waits_for_admission = children.waits_for_admission(owned, context.gang_settings)
     for role in job.roles:
         task_pods = pods.get(role.label, [])
         writes += children.delete_pods(children.surplus_pods(role, task_pods))
@@ -346,7 +351,9 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
             if budget.must_stop():
                 break
             replica = Replica(index, index)
-            writes.append(budget.create(partial(children.pod_body, kind, job, role, replica, owned, context.setup)))
+            writes.append(
+                budget.create(partial(children.pod_body, kind, job, role, replica, owned, context.gang_settings))
+            )
     writes += children.delete_pods(pod for pod in owned.pods if pod.role not in tasks)
     return _outcome(
         context,
@@ -359,7 +366,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
 def _running_or_pending(context: _PhaseContext) -> str:
     """Return the phase of a job that continues: Running once at least the gang's min of pods has started.
 
-    A running job is Pending again if so many pods wait that the gang's min is lost.
+    A running job is Pending again if fewer pods than the gang's min are not Pending.
     """
     counts = _counts(context.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
@@ -449,9 +456,10 @@ def _events_of_phase(context: _PhaseContext, phase: str, message: str) -> tuple[
 
 
 def _state(phase: str, message: str, now_s: float, reason: str = "") -> dict[str, Any]:
-    """Return the field `state` of a status that begins at `now_s`, in seconds since 1970. Empty texts are left out.
+    """Return the value of `state` in a status: phase, lastTransitionTime and, unless they are empty, message and
+    reason.
 
-    message: text for people. reason: the field `reason`.
+    message: text for people. now_s: when the phase began, in seconds since 1970.
     """
     texts = {"message": message, "reason": reason}
     return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}

@@ -63,16 +63,22 @@ class JobController:
         queue: WorkQueue,
         writer: ChildWriter,
         kinds: Mapping[str, ControlledKind],
-        setup: GangSettings,
+        gang_settings: GangSettings,
         clock: Clock,
         events: EventRecorder,
         metrics: Metrics,
         time: SteadyTime | None = None,
     ) -> None:
         """Prepare the controller; `run` starts it. time: the wall clock with its jumps; None for one of `clock`."""
-        self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
+        self._cache, self._queue, self._writer, self._kinds, self._gang_settings = (
+            cache,
+            queue,
+            writer,
+            kinds,
+            gang_settings,
+        )
         self._clock, self._events, self._metrics = clock, events, metrics
-        self._plurals = {child: plural for child, (_, plural) in path_prefixes(setup).items()}
+        self._plurals = {child: plural for child, (_, plural) in path_prefixes(gang_settings).items()}
         self._time = time or SteadyTime(clock)
         self._moment, self._moment_read_s = self._time.now(), clock.monotonic()
         self._new_jobs: dict[JobKey, str] = {}  # uids of new jobs without pods so far
@@ -131,7 +137,7 @@ class JobController:
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
             now_s = self._moment.now_s + self._clock.monotonic() - self._moment_read_s
-            outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._setup)
+            outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._gang_settings)
         meta = raw["metadata"]
         self._note_first_pod(key, kind, raw, owned)
         self._emit_events(kind, raw, outcome.events)

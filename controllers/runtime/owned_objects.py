@@ -1,8 +1,9 @@
 """Keep what the watches and our own writes have shown: jobs, their children, and the resources of nodes.
 
-The answer to a write counts at once, so that the next reconciliation does not write it again. Older versions of an
-object, and answers about deleted objects, are ignored. An object that only an answer has shown, and that a later list
-does not have, was deleted before its watch began.
+The answer to a write counts at once, so no child is created twice while its watch lags behind (the purpose of
+expectations in other controllers). Older versions of an object, and answers about deleted objects, are ignored. If an
+object is known only from the answer to our write and a later list does not contain it, it was deleted before the watch
+saw it, and is dropped.
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ def _owner_of(kinds: Mapping[str, ControlledKind], meta: ObjectMeta) -> tuple[_O
 def _note_deleted(deleted_uids: OrderedDict[str, None], uid: str) -> None:
     """Remember the uid of a deleted object, so that later answers about it are ignored.
 
-    The oldest of _MAX_DELETED is dropped.
+    Above _MAX_DELETED uids the oldest is forgotten.
     """
     deleted_uids[uid] = None
     if len(deleted_uids) > _MAX_DELETED:
@@ -356,7 +357,10 @@ def role_and_index(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
 
 
 def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
-    """Return a pod as decisions read it. kind: of its job."""
+    """Convert a pod to the PodState on which decisions are made. kind: the kind of the job that owns the pod.
+
+    A missing role label gives role "", a missing or unreadable index label gives index -1.
+    """
     role, index = role_and_index(kind, obj.metadata)
     status, statuses = obj.status, obj.status.container_statuses or ()
     terminations = _terminations(kind, statuses)
@@ -410,7 +414,11 @@ def _scheduler_message(obj: OwnedPod) -> str:
 
 
 def child_state(kind: ControlledKind, child_kind: str, obj: Owned) -> ChildState:
-    """Return a child that is not a pod as decisions read it. kind: of its job. child_kind: of the child."""
+    """Convert a child that is not a pod to the ChildState on which decisions are made.
+
+    kind: the kind of the job that owns the child. child_kind: of the child. A missing role label gives role "", a
+    missing or unreadable index label gives index -1.
+    """
     role, index = role_and_index(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
     data = data if child_kind == "ConfigMap" else {}

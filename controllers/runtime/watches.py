@@ -34,7 +34,7 @@ class ControllerInformers(InformerFactory):
         cache: ChildCache,
         source: ListerWatcher,
         kinds: Mapping[str, ControlledKind],
-        setup: GangSettings,
+        gang_settings: GangSettings,
         clock: Clock,
         rng: random.Random,
         namespace: str = "",
@@ -46,7 +46,7 @@ class ControllerInformers(InformerFactory):
         self._loops.append(self._check_pod_watches)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
-        for name, prefix in path_prefixes(setup).items():
+        for name, prefix in path_prefixes(gang_settings).items():
             path = collection_path(prefix, namespace)
             if name in _UNLABELLED:
                 self._watch_children(name, name, path, {})

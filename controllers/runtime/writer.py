@@ -48,10 +48,10 @@ class ChildWriter:
     """The writer of outcomes. kinds: by the path of their group, as in a JobKey."""
 
     def __init__(
-        self, calls: Calls, cache: ChildCache, kinds: Mapping[str, ControlledKind], setup: GangSettings
+        self, calls: Calls, cache: ChildCache, kinds: Mapping[str, ControlledKind], gang_settings: GangSettings
     ) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
-        self._prefixes = path_prefixes(setup)
+        self._prefixes = path_prefixes(gang_settings)
 
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
         """Write an outcome: status and children in the order that the outcome states, or the deletion of the job alone.
@@ -79,8 +79,8 @@ class ChildWriter:
         await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write pods: all other writes with the first creation, then the other creations, since they wait for its name
-        (VE-25).
+        """Write pods: first the deletions, updates and the first creation, then the other creations, because those pods
+        wait for the host name of the first pod (VE-25).
 
         If a write of the first part fails, the other creations are carried out, too, and then its error is raised.
         """

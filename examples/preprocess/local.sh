@@ -1,6 +1,6 @@
 #!/bin/sh
 # Preprocess on one machine: sh examples/preprocess/local.sh 'corpus/*.jsonl.zst' tokenizer.json tokens/corpus
-# A run that was ended goes on from its finished shards when the same command is given again.
+# If a run was stopped, the same command continues it from its finished shards.
 set -eu
 input=$1 vocabulary=$2 prefix=$3
 

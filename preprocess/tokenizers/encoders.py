@@ -46,7 +46,7 @@ class Encoder(Protocol):
 
 
 @lru_cache(maxsize=2)
-def encoder(settings: EncoderSettings) -> Encoder:
+def get_encoder(settings: EncoderSettings) -> Encoder:
     """Return the encoder for these settings.
 
     The two encoders that were used last are kept in this process, and equal settings get the same encoder. Raises
@@ -62,11 +62,10 @@ def encoder(settings: EncoderSettings) -> Encoder:
 
 
 @contextmanager
-def on_all_cores() -> Iterator[None]:
-    """Let the reference library use threads while the block runs, by its environment variable, which is restored
-    afterwards.
+def tokenizer_threads() -> Iterator[None]:
+    """Let Hugging Face tokenizers use threads in this process while the block runs (TOKENIZERS_PARALLELISM).
 
-    Use it before the workers of the run start.
+    No effect on tiktoken. Use it before the workers start, because they inherit the variable.
     """
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "true"
@@ -154,11 +153,14 @@ class _HuggingFace:
     """The tokenizers library of Hugging Face."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        """Build the tokenizer without truncation and padding."""
+        """Build the tokenizer without truncation and padding. Raises BadOption if the library refuses it."""
         os.environ.setdefault(_THREADS, "false")  # a worker is one process of several
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_buffer(settings.content)
+        try:
+            self._tokenizer = Tokenizer.from_buffer(settings.content)
+        except Exception as error:  # the library raises Exception itself
+            raise BadOption(f"Hugging Face tokenizers cannot read this vocabulary: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._may_cut = is_splittable(settings)
@@ -184,17 +186,21 @@ class _Tiktoken:
     """The tiktoken library."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        """Build the tokenizer."""
+        """Build the tokenizer. Raises BadOption if the vocabulary is malformed, or if the library refuses it."""
         import tiktoken
 
         assert settings.pattern is not None
         assert settings.eod is not None
-        self._encoding = tiktoken.Encoding(
-            "vocabulary",
-            pat_str=TIKTOKEN_PATTERNS[settings.pattern],
-            mergeable_ranks=tiktoken_ranks("the vocabulary", settings.content),
-            special_tokens={str(settings.eod_text): settings.eod},
-        )
+        ranks = tiktoken_ranks("the vocabulary", settings.content)
+        try:
+            self._encoding = tiktoken.Encoding(
+                "vocabulary",
+                pat_str=TIKTOKEN_PATTERNS[settings.pattern],
+                mergeable_ranks=ranks,
+                special_tokens={str(settings.eod_text): settings.eod},
+            )
+        except Exception as error:  # such as an OverflowError for a rank of more than 32 bits
+            raise BadOption(f"tiktoken cannot read this vocabulary: {error}") from error
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Return the token ids of each text, as uint32 arrays. A long text is cut into parts first."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine
-from turnout.preprocess.tokenizers.encoders import Encoder, Ids, encoder, on_all_cores
+from turnout.preprocess.tokenizers.encoders import Encoder, Ids, get_encoder, tokenizer_threads
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary
 
 SAMPLE_DOCUMENTS = 1000  # documents of the input that are compared
@@ -36,36 +36,36 @@ HARD_TEXTS = (
 )
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """The library that tokenizes, and the reason for it."""
 
     engine: Engine  # not AUTO
     reason: str  # a phrase for the log and the run's record
 
 
-def choose_engine(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
+def choose_engine(settings: EncoderSettings, texts: Sequence[str]) -> EngineChoice:
     """Return the engine for these settings: gigatoken only if it gives the reference library's tokens for all texts
     that are compared.
 
     These are HARD_TEXTS, texts with the special tokens, and the first SAMPLE_CHARACTERS of each of `texts`, a sample of
     the documents. A vocabulary of plain bytes always gets the reference, and so does one that gigatoken cannot read. If
     gigatoken is not installed, the reference is the result. Raises BadOption if the reference library refuses the
-    vocabulary.
+    vocabulary, and ModuleNotFoundError if the reference library is not installed.
     """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
-        return Choice(Engine.REFERENCE, "bytes need no library")
-    reference = encoder(msgspec.structs.replace(settings, engine=Engine.REFERENCE))
+        return EngineChoice(Engine.REFERENCE, "bytes need no library")
+    reference = get_encoder(msgspec.structs.replace(settings, engine=Engine.REFERENCE))
     try:
-        candidate = encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN))
+        candidate = get_encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN))
     except (BadOption, ModuleNotFoundError) as error:
-        return Choice(Engine.REFERENCE, str(error))
+        return EngineChoice(Engine.REFERENCE, str(error))
     probes = [*HARD_TEXTS, *_special_texts(settings), *(text[:SAMPLE_CHARACTERS] for text in texts)]
-    with on_all_cores():
+    with tokenizer_threads():
         wanted_ids = reference.encode(probes)
     for text, expected_ids, ids in zip(probes, wanted_ids, _encode_each(candidate, probes), strict=True):
         if ids is None or not np.array_equal(expected_ids, ids):
-            return Choice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
-    return Choice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")
+            return EngineChoice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
+    return EngineChoice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")
 
 
 def _encode_each(candidate: Encoder, probes: Sequence[str]) -> list[Ids | None]:

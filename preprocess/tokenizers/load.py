@@ -24,11 +24,12 @@ _PUBLISHED_RANKS = {100256: (100257, 100277), 199998: (199999, 200019)}
 ReadBytes = Callable[[str], bytes]  # returns the content of a file
 
 
-def load(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
+def load_tokenizer(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
     """Return the tokenizer that the options describe, with its files as bytes, for the reference engine.
 
-    read: returns the content of a file. is_folder: returns True if a path is a folder. Raises BadOption if a file is
-    missing or wrong; the message names the file.
+    read: returns the content of a file; raises OSError, for a missing file FileNotFoundError (a folder of
+    HFGPT2Tokenizer without tokenizer.json is then read by vocab.json and merges.txt). is_folder: returns True if a path
+    is a folder. Raises BadOption if an option is missing, or if a file is missing or wrong; the message names it.
     """
     match options.tokenizer_type:
         case TokenizerType.CHAR_LEVEL:
@@ -164,7 +165,7 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
     pattern = options.tiktoken_pattern or _pattern_name_of_file(path)
     if pattern not in TIKTOKEN_PATTERNS:
         known = ", ".join(TIKTOKEN_PATTERNS)
-        raise BadOption(f"--tiktoken-pattern {pattern}: unknown, there are {known}")
+        raise BadOption(f"--tiktoken-pattern {pattern}: unknown; known are {known}")
     end = max(ranks.values()) + 1
     eod, size = _PUBLISHED_RANKS.get(len(ranks), (end, end + 1))
     return EncoderSettings(Vocabulary.TIKTOKEN, content, size, eod=eod, pattern=pattern, eod_text=END_OF_TEXT)

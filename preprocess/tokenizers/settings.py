@@ -25,7 +25,7 @@ class EncoderSettings(msgspec.Struct, frozen=True):
 
     vocabulary: Vocabulary  # the format of `content`
     content: bytes  # the content of the vocabulary's file; empty for UTF8_BYTES
-    size: int  # one more than the highest token id, >= 1
+    vocabulary_size: int  # one more than the highest token id, >= 1
     engine: Engine = Engine.REFERENCE  # never AUTO
     eod: int | None = None  # the end-of-document token; None if the vocabulary has none
     pattern: str | None = None  # name of the split rule of a tiktoken vocabulary

@@ -471,7 +471,7 @@ def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
     by_key: name or InternalIP of a host -> name of its node.
     """
     hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
-    return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
+    return replace(fabric, hosts=hosts, id_of_host={name: host for host, name in enumerate(hosts)})
 
 
 # How long a pod that is assumed to be placed, and is not seen as bound, counts as placed; seconds.

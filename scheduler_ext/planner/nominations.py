@@ -208,7 +208,7 @@ def plan_annotations(
 
 def switch_path_of(fabric: Fabric, node: str) -> str:
     """Return the switches above a node as root/.../leaf; "" if the map does not know the node."""
-    host = fabric.index.get(node)
+    host = fabric.id_of_host.get(node)
     if host is None or not fabric.mapped[host]:
         return ""
     return _leaf_path_text(fabric.names[1][fabric.switch_of[1][host]])

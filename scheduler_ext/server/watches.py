@@ -242,7 +242,7 @@ class Watches(InformerFactory, WatchState):
         first map that is accepted is not reported.
         """
         first = not self._follower.has_synced
-        verdict = self._map.take(draft, annotations)
+        verdict = self._map.update(draft, annotations)
         if verdict is None:
             return
         metrics, outcome = self._metrics, verdict.outcome

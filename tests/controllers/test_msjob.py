@@ -299,7 +299,7 @@ MOUNT = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 @pytest.mark.parametrize(
     ("container", "advice"),
     [
-        pytest.param({**MOUNT}, ["workingDir /data keeps them"], id="a shared volume and no working directory"),
+        pytest.param({**MOUNT}, ["set workingDir to /data"], id="a shared volume and no working directory"),
         pytest.param({**MOUNT, "workingDir": "/data"}, [], id="a working directory"),
         pytest.param({}, [], id="no volume"),
         pytest.param({"volumeMounts": [{"name": "own", "mountPath": "/o"}]}, [], id="a volume of the pod alone"),

@@ -78,7 +78,7 @@ def test_a_pods_number_is_the_end_of_its_name(name, next_):
 
 def test_an_index_that_has_met_nothing_starts_afresh():
     replica, _ = numbered({"nextNumber": 2}).give_number(0)
-    assert (replica.restarts, replica.memory_kills, replica.avoids) == (0, 0, ())
+    assert (replica.restarts, replica.oom_kills, replica.avoids) == (0, 0, ())
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)

@@ -24,7 +24,9 @@ def test_a_plan_changes_its_jobs_workers_and_says_so():
 def test_a_plan_that_names_resources_says_that_the_template_has_them():
     done = scale_job(plan(replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "1"}}}), job(), NOW_S)
     assert done.job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
-    assert done.status["message"] == "bert has 3 workers; what each of them gets is its template's"
+    assert (
+        done.status["message"] == "bert has 3 workers; the resources of the plan are ignored, the pod template decides"
+    )
 
 
 def test_a_job_that_has_the_number_already_is_not_written():

@@ -93,7 +93,7 @@ class Stage:
         """Return the cost on the real fabric of a ring over the pods' indices."""
         fabric = build(read_map({"topology_config": self.text}).entries)
         by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
-        return ring_cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
+        return ring_cost(fabric, [fabric.id_of_host[self.ip_of[node]] for _, node in by_rank])
 
     async def events(self, reason, within_s=60.0, namespace="default"):
         """Wait for an Event with this reason."""

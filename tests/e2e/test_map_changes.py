@@ -79,7 +79,7 @@ async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
     placed = await stage.landed("after", 7)
     assert len(stage.leaves(placed)) == 1
     fabric = build(read_map({"topology_config": stage.text}).entries)
-    by_rank = [fabric.index[stage.ip_of[placed[f"after-{i}"]]] for i in range(7)]
+    by_rank = [fabric.id_of_host[stage.ip_of[placed[f"after-{i}"]]] for i in range(7)]
     assert ring_cost(fabric, by_rank).total == 0
 
 

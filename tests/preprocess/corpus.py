@@ -16,7 +16,7 @@ import numpy as np
 
 from turnout.preprocess.merge import dataset_path
 from turnout.preprocess.options import Options, TokenizerType
-from turnout.preprocess.run import Totals, finish, prepare_run
+from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import make_shard
 
 VOCABULARY = "tokenizer.json"
@@ -129,7 +129,9 @@ def run(of: Options) -> Totals | None:
     with prepare_run(of) as prepared_run:
         if isinstance(prepared_run, Totals):
             return prepared_run
-        return finish(prepared_run, [make_shard(prepared_run.settings, chunk) for chunk in prepared_run.pending])
+        return merge_if_complete(
+            prepared_run, [make_shard(prepared_run.settings, chunk) for chunk in prepared_run.pending]
+        )
 
 
 def ten_lines(documents: Sequence[str], encode, eod: int | None, dtype: str) -> tuple[bytes, bytes]:

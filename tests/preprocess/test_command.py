@@ -14,7 +14,7 @@ import pytest
 
 from tests.preprocess import corpus
 from turnout.preprocess import command
-from turnout.preprocess.dataset import check
+from turnout.preprocess.dataset import check_dataset
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine, OnError, Options, TokenizerType
 
@@ -104,9 +104,9 @@ def _options(*words: str) -> Options:
     ("changes", "message"),
     [
         pytest.param({"workers": 0}, "--workers is 0, must be from 1 to 1024", id="no worker"),
-        pytest.param({"inputs": ("a.jsonl", "")}, "--input names no file between two commas", id="an empty input"),
-        pytest.param({"keys": ("text", "text")}, "each key must be there once", id="a key twice"),
-        pytest.param({"keys": ("../x",)}, "usable in a file's name", id="a key that leads elsewhere"),
+        pytest.param({"inputs": ("a.jsonl", "")}, "--input is empty, or has an empty name", id="an empty input"),
+        pytest.param({"keys": ("text", "text")}, "each key must occur only once", id="a key twice"),
+        pytest.param({"keys": ("../x",)}, "usable in a file name", id="a key that leads elsewhere"),
         pytest.param({"dataset_impl": "cached"}, "TNTIDX", id="the old format"),
         pytest.param({"dataset_impl": "lazy"}, "TNTIDX", id="the other old format"),
         pytest.param(
@@ -163,7 +163,7 @@ def test_processes_make_the_dataset_of_ten_lines(start, tmp_path):
     assert "engine_chosen engine=gigatoken" in errors
     assert re.search(r"^ 50%  300 documents, [\d,]+ documents/s, [\d.]+ MB/s$", errors, re.MULTILINE)
     assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
-    assert check(str(tmp_path / "result_text_document")).documents == 300
+    assert check_dataset(str(tmp_path / "result_text_document")).documents == 300
 
 
 def test_a_full_disk_ends_the_run_and_a_later_one_goes_on(start, tmp_path):
@@ -190,7 +190,7 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, capsys):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     assert command.make_dataset(parser.parse_args(arguments(tmp_path)), "preprocess", interrupted) == 130
-    assert "the same command goes on from the finished shards" in capsys.readouterr().err
+    assert "run the same command again to continue" in capsys.readouterr().err
 
 
 def test_policies_and_engines_are_read():

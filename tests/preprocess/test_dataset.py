@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.preprocess import corpus
-from turnout.preprocess.dataset import Dataset, check
+from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BrokenDataset
 from turnout.preprocess.indexed_dataset import dtype_for
 
@@ -25,14 +25,14 @@ def dataset(folder: Path, ids=IDS, dtype: str = "<u2") -> str:
 
 @pytest.mark.parametrize("dtype", ["<u2", "<i4"])
 def test_a_good_dataset_is_summed_up(dtype, tmp_path):
-    summary = check(dataset(tmp_path, dtype=dtype))
+    summary = check_dataset(dataset(tmp_path, dtype=dtype))
     assert (summary.documents, summary.sequences, summary.tokens, summary.highest_id) == (3, 3, 6, 10)
     assert (summary.shortest, summary.longest, summary.last_document) == (1, 3, (9, 10))
     assert f"6 of {np.dtype(dtype).name}" in summary.text()
 
 
 def test_a_dataset_without_documents_is_good(tmp_path):
-    assert check(dataset(tmp_path, ids=[])).documents == 0
+    assert check_dataset(dataset(tmp_path, ids=[])).documents == 0
 
 
 def _flip(at: int, value: bytes):
@@ -63,7 +63,7 @@ def _cut(name: str, size: int):
         pytest.param(_flip(37, b"\x80"), "negative length", id="a negative length"),
         pytest.param(_flip(34 + 12 + 8, b"\7"), "begins at byte 7", id="an offset that does not fit"),
         pytest.param(_flip(34 + 36, b"\1"), "begins at sequence 1, not 0", id="a first document that is not the first"),
-        pytest.param(_flip(34 + 36 + 8, b"\3"), "go back", id="documents that go back"),
+        pytest.param(_flip(34 + 36 + 8, b"\3"), "entries decrease", id="document entries that decrease"),
         pytest.param(_flip(34 + 36 + 24, b"\4"), "ends at sequence 4 of 3", id="documents beyond the sequences"),
         pytest.param(_cut("d.bin", 1), "11 bytes, its index describes 12", id="tokens cut off"),
         pytest.param(_cut("d.idx", 1), "101 bytes", id="an index cut off"),
@@ -74,7 +74,7 @@ def test_a_broken_dataset_is_named(change, message, tmp_path):
     prefix = dataset(tmp_path)
     change(tmp_path)
     with pytest.raises(BrokenDataset, match=message):
-        check(prefix)
+        check_dataset(prefix)
 
 
 def test_modes_behind_the_documents_are_allowed(tmp_path):
@@ -82,7 +82,7 @@ def test_modes_behind_the_documents_are_allowed(tmp_path):
     prefix = dataset(tmp_path)
     with open(f"{prefix}.idx", "ab") as file:
         file.write(bytes(3))
-    assert check(prefix).documents == 3
+    assert check_dataset(prefix).documents == 3
 
 
 @pytest.mark.contract("DL-77")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.preprocess import corpus
-from turnout.preprocess.dataset import Dataset, check
+from turnout.preprocess.dataset import Dataset, check_dataset
 
 IDS = [[5, 6, 7], [8], [9, 10]]
 
@@ -20,7 +20,10 @@ def test_we_read_what_datatrove_writes(token_bytes, dtype, tmp_path):
     theirs.close()
     dataset = Dataset(str(tmp_path / "theirs"))
     assert [dataset[number].tolist() for number in range(len(dataset))] == IDS
-    assert (check(str(tmp_path / "theirs")).dtype, check(str(tmp_path / "theirs")).documents) == (dtype, 3)
+    assert (check_dataset(str(tmp_path / "theirs")).dtype, check_dataset(str(tmp_path / "theirs")).documents) == (
+        dtype,
+        3,
+    )
 
 
 def test_datatrove_reads_what_we_write(tmp_path):

@@ -52,7 +52,7 @@ def test_the_page_preprocesses_on_one_machine(tmp_path):
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "tokens/corpus_text_document: good" in done.stdout
+    assert "tokens/corpus_text_document: valid" in done.stdout
     made = tuple((tmp_path / f"tokens/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
     assert made == reference(TEXTS)
 
@@ -74,7 +74,7 @@ def test_the_first_commands_of_the_guide(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "data/corpus_text_document: good" in done.stdout
+    assert "data/corpus_text_document: valid" in done.stdout
     made = tuple((tmp_path / f"data/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
     assert made == reference(TEXTS)
 

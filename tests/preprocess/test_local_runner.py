@@ -11,10 +11,10 @@ import pytest
 
 from tests.preprocess import corpus
 from turnout.preprocess.errors import LostWorker
-from turnout.preprocess.local_runner import work
+from turnout.preprocess.local_runner import make_shards
 from turnout.preprocess.model import TextChunk
 from turnout.preprocess.options import Engine
-from turnout.preprocess.run import finish, prepare_run
+from turnout.preprocess.run import merge_if_complete, prepare_run
 
 DOCUMENTS = corpus.texts(120)
 
@@ -66,9 +66,9 @@ def options(tmp_path):
 
 def test_a_worker_that_dies_takes_no_document_with_it(options, tmp_path, caplog):
     with prepare_run(options) as run:
-        records = work(trapped(run, 2, end_worker_once, tmp_path / "marker"), lambda line: None)
+        records = make_shards(trapped(run, 2, end_worker_once, tmp_path / "marker"), lambda line: None)
         assert sorted(record.index for record in records) == [chunk.index for chunk in run.chunks]
-        finish(run, records)
+        merge_if_complete(run, records)
     assert corpus.output(options) == corpus.reference(DOCUMENTS)
     assert "worker_lost" in [record.message for record in caplog.records]
 
@@ -77,15 +77,15 @@ def test_a_chunk_that_always_ends_its_worker_is_named(options):
     with prepare_run(options) as run:
         piece = run.chunks[1].pieces[0]
         with pytest.raises(
-            LostWorker, match=rf"a\.jsonl, bytes {piece.start} to {piece.end}: the worker ended each time"
+            LostWorker, match=rf"a\.jsonl, bytes {piece.start} to {piece.end}: a worker process ended twice"
         ):
-            work(trapped(run, 1, end_worker), lambda line: None)
+            make_shards(trapped(run, 1, end_worker), lambda line: None)
 
 
 def test_an_interrupted_run_goes_on(options):
     with prepare_run(options) as run, pytest.raises(KeyboardInterrupt):
-        work(trapped(run, 3, interrupt_run), lambda line: None)
+        make_shards(trapped(run, 3, interrupt_run), lambda line: None)
     with prepare_run(options) as run:
         assert run.finished
-        finish(run, work(run, lambda line: None))
+        merge_if_complete(run, make_shards(run, lambda line: None))
     assert corpus.output(options) == corpus.reference(DOCUMENTS)

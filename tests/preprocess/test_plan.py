@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from tests.preprocess import corpus
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.plan import Division, chunks, find_sources
+from turnout.preprocess.plan import ChunkingRules, find_input_files, make_chunks
 from turnout.preprocess.text_parts import text_range
 
 
-def division(chunk_bytes: int, **changes: object) -> Division:
-    return Division(
+def division(chunk_bytes: int, **changes: object) -> ChunkingRules:
+    return ChunkingRules(
         **({"chunk_bytes": chunk_bytes, "max_document_bytes": 1 << 20, "may_cut": False, "keys": ("text",)} | changes)
     )
 
 
-def planned(folder, contents: dict[str, bytes], of: Division):
+def planned(folder, contents: dict[str, bytes], of: ChunkingRules):
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    sources = find_sources(corpus.options(folder, *contents))
-    return sources, chunks(sources, of)
+    sources = find_input_files(corpus.options(folder, *contents))
+    return sources, make_chunks(sources, of)
 
 
 def read(sources, chunk) -> bytes:
@@ -122,7 +122,7 @@ def test_inputs_are_files_globs_and_folders_in_their_order(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c.jsonl.zst", "notes.md"):
         (tmp_path / name).write_bytes(b"")
     of = corpus.options(tmp_path, "c.jsonl.zst", "*.jsonl", "")
-    names = [source.path.rsplit("/", 1)[-1] for source in find_sources(of)]
+    names = [source.path.rsplit("/", 1)[-1] for source in find_input_files(of)]
     assert names == ["c.jsonl.zst", "a.jsonl", "b.jsonl", "a.jsonl", "b.jsonl", "c.jsonl.zst"]
 
 
@@ -139,7 +139,7 @@ def test_a_wrong_input_is_named(names, changes, message, tmp_path):
     for name in ("notes.md", "a.txt"):
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(BadOption, match=message):
-        find_sources(corpus.options(tmp_path, *names, **changes))
+        find_input_files(corpus.options(tmp_path, *names, **changes))
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.preprocess import corpus
 from turnout.preprocess import storage
-from turnout.preprocess.dataset import Dataset, check
+from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerType
-from turnout.preprocess.run import Totals, finish, prepare_run
+from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, renew, run_lock
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
@@ -110,7 +110,7 @@ def test_a_large_vocabulary_gives_int32(tmp_path):
     import numpy as np
 
     assert corpus.output(of)[0] == np.frombuffer(small, "<u2").astype("<i4").tobytes()
-    assert check(f"{of.output_prefix}_text_document").dtype == "int32"
+    assert check_dataset(f"{of.output_prefix}_text_document").dtype == "int32"
 
 
 @pytest.mark.contract("DL-75")
@@ -136,13 +136,29 @@ LONG = " ".join(corpus.texts(80, seed=3))
 
 
 @pytest.mark.parametrize("append_eod", [pytest.param(True, id="with its end"), pytest.param(False, id="without")])
+def test_only_documents_of_the_dataset_are_counted(append_eod, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpus.lines(["the fox", "", "a dog", ""]))
+    of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=10**6, append_eod=append_eod)
+    assert corpus.run(of).documents == check_dataset(f"{of.output_prefix}_text_document").documents == 2
+
+
+def test_a_document_counts_if_one_key_has_a_token(tmp_path):
+    documents = [("the fox", "a"), ("", "b"), ("a dog", ""), ("", "")]
+    raw = b"".join(json.dumps({"text": text, "title": title}).encode() + b"\n" for text, title in documents)
+    (tmp_path / "a.jsonl").write_bytes(raw)
+    of = corpus.options(tmp_path, "a.jsonl", keys=("text", "title"))
+    assert corpus.run(of).documents == 3
+    assert [check_dataset(f"{of.output_prefix}_{key}_document").documents for key in of.keys] == [2, 2]
+
+
+@pytest.mark.parametrize("append_eod", [pytest.param(True, id="with its end"), pytest.param(False, id="without")])
 def test_a_document_in_parts_is_one_document(append_eod, tmp_path):
     documents = [*DOCUMENTS[:5], LONG, *DOCUMENTS[5:9], LONG[::-1], LONG]
     (tmp_path / "a.jsonl").write_bytes(corpus.lines(documents))
     of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=700, append_eod=append_eod)
     with prepare_run(of) as run:
         assert sum(chunk.part is not None and chunk.part.is_last for chunk in run.plan.chunks) == 3
-        totals = finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
+        totals = merge_if_complete(run, [make_shard(run.settings, chunk) for chunk in run.pending])
     assert totals.documents == len(documents)
     assert corpus.output(of) == corpus.reference(documents, eod=append_eod)
 
@@ -184,7 +200,7 @@ class TestFaults:
     def test_faults_are_counted_and_listed(self, on_error, chunk_bytes, tmp_path):
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes, on_error=on_error)
         totals = corpus.run(of)
-        assert (totals.documents, totals.left_out) == (6, FAULTS)
+        assert (totals.documents, totals.fault_counts) == (6, FAULTS)
         assert corpus.output(of) == corpus.reference([*DOCUMENTS[:3], "a", "b", "c"])
         listed = [json.loads(line) for line in Path(f"{of.output_prefix}.faults.jsonl").read_text().splitlines()]
         assert [(Path(fault["file"]).name, fault["line"], fault["reason"]) for fault in listed] == [
@@ -202,7 +218,7 @@ class TestFaults:
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes)
         with pytest.raises(BadDocument):
             corpus.run(of)
-        assert corpus.run(replace(of, on_error=OnError.SKIP)).left_out == FAULTS
+        assert corpus.run(replace(of, on_error=OnError.SKIP)).fault_counts == FAULTS
 
 
 def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
@@ -223,7 +239,7 @@ def test_a_cut_archive_keeps_what_came_before(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(corpus.lines(["after"]))
     of = corpus.options(tmp_path, "a.jsonl.gz", "b.jsonl", on_error=OnError.SKIP)
     totals = corpus.run(of)
-    assert totals.left_out == {"truncated_archive": 1}
+    assert totals.fault_counts == {"truncated_archive": 1}
     assert corpus.output(of) == corpus.reference([*DOCUMENTS[: totals.documents - 1], "after"])
     assert 10 < totals.documents < 120
 
@@ -236,7 +252,7 @@ def test_a_broken_part_leaves_its_document_out(tmp_path):
     )
     of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=700, on_error=OnError.QUARANTINE)
     totals = corpus.run(of)
-    assert (totals.documents, totals.left_out) == (2, {"bad_utf8": 1})
+    assert (totals.documents, totals.fault_counts) == (2, {"bad_utf8": 1})
     assert corpus.output(of) == corpus.reference(["a", "b"])
 
 
@@ -247,7 +263,7 @@ def test_ids_beyond_the_vocabulary_are_left_out(tmp_path):
         import msgspec
 
         highest = 256  # of the ids of "the fox" and "a dog" none is the NUL's
-        too_small = msgspec.structs.replace(run.settings.tokenizer, size=highest)
+        too_small = msgspec.structs.replace(run.settings.tokenizer, vocabulary_size=highest)
         records = [
             make_shard(msgspec.structs.replace(run.settings, tokenizer=too_small), chunk) for chunk in run.pending
         ]
@@ -271,7 +287,7 @@ class TestResume:
         of = self._begun(tmp_path)
         with prepare_run(of) as run:
             assert [chunk.index for chunk in run.chunks if chunk not in run.pending] == [0, 1]
-            finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
+            merge_if_complete(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 
     def test_a_changed_input_is_refused(self, tmp_path):
@@ -321,7 +337,7 @@ class TestResume:
         with pytest.raises(OutputExists, match="append_eod was True, is False"):
             corpus.run(replace(of, append_eod=False))
         Path(f"{of.output_prefix}.preprocess.json").unlink()
-        with pytest.raises(OutputExists, match="no run of ours made it"):
+        with pytest.raises(OutputExists, match="was not made by turnout preprocess"):
             corpus.run(of)
 
     def test_a_second_run_is_refused_with_the_name_of_the_first(self, tmp_path):
@@ -361,8 +377,8 @@ class TestShares:
     def test_shares_work_side_by_side(self, tmp_path):
         shares = self._options(tmp_path)
         with prepare_run(shares[0]) as one, prepare_run(shares[1]) as other:
-            assert finish(one, [make_shard(one.settings, chunk) for chunk in one.pending]) is None
-            assert finish(other, [make_shard(other.settings, chunk) for chunk in other.pending]) is None
+            assert merge_if_complete(one, [make_shard(one.settings, chunk) for chunk in one.pending]) is None
+            assert merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending]) is None
         assert corpus.run(shares[2]) is not None
 
 
@@ -409,7 +425,7 @@ class TestObjectStorage:
             "/data/out_text_document.bin",
             "/data/out_text_document.idx",
         ]
-        assert check("memory://data/out_text_document").documents == 120
+        assert check_dataset("memory://data/out_text_document").documents == 120
 
     def test_a_run_goes_on(self, tmp_path):
         of, memory = self._options(tmp_path)
@@ -417,7 +433,7 @@ class TestObjectStorage:
             make_shard(run.settings, run.pending[0])
         with prepare_run(of) as run:
             assert len(run.finished) == 1
-            finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
+            merge_if_complete(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
 
     def test_a_second_run_is_refused(self, tmp_path):

@@ -146,7 +146,7 @@ def test_the_dataset_is_that_of_one_process_for_any_number_of_partitions(folder,
     of, context = options(folder, "good.jsonl", partitions=count), Context()
     totals = on_spark(of, context)
     assert output(of) == reference(TEXTS)
-    assert (totals.documents, totals.left_out) == (len(TEXTS), {})
+    assert (totals.documents, totals.fault_counts) == (len(TEXTS), {})
     assert len(context.partitions) == expected
     assert len(context.broadcasts) == 1
     assert not os.path.exists(shards_folder(of.output_prefix))
@@ -181,7 +181,7 @@ def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
     totals = on_spark(of, context)
     alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
     assert totals == run(alone)
-    assert totals.left_out == {"missing_key": 2}
+    assert totals.fault_counts == {"missing_key": 2}
     for suffix in ("faults.jsonl", "quarantine.jsonl"):
         assert (folder / f"out.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
     assert output(of) == output(alone) == reference(TEXTS)
@@ -254,7 +254,7 @@ def test_a_task_that_spark_gives_up_is_reported_with_its_cause(folder, message, 
 
 
 def record(index, documents=1):
-    return ShardRecord(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
+    return ShardRecord(index, (), documents, documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
 
 
 def chunk(index):
@@ -296,13 +296,13 @@ def test_progress_counts_a_chunk_once_though_two_tasks_did_it(folder):
     with prepare_run(options(folder, "good.jsonl")) as made:
         report = SparkReport(made, 0.0)
     results = []
-    assert not report.take(results)
+    assert not report.count_new_results(results)
     for index in (0, 1, 1, 0):
         ResultLists().addInPlace(results, [record(index)])
-        assert not report.take(results)
+        assert not report.count_new_results(results)
     assert report.progress.documents == 2
     ResultLists().addInPlace(results, [Failure(2, BadDocument("x"))])
-    assert report.take(results)
+    assert report.count_new_results(results)
 
 
 def test_the_first_failure_is_that_of_the_lowest_chunk():
@@ -353,13 +353,13 @@ WORKER = """
 import gc, sys, zipimport
 sys.path.insert(0, "modules.zip")
 import from_a_zip
-from turnout.preprocess.spark_runner import skip_spark_overhead
+from turnout.preprocess.spark_runner import speed_up_later_tasks
 
 def archives():
     return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
 
 before = archives(), gc.get_freeze_count() > 0
-skip_spark_overhead()
+speed_up_later_tasks()
 print(before, (archives(), gc.get_freeze_count() > 0))
 import also_from_a_zip
 """

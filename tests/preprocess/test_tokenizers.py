@@ -15,9 +15,9 @@ from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine, TokenizerType
-from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, encoder
+from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, get_encoder
 from turnout.preprocess.tokenizers.engine_choice import choose_engine
-from turnout.preprocess.tokenizers.load import load
+from turnout.preprocess.tokenizers.load import load_tokenizer
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary, cut_text, is_splittable
 
 BYTE_RANKS = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
@@ -58,7 +58,7 @@ def files(tmp_path_factory):
 def loaded(files, kind: TokenizerType, **changes: object) -> EncoderSettings:
     named = {name: str(files / value) if name.endswith("_file") else value for name, value in changes.items()}
     of = corpus.options(files, "a.jsonl", tokenizer_type=kind, **({"vocab_file": None} | named))
-    return load(of, storage.read_bytes, storage.is_folder)
+    return load_tokenizer(of, storage.read_bytes, storage.is_folder)
 
 
 @pytest.mark.contract("DL-72", "DL-73")
@@ -89,8 +89,8 @@ def loaded(files, kind: TokenizerType, **changes: object) -> EncoderSettings:
 )
 def test_a_tokenizer_is_built_from_local_files(kind, changes, size, eod, files):
     settings = loaded(files, kind, **changes)
-    assert (settings.size, settings.eod) == (size, eod)
-    (ids,) = encoder(settings).encode(["the thing in Größe"])
+    assert (settings.vocabulary_size, settings.eod) == (size, eod)
+    (ids,) = get_encoder(settings).encode(["the thing in Größe"])
     assert 0 < len(ids) <= len("the thing in Größe".encode())
     assert int(ids.max()) < size
 
@@ -113,7 +113,7 @@ def test_a_tokenizer_is_built_from_local_files(kind, changes, size, eod, files):
         pytest.param(
             TokenizerType.TIKTOKEN,
             {"vocab_file": "own.tiktoken", "tiktoken_pattern": "x"},
-            "unknown, there are gpt2, cl100k, o200k",
+            "unknown; known are gpt2, cl100k, o200k",
             id="an unknown split rule",
         ),
     ],
@@ -123,8 +123,26 @@ def test_a_wrong_vocabulary_is_named(kind, changes, message, files):
         loaded(files, kind, **changes)
 
 
+@pytest.mark.parametrize(
+    ("settings", "library"),
+    [
+        pytest.param(EncoderSettings(Vocabulary.TOKENIZER_JSON, b"{}", SIZE), "Hugging Face tokenizers", id="no model"),
+        pytest.param(
+            EncoderSettings(Vocabulary.TIKTOKEN, BYTE_RANKS + b"dGg= %d\n" % 2**32, 2**32 + 2, eod=0, pattern="gpt2"),
+            "tiktoken",
+            id="a rank of more than 32 bits",
+        ),
+    ],
+)
+def test_a_vocabulary_that_its_library_refuses_is_a_wrong_option(settings, library):
+    with pytest.raises(BadOption, match=f"^{library} cannot read this vocabulary"):
+        get_encoder(settings)
+    with pytest.raises(BadOption, match=f"^{library} cannot read this vocabulary"):
+        choose_engine(settings, [])
+
+
 def test_bytes_are_tokens_of_the_char_level_tokenizer(files):
-    (ids,) = encoder(loaded(files, TokenizerType.CHAR_LEVEL)).encode(["aß\0"])
+    (ids,) = get_encoder(loaded(files, TokenizerType.CHAR_LEVEL)).encode(["aß\0"])
     assert ids.tolist() == [97, 195, 159, 0]
 
 
@@ -213,7 +231,7 @@ def test_pieces_of_a_text_give_the_tokens_of_the_whole(name, text, maximum, file
     pieces = cut_text(text, maximum)
     assert "".join(pieces) == text
     for engine in (Engine.REFERENCE, Engine.GIGATOKEN):
-        encode = encoder(msgspec.structs.replace(settings, engine=engine)).encode
+        encode = get_encoder(msgspec.structs.replace(settings, engine=engine)).encode
         assert np.concatenate(encode(pieces)).tolist() == encode([text])[0].tolist()
 
 
@@ -222,14 +240,16 @@ def test_a_text_beyond_a_batch_has_its_own_tokens(files):
     settings = loaded(files, TokenizerType.HF, vocab_file="tokenizer.json")
     candidate = msgspec.structs.replace(settings, engine=Engine.GIGATOKEN)
     given_texts = ["a", long, "b"]
-    for one, other in zip(encoder(settings).encode(given_texts), encoder(candidate).encode(given_texts), strict=True):
+    for one, other in zip(
+        get_encoder(settings).encode(given_texts), get_encoder(candidate).encode(given_texts), strict=True
+    ):
         assert np.array_equal(one, other)
 
 
 def test_a_cache_that_is_emptied_changes_no_token(files):
     settings = loaded(files, TokenizerType.HF, vocab_file="tokenizer.json")
-    wanted = encoder(settings).encode(["the quick brown fox", "Größe 北京"])
-    bounded = encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN, cache_bytes=0))
+    wanted = get_encoder(settings).encode(["the quick brown fox", "Größe 北京"])
+    bounded = get_encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN, cache_bytes=0))
     for _ in range(3):
         bounded.encode(["the quick brown fox " * (MIN_CACHED_CHARACTERS // 20 + 1)])
         given_ids = bounded.encode(["the quick brown fox", "Größe 北京"])

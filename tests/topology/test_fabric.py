@@ -46,7 +46,7 @@ def test_hosts_stand_in_fabric_order_with_numbers_read_as_numbers():
 def test_tiers_count_from_the_leaf(pairs, tiers, apart):
     built = build(entries(*pairs))
     assert built.tiers == tiers
-    assert distance(built, built.index["a"], built.index["b"]) == apart
+    assert distance(built, built.id_of_host["a"], built.id_of_host["b"]) == apart
 
 
 @given(st.lists(paths(), max_size=20), st.randoms(use_true_random=False))
@@ -185,7 +185,7 @@ def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
     path = tuple(f"s{at}" for at in range(tiers))
     hosts = {"beside": path, **{f"h{at}": path[: tiers - at] for at in range(tiers)}}
     built = build(MapEntry(host, above, 1) for host, above in hosts.items())
-    here = built.index["h0"]
+    here = built.id_of_host["h0"]
     by_tier = {distance(built, here, at): score for at, score in enumerate(scores(built, [], [here]).tolist())}
     assert [by_tier.get(tier) for tier in range(tiers)] == steps
 

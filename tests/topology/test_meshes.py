@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from hack.bench.placement.mesh import gangs
 from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build
-from turnout.topology.mesh import cheapest_order, count_outer_axes, crossing_gb, hosts_by_rank, layouts
-from turnout.topology.model import MapEntry
+from turnout.topology.mesh import cheapest_order, count_outer_axes, crossing_gb, hosts_by_rank, layouts, place_mesh
+from turnout.topology.model import MapEntry, PlacementRequest
 
 SIXTEEN = build(MapEntry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
 
@@ -58,6 +59,17 @@ def test_no_mesh_sends_more_between_leaves_than_its_ring_or_a_re_rank(seed):
     for row in gangs.measure(range(seed, seed + 1), searched=0):
         assert row.ours <= row.ring + 1e-6
         assert row.ours <= row.rerank + 1e-6
+
+
+@pytest.mark.parametrize(("pods_on_host", "counts"), [
+    pytest.param(8, [8, 4], id="a tensor group of 6 would fit a host"),
+    pytest.param(4, [4, 4, 4], id="a tensor group of 6 would fit a leaf"),
+])  # fmt: skip
+def test_a_mesh_keeps_the_multiple_on_each_host(pods_on_host, counts):
+    fabric = build(MapEntry(f"n{at}", (f"l{at // 2}",), at + 1) for at in range(16))
+    room = np.full(16, pods_on_host, np.int32)
+    placement = place_mesh(fabric, room, PlacementRequest(12, 12, 12, multiple=4), (("dp", 2), ("tp", 6)), 1)
+    assert sorted((pods for _, pods in placement.slots), reverse=True) == counts
 
 
 @pytest.mark.parametrize(("mesh", "ranks_per_pod", "pods", "on_host", "ways"), [

@@ -154,7 +154,7 @@ def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods,
     tree = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
     rooms = room(*[1] * len(paths))
     if pods == 2:
-        rooms[tree.index["h4"]] = rooms[tree.index["h5"]] = 0  # no spine holds two
+        rooms[tree.id_of_host["h4"]] = rooms[tree.id_of_host["h5"]] = 0  # no spine holds two
     answer = plan(tree, rooms, request(pods))
     assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {(best,)}
 

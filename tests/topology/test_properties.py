@@ -118,7 +118,7 @@ def relabelled(built, name):
     hosts = {host: f"{'z' * (not built.mapped[at])}{name(host)}" for at, host in enumerate(built.hosts)}
     entries = [MapEntry(hosts[host], tuple(map(name, path)), 1) for host, path in built.paths.items()]
     new = with_unmapped_hosts(build(entries), [hosts[host] for host in built.hosts if host not in built.paths])
-    return new, [new.index[hosts[host]] for host in built.hosts]
+    return new, [new.id_of_host[hosts[host]] for host in built.hosts]
 
 
 @given(scenes())

@@ -165,7 +165,7 @@ def ring(switches):
         pytest.param("fabric: *a", [(1, "alias *a")], id="an alias"),
         pytest.param("fabric:\n  <<: {l: h}", [(2, "merge key")], id="a merge"),
         pytest.param("fabric: !!python/object:os.system x", [(1, "tag")], id="a tag"),
-        pytest.param("fabric:\n  s: [h1\n", [(3, "no YAML")], id="no YAML at all"),
+        pytest.param("fabric:\n  s: [h1\n", [(3, "invalid YAML")], id="no YAML at all"),
         pytest.param("fabric: " + "[" * 100_000, [(1, "nested deeper")], id="a hundred thousand brackets"),
         pytest.param("fabric:\n  ? [a]\n  : h", [(2, "a name was expected")], id="a list for a name"),
         pytest.param("just words", [(1, "starts with `fabric:`")], id="a text that is no mapping"),
@@ -173,7 +173,7 @@ def ring(switches):
         pytest.param("fabric: {}\nswitches: {}", [(2, "one of the two")], id="both forms in one text"),
         pytest.param(
             "fabric:\n  s:\n    l1: a\n    l1: b",
-            [(4, "'l1' stands twice here, first on line 3")],
+            [(4, "'l1' occurs twice here, first on line 3")],
             id="a switch twice under one",
         ),
         pytest.param(
@@ -192,7 +192,7 @@ def ring(switches):
         pytest.param("fabric:\n  l: n[1-99999][1-99999][1-99999]", [(2, "more than 200000")], id="a range bomb"),
         pytest.param("fabric:\n  l: _bad_ good", [(2, "'_bad_' is neither")], id="a host name that Kubernetes lacks"),
         pytest.param("fabric:\n  l: [[a]]", [(2, "name or a range was expected")], id="a list in a list of hosts"),
-        pytest.param("fabric: [a]", [(1, "stand switches")], id="hosts without a switch"),
+        pytest.param("fabric: [a]", [(1, "expected switches")], id="hosts without a switch"),
         pytest.param(
             "fabric:\n  l: " + "h" * 500_000 + "[1-199999]",
             [(2, "longer than 253")],
@@ -209,14 +209,16 @@ def ring(switches):
         pytest.param("fabric:\n  l: " + "h" * 253 + "[1-9]", [(2, "longer than 253")], id="of longer ones"),
         pytest.param("fabric:\n  l: a-[8-11] b[08-11] c[0,1]", [], id="ranges of any width"),
         pytest.param(
-            "fabric: " + "[" * 23 + "]" * 23, [(1, "stand switches")], id="nested as deep as a text is read: 24 levels"
+            "fabric: " + "[" * 23 + "]" * 23,
+            [(1, "expected switches")],
+            id="nested as deep as a text is read: 24 levels",
         ),
         pytest.param("fabric: " + "[" * 24 + "]" * 24, [(1, "nested deeper")], id="one level deeper"),
         pytest.param(tree(15), [], id="as many tiers as fit"),
         pytest.param(listing(15), [], id="and in a list"),
         pytest.param(listing(16), [(17, "more than 15 tiers")], id="one tier too many in a list"),
-        pytest.param(ring(5), [(2, "cycle: 's0', 's1', 's2', 's3', 's4' stand")], id="a cycle of five, told whole"),
-        pytest.param(ring(6), [(2, "cycle: 's0', 's1', 's2', 's3', 's4', ... stand")], id="of six, the first five"),
+        pytest.param(ring(5), [(2, "cycle: 's0', 's1', 's2', 's3', 's4' are")], id="a cycle of five, told whole"),
+        pytest.param(ring(6), [(2, "cycle: 's0', 's1', 's2', 's3', 's4', ... are")], id="of six, the first five"),
         pytest.param(
             "fabric:\n" + "".join("  " * (at + 1) + f"s{at}:\n" for at in range(17)),
             [(17, "more than 15 tiers")],
@@ -228,10 +230,10 @@ def ring(switches):
             id="a cycle of three",
         ),
         pytest.param("switches:\n  a: {switches: a}", [(2, "cycle: 'a'")], id="a switch under itself"),
-        pytest.param(ring(2), [(2, "cycle: 's0', 's1' stand")], id="two under one another"),
+        pytest.param(ring(2), [(2, "cycle: 's0', 's1' are")], id="two under one another"),
         pytest.param(
             "switches:\n  a: {switches: c}\n  b: {switches: c}\n  c: {hosts: h}",
-            [(4, "stands under 2 switches: 'a', 'b'")],
+            [(4, "is under 2 switches: 'a', 'b'")],
             id="a switch under two others",
         ),
         pytest.param(
@@ -241,7 +243,7 @@ def ring(switches):
         ),
         pytest.param("switches:\n  a: {switch: b}", [(2, "unknown key 'switch'")], id="a key of a switch misspelt"),
         pytest.param("switches:\n  a: h1", [(2, "needs `switches:` or `hosts:`")], id="a list with no keys"),
-        pytest.param("\x00\x01\x02", [(0, "no YAML")], id="bytes that no text has"),
+        pytest.param("\x00\x01\x02", [(0, "invalid YAML")], id="bytes that no text has"),
         pytest.param("#" * 1_048_577, [(0, "larger than 1048576")], id="more than 1 MiB is not looked at"),
     ],
 )
@@ -294,4 +296,4 @@ def test_an_error_names_the_first_five_faults():
     with pytest.raises(BadFabric) as caught:
         build([MapEntry(f"h{at}", (), at) for at in range(1, 8)])
     assert len(caught.value.faults) == 7
-    assert str(caught.value) == "; ".join(f"line {at}: host h{at} hangs from no switch" for at in range(1, 6))
+    assert str(caught.value) == "; ".join(f"line {at}: host h{at} has no switch above it" for at in range(1, 6))

@@ -18,7 +18,7 @@ def test_rows_are_those_of_a_fabric_with_hosts_on_these_paths(drawn):
     told = switch_numbers(drawn)
     assert told.keys() == set(drawn)
     for at, path in enumerate(drawn):
-        assert list(told[path]) == built.switch_of[1:, built.index[f"h{at}"]].tolist()
+        assert list(told[path]) == built.switch_of[1:, built.id_of_host[f"h{at}"]].tolist()
 
 
 @given(st.lists(NAMES, min_size=1, max_size=15))

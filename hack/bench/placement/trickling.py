@@ -99,7 +99,7 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Str
             order.sort(key=lambda _: rng.random())
         held.append(cluster.come(len(held), event, order))
         full.append(1 - len(cluster.free) / len(tree.hosts))
-        paid = ring_cost(tree, [tree.index[node] for node in held[-1]])
+        paid = ring_cost(tree, [tree.id_of_host[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
     return streams.StreamCost(tuple(total), tuple(leaf), sum(full) / len(full))

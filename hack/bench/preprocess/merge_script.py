@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from hack.bench.preprocess.sides import WORKERS
-from turnout.preprocess.local_runner import work
+from turnout.preprocess.local_runner import make_shards
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
 from turnout.preprocess.options import Engine, Options, TokenizerType
 from turnout.preprocess.run import PreprocessRun, prepare_run
@@ -42,7 +42,7 @@ def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
     found = []
     with prepare_run(options) as run:
         assert isinstance(run, PreprocessRun)
-        records = {record.index: record for record in work(run, lambda line: None)}
+        records = {record.index: record for record in make_shards(run, lambda line: None)}
         shards = complete_documents([(chunk, records[chunk.index]) for chunk in run.plan.chunks])
         files = [tokens_path(run.settings.folder, chunk.index, 0) for chunk, _ in shards]
         for at in range(int(rounds)):
@@ -51,7 +51,9 @@ def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
             subprocess.run(["cp", *files, str(copied)], check=True)
             subprocess.run(["sync", *(str(path) for path in copied.iterdir())], check=True)
             copy_s, began_s = time.monotonic() - began_s, time.monotonic()
-            merge_key(f"{folder}/merged-{at}", run.settings.folder, 0, "text", run.settings.tokenizer.size, shards)
+            merge_key(
+                f"{folder}/merged-{at}", run.settings.folder, 0, "text", run.settings.tokenizer.vocabulary_size, shards
+            )
             merge_s = time.monotonic() - began_s
             found.append((sum(os.path.getsize(file) for file in files), merge_s, copy_s))
             shutil.rmtree(copied)

@@ -174,7 +174,7 @@ async def follow(
             continue
         found.bound_s.append(bound_s)
         found.pods += event
-        found.hosts.append([tree.index[nodes[f"{gang}-{at}"]] for at in range(event)])
+        found.hosts.append([tree.id_of_host[nodes[f"{gang}-{at}"]] for at in range(event)])
         found.crossings.append(ring_cost(tree, found.hosts[-1]).total)
 
 

@@ -21,7 +21,7 @@ from turnout.scheduler_ext.server import watches as extender_watches
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
 from turnout.topology.map_update import draft_map
-from turnout.topology.names import CONFIRM
+from turnout.topology.names import CONFIRMED_MAP_ANNOTATION
 
 OLD = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 LARGE = {"topology_config": "asw1 psw1 a\nasw2 psw1 b\nasw3 psw1 c\n"}
@@ -112,7 +112,7 @@ async def test_a_large_change_waits_for_confirmation_where_the_admin_asks_it(nam
         program.source.put(LARGE)
         await until_async(said(caplog, "MapHeld", "map_held"))
         assert program.taken == [paths(OLD)]
-        program.source.put(LARGE, **{CONFIRM: draft_map(LARGE).digest})
+        program.source.put(LARGE, **{CONFIRMED_MAP_ANNOTATION: draft_map(LARGE).digest})
         await until_async(lambda: program.taken == [paths(OLD), paths(LARGE)])
 
 

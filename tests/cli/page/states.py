@@ -33,7 +33,8 @@ def state_of(**more):
     """Two leaf switches of two nodes each, and a node off the map. Two jobs of two teams run on three nodes."""
     fabric = build(MAP)
     hosts = [
-        HostState(f"n{at}", ("spine", f"leaf-{at // 2}"), 8, "ready", "", fabric.index[f"n{at}"]) for at in range(4)
+        HostState(f"n{at}", ("spine", f"leaf-{at // 2}"), 8, "ready", "", fabric.id_of_host[f"n{at}"])
+        for at in range(4)
     ]
     hosts.append(HostState("stray", (), 8, "ready", ""))
     fields = {

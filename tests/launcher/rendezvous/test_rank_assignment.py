@@ -244,7 +244,7 @@ def test_no_order_at_all_crosses_less_than_the_optimum(told):
 def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
     built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
     ranking = rank_members([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
-    placed = [built.index[member.host] for member in ranking.members]
+    placed = [built.id_of_host[member.host] for member in ranking.members]
     assert placed == [host for host, _ in in_rank_order(built, [(host, 1) for host in range(len(drawn))])]
     assert ranking.crossings == ring_cost(built, placed).crossings[0]
     assert ring_cost(built, placed).crossings == tuple(n if n > 1 else 0 for n in ring_cost(built, placed).switches)
@@ -280,7 +280,7 @@ def _all_tiers(ranked):
     """Give the ring cost of the members whose place is known, on a fabric of hosts on their paths."""
     known = [member for member in ranked if member.path]
     built = build(MapEntry(member.id, member.path, at + 1) for at, member in enumerate(known))
-    return ring_cost(built, [built.index[member.id] for member in known]).total
+    return ring_cost(built, [built.id_of_host[member.id] for member in known]).total
 
 
 @pytest.mark.parametrize(("size", "most_a_member"), [(1024, 120), (10_000, 70)])
