@@ -53,7 +53,7 @@ class _ReportedWait:
     """A gang that waits for one reason."""
 
     reason: EventReason
-    next_report_s: float  # when the owner is told next, by the monotonic clock
+    next_report_s: float  # time of the next report to the owner, by the monotonic clock
 
 
 class GateWriter:

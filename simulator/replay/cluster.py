@@ -168,7 +168,7 @@ class ReplayWorld:
         self._plan_end(job_run)
 
     def _plan_end(self, job_run: JobRun) -> None:
-        """Plan the end of a job anew, by its present speed. The event of an earlier plan is then outdated."""
+        """Plan the end of a job by its present speed. The event of an earlier plan is then outdated."""
         job_run.version += 1
         heapq.heappush(
             self._events, (max(self.now_s, job_run.ends_s()), Event.END, job_run.submission.name, job_run.version)

@@ -50,7 +50,7 @@ class AttackResult:
     name: str
     fair: str  # why it is no fault if others get less; "" if they must not
     wait_s: float  # mean wait of the honest tenants during the attack
-    beside_s: float  # the same without it
+    baseline_wait_s: float  # the same without it
     worst_share: float  # what the worst-off honest tenant gets during the attack, divided by what it gets without
     faults: int  # neutral answers, jobs without decision, or reports without effect during the attack
     total_share: float = 1.0  # the same ratio of all honest tenants together
@@ -60,14 +60,14 @@ class AttackResult:
         """Return 1 + the mean wait without the attack, divided by 1 + the mean wait with it; 1 if the attack delays
         nobody.
         """
-        return (1.0 + self.beside_s) / (1.0 + self.wait_s)
+        return (1.0 + self.baseline_wait_s) / (1.0 + self.wait_s)
 
     def cells(self) -> tuple[object, ...]:
         """Return the row's cells in the order of COLUMNS."""
         return (
             self.name,
             self.wait_s,
-            self.beside_s,
+            self.baseline_wait_s,
             self.wait_ratio,
             self.worst_share,
             self.total_share,
@@ -163,9 +163,9 @@ def _measure_report_attack(number: int) -> AttackResult:
     name, fair, story = _WORDS[number]
     print(name, file=sys.stderr, flush=True)
     baseline, attacked = story(False), story(True)
-    wait_s, beside_s = (statistics.fmean(each.wait_s) for each in (attacked, baseline))
+    wait_s, baseline_wait_s = (statistics.fmean(each.wait_s) for each in (attacked, baseline))
     share = attacked.share / baseline.share
-    return AttackResult(name, fair, wait_s, beside_s, share, attacked.lost, share)
+    return AttackResult(name, fair, wait_s, baseline_wait_s, share, attacked.lost, share)
 
 
 def _measure_job_flood(flood: int, honest: int) -> AttackResult:
