@@ -18,7 +18,7 @@ def test_every_target_can_be_met():
     )}  # fmt: skip
     found = RendezvousResults(
         meetings,
-        beside=[WorldTimes(1024, 0.3)],
+        standard_times=[WorldTimes(1024, 0.3)],
         deaths=[WorldTimes(1024, 0.3, noticed_s=0.1, renewed_s=0.4)],
         named=[WorldTimes(1024, 0.30)],
         unnamed=[WorldTimes(1024, 0.31), WorldTimes(1024, 0.30)],
